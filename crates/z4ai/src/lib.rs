@@ -1,0 +1,1 @@
+//! A lossless codec for neural-network weights: bytes in, fewer bytes out.

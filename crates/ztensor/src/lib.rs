@@ -1,0 +1,1 @@
+//! Unified, zero-copy, safe I/O for tensor files.
