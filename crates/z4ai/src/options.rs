@@ -1,0 +1,79 @@
+//! What callers may ask for.
+
+use crate::element::Kind;
+
+/// How much work to spend on a smaller frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[non_exhaustive]
+pub enum Effort {
+    /// Exponents as 4-bit palette indices: decodes at the speed of a memory copy.
+    Fast,
+    /// Huffman-coded exponents per scale class: the smallest frame that decodes at GB/s.
+    #[default]
+    Default,
+}
+
+/// How to encode.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The type of the elements.
+    pub kind: Kind,
+    /// How hard to try.
+    pub effort: Effort,
+    /// Threads to use; 0 means one per core. The frame does not depend on it.
+    pub threads: usize,
+    /// The shape of the tensor, outermost dimension first, if the data is one tensor: a hint
+    /// that finds rows and columns of one scale. It is not stored. Empty: not known.
+    pub shape: Vec<u64>,
+    /// Array description to store inside the frame, returned by [`inspect`](crate::inspect).
+    /// Its shape also serves as the hint when `shape` is empty.
+    pub array: Option<Array>,
+}
+
+/// How to decode.
+#[derive(Debug, Clone)]
+pub struct DecodeOptions {
+    /// Threads to use; 0 means one per core.
+    pub threads: usize,
+    /// Refuse frames that would decode to more bytes than this, before allocating anything.
+    pub max_output: u64,
+}
+
+impl Default for DecodeOptions {
+    /// All cores, no limit: for frames from a trusted source.
+    fn default() -> Self {
+        Self {
+            threads: 0,
+            max_output: u64::MAX,
+        }
+    }
+}
+
+/// An array's own description, kept inside a frame for whoever wants the array back.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Array {
+    /// The element type in the caller's own words (for NumPy, `dtype.str`); at most 255 bytes.
+    pub dtype: String,
+    /// The shape, outermost dimension first; empty for a scalar; at most 255 dimensions.
+    pub shape: Vec<u64>,
+}
+
+/// What a frame says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FrameInfo {
+    /// The magic the frame starts with, as text (`"Z4AI"`, `"ZARA"`, …).
+    pub format: &'static str,
+    /// The version of that format.
+    pub version: u32,
+    /// The element type.
+    pub kind: Kind,
+    /// The array stored in the frame, if one was.
+    pub array: Option<Array>,
+    /// Bytes the frame decodes to.
+    pub content_len: u64,
+    /// Bytes of the frame itself.
+    pub frame_len: u64,
+    /// Chunks, each decodable alone.
+    pub chunks: usize,
+}
