@@ -27,7 +27,6 @@ use std::ops::Range;
 /// Encodes `data` into a new frame.
 ///
 /// The frame is the same for the same data and options whatever the number of threads.
-
 pub fn compress(data: &[u8], options: &Options) -> Result<Vec<u8>> {
     let mut frame = Vec::new();
     compress_into(data, options, &mut frame)?;
