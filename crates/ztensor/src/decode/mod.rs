@@ -1,0 +1,38 @@
+//! Decoders that more than one format needs, each behind the one door of
+//! [`Decode`](crate::object::Decode).
+
+mod swap;
+mod unknown;
+mod zstd;
+
+use std::ops::Range;
+
+pub(crate) use swap::Swapped;
+pub(crate) use unknown::UnknownEncoding;
+pub(crate) use zstd::Zstd;
+
+use crate::error::Result;
+use crate::object::Storage;
+use crate::source::{Sources, check_range};
+
+impl Storage {
+    /// Writes decoded bytes `range` to `out`, however they are stored.
+    pub(crate) fn read(
+        &self,
+        sources: &Sources,
+        range: Range<u64>,
+        out: &mut [u8],
+        threads: usize,
+    ) -> Result<()> {
+        debug_assert_eq!(range.end - range.start, out.len() as u64);
+        match self {
+            Storage::Plain(extent) => sources.read(*extent, range.start, out),
+            Storage::Inline(bytes) => {
+                check_range(bytes.len() as u64, range.start, out.len() as u64)?;
+                out.copy_from_slice(&bytes[range.start as usize..][..out.len()]);
+                Ok(())
+            }
+            Storage::Encoded(decoder) => decoder.decode(sources, range, out, threads),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+use std::io::Read;
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::object::{Decode, Extent};
+use crate::source::Sources;
+
+/// One zstd frame that decodes to exactly `len` bytes.
+#[derive(Debug)]
+pub(crate) struct Zstd {
+    extent: Extent,
+    len: u64,
+}
+
+impl Zstd {
+    /// No block of a frame expands further than this: 4 bytes can stand for 128 KiB.
+    const MAX_EXPANSION: u64 = 1 << 15;
+
+    pub(crate) fn new(extent: Extent, len: u64) -> Result<Zstd> {
+        if len.div_ceil(Self::MAX_EXPANSION) > extent.len {
+            return Err(Error::corrupt(
+                "component.uncompressed-length",
+                format!("{} bytes of zstd cannot decode to the {len} bytes declared", extent.len),
+            ));
+        }
+        Ok(Zstd { extent, len })
+    }
+}
+
+fn broken(why: impl std::fmt::Display) -> Error {
+    Error::corrupt("zstd.frame", format!("the zstd frame does not decode: {why}"))
+}
+
+impl Decode for Zstd {
+    fn encoding(&self) -> &str {
+        "zstd"
+    }
+
+    fn stored_len(&self) -> u64 {
+        self.extent.len
+    }
+
+    fn extent(&self) -> Option<Extent> {
+        Some(self.extent)
+    }
+
+    fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], _threads: usize) -> Result<()> {
+        if out.is_empty() && self.len > 0 {
+            return Ok(());
+        }
+        let frame = sources.bytes(self.extent)?;
+        match ::zstd::zstd_safe::get_frame_content_size(&frame) {
+            Ok(Some(size)) if size != self.len => {
+                return Err(broken(format!("it declares {size} bytes, the file {}", self.len)));
+            }
+            Ok(_) => {}
+            Err(_) => return Err(broken("it has no valid header")),
+        }
+        if range == (0..self.len) {
+            // The exact length of both sides is known, so no window is allocated,
+            // and a frame that holds more or less than it should is noticed.
+            let written = ::zstd::bulk::decompress_to_buffer(&frame, out).map_err(broken)?;
+            if written as u64 != self.len {
+                return Err(broken(format!("it holds {written} bytes, the file declares {}", self.len)));
+            }
+            return Ok(());
+        }
+        let mut decoder =
+            ::zstd::stream::read::Decoder::with_buffer(&frame[..]).map_err(broken)?.single_frame();
+        let skipped =
+            std::io::copy(&mut decoder.by_ref().take(range.start), &mut std::io::sink()).map_err(broken)?;
+        if skipped != range.start {
+            return Err(broken(format!("it holds only {skipped} bytes")));
+        }
+        decoder.read_exact(out).map_err(broken)
+    }
+}

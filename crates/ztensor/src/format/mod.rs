@@ -1,0 +1,162 @@
+//! How a file describes its objects: one module per format, all of one shape.
+//!
+//! A format is a [`Driver`]: it says whether a file looks like its own
+//! ([`detect`](Driver::detect)), and turns a source into a
+//! [`Catalog`] without touching tensor data ([`parse`](Driver::parse)).
+#![forbid(unsafe_code)]
+
+pub(crate) mod zt;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::object::Catalog;
+use crate::source::{MapMode, Source};
+
+/// A file format that this library reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// `.zt`
+    Zt,
+    /// `.safetensors`
+    Safetensors,
+    /// `.pt`, `.pth`, `.bin`, `.pkl`
+    Pickle,
+    /// `.gguf`
+    Gguf,
+    /// `.npz`, `.npy`
+    Npz,
+    /// `.onnx`
+    Onnx,
+    /// `.h5`, `.hdf5`, `.keras`
+    Hdf5,
+}
+
+impl Format {
+    /// The name that the Python API and the command line show.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Zt => "zt",
+            Format::Safetensors => "safetensors",
+            Format::Pickle => "pickle",
+            Format::Gguf => "gguf",
+            Format::Npz => "npz",
+            Format::Onnx => "onnx",
+            Format::Hdf5 => "hdf5",
+        }
+    }
+}
+
+impl std::fmt::Display for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What a driver makes of a file's first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Verdict {
+    /// Not this format.
+    No,
+    /// Could be; the extension decides.
+    Maybe,
+    /// Carries this format's own marks.
+    Yes,
+}
+
+/// What drivers look at to recognise a file.
+pub(crate) struct Probe<'a> {
+    /// The first bytes, up to 4 KiB.
+    pub(crate) head: &'a [u8],
+    /// The whole file, for formats that are known by their end.
+    pub(crate) source: &'a dyn Source,
+    /// The path's extension in lower case.
+    #[allow(dead_code)] // for the formats whose files carry no marks
+    pub(crate) extension: Option<&'a str>,
+}
+
+/// What parsers need to know besides the bytes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Context {
+    /// The path the file was opened by, if it was: siblings are found beside it.
+    pub(crate) path: Option<PathBuf>,
+    /// How siblings are to be opened.
+    #[allow(dead_code)]
+    pub(crate) map_mode: MapMode,
+}
+
+/// One format: how to recognise it and how to read its catalog.
+pub(crate) struct Driver {
+    pub(crate) format: Format,
+    pub(crate) extensions: &'static [&'static str],
+    pub(crate) detect: fn(&Probe<'_>) -> Verdict,
+    pub(crate) parse: fn(Arc<dyn Source>, &Context) -> Result<Catalog>,
+}
+
+/// Every format, in the order in which they are asked.
+static DRIVERS: &[&Driver] = &[&zt::DRIVER];
+
+/// Recognises a source and reads its catalog.
+pub(crate) fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
+    let head_len = source.len().min(4096);
+    let head = source.bytes(0, head_len)?;
+    let extension = context
+        .path
+        .as_ref()
+        .and_then(|path| path.extension())
+        .map(|extension| extension.to_string_lossy().to_ascii_lowercase());
+    let probe = Probe { head: &head, source: &*source, extension: extension.as_deref() };
+    let claimed =
+        |driver: &&&Driver| extension.as_deref().is_some_and(|ext| driver.extensions.contains(&ext));
+    let verdicts: Vec<_> = DRIVERS.iter().map(|driver| (driver, (driver.detect)(&probe))).collect();
+    let best = |wanted: Verdict, by_name: bool| {
+        verdicts
+            .iter()
+            .filter(|(_, verdict)| *verdict >= wanted)
+            .map(|(driver, _)| driver)
+            .find(|driver| !by_name || claimed(driver))
+    };
+    // Content first: a driver that knows its own marks wins, by extension if
+    // several do; then whoever finds the content possible and owns the extension.
+    let driver = best(Verdict::Yes, true).or(best(Verdict::Yes, false)).or(best(Verdict::Maybe, true));
+    match driver {
+        Some(driver) => {
+            let parse = driver.parse;
+            drop(head);
+            let label = source.label().to_owned();
+            parse(source, context).map_err(|error| error.in_file(label))
+        }
+        None => Err(unrecognised(&head, extension.as_deref()).in_file(source.label())),
+    }
+}
+
+/// Says what a file that no driver takes looks like.
+fn unrecognised(head: &[u8], extension: Option<&str>) -> Error {
+    const KNOWN: &[(&[u8], &str)] = &[
+        (b"ZTEN", "a .zt file of an unknown version"),
+        (b"version https://git-lfs", "a Git LFS pointer: fetch the real file with `git lfs pull`"),
+        (b"<!DOCTYPE", "a web page, perhaps a failed download"),
+        (b"<html", "a web page, perhaps a failed download"),
+        (b"\x1f\x8b", "gzip data: decompress it first"),
+        (b"\x28\xb5\x2f\xfd", "zstd data: decompress it first"),
+        (b"BZh", "bzip2 data: decompress it first"),
+        (b"PK\x03\x04", "a zip archive without tensors"),
+        (b"\x7fELF", "a program"),
+        (b"%PDF", "a PDF document"),
+    ];
+    let looks_like = match KNOWN.iter().find(|(magic, _)| head.starts_with(magic)) {
+        Some((_, what)) => (*what).to_owned(),
+        None if head.is_empty() => "an empty file".to_owned(),
+        None if head.iter().all(|&byte| byte == 0) => {
+            "a file of zero bytes, perhaps an unfinished download".to_owned()
+        }
+        None if head.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) => {
+            "a text file".to_owned()
+        }
+        None => format!("unknown data that starts with {:02x?}", &head[..head.len().min(8)]),
+    };
+    let name = extension.map(|extension| format!(" named .{extension}")).unwrap_or_default();
+    Error::unsupported(format!("not a tensor file this library knows{name}: it looks like {looks_like}"))
+}

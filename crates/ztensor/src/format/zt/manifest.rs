@@ -1,0 +1,397 @@
+//! The manifest: one CBOR map that names every object.
+
+use std::borrow::Cow;
+
+use minicbor::{Decoder, Encoder};
+use smallvec::SmallVec;
+
+use super::cbor::{decode_text, decode_value, encode_value, infallible, malformed, sequence};
+use super::{ALIGNMENT, MAGIC};
+use crate::decode::Zstd;
+use crate::digest::Digest;
+use crate::dtype::DType;
+use crate::error::{Error, Result, quoted};
+use crate::object::{Catalog, Component, Extent, Layout, MAX_RANK, Object, Role, Shape, Storage, Unknown};
+use crate::validate;
+use crate::value::{Attributes, Value};
+
+/// The version that this library writes.
+pub(crate) const VERSION: &str = "1.2.0";
+
+/// Decodes a manifest that starts at `data_end` into `catalog`.
+pub(crate) fn decode(bytes: &[u8], data_end: u64, catalog: &mut Catalog) -> Result<()> {
+    let mut d = Decoder::new(bytes);
+    let (mut version, mut objects_seen) = (None, false);
+    map(&mut d, "the manifest", |d, key, unknown| {
+        match key {
+            "version" => version = Some(decode_text(d)?),
+            "attributes" => catalog.attributes = decode_attributes(d)?,
+            "objects" => {
+                objects_seen = true;
+                let len = d.map().map_err(malformed)?;
+                // Each object takes at least a dozen bytes of manifest.
+                let earned = (bytes.len() / 12) as u64;
+                catalog.objects.reserve(len.unwrap_or(0).min(earned) as usize);
+                sequence(d, len, |d| {
+                    let name = text(d)?;
+                    let object = decode_object(d, data_end).map_err(|error| error.in_tensor(&*name))?;
+                    catalog.insert(name, object)
+                })?;
+            }
+            _ => return unknown.keep(d, key),
+        }
+        Ok(())
+    })
+    .map(|unknown| catalog.unknown = unknown)?;
+    if d.position() != bytes.len() {
+        return Err(Error::corrupt(
+            "zt.manifest-trailing",
+            format!("{} bytes follow the manifest's map", bytes.len() - d.position()),
+        ));
+    }
+    check_version(version.as_deref())?;
+    if !objects_seen {
+        return Err(Error::corrupt("zt.objects", "the manifest has no \"objects\""));
+    }
+    validate::overlaps(catalog)
+}
+
+fn check_version(version: Option<&str>) -> Result<()> {
+    let Some(version) = version else {
+        return Err(Error::corrupt("zt.version", "the manifest has no \"version\""));
+    };
+    let mut parts = version.split('.');
+    let numeric =
+        version.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+    if numeric && parts.next() == Some("1") {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "container version {} is not one of 1.x: a newer version of this library may read it",
+        quoted(version)
+    )))
+}
+
+/// Text, borrowed when it is in one piece.
+fn text<'b>(d: &mut Decoder<'b>) -> Result<Cow<'b, str>> {
+    match d.datatype().map_err(malformed)? {
+        minicbor::data::Type::StringIndef => decode_text(d).map(Cow::Owned),
+        _ => d.str().map(Cow::Borrowed).map_err(malformed),
+    }
+}
+
+impl Unknown {
+    /// Keeps a key that this version does not know, with its value as it stands.
+    fn keep(&mut self, d: &mut Decoder<'_>, key: &str) -> Result<()> {
+        let start = d.position();
+        d.skip().map_err(malformed)?;
+        let value = d.input()[start..d.position()].to_vec();
+        self.0.get_or_insert_default().push((key.to_owned(), value));
+        Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        self.0.as_ref().map_or(0, |pairs| pairs.len() as u64)
+    }
+
+    fn encode(&self, e: &mut Encoder<&mut Vec<u8>>) {
+        for (key, value) in self.0.iter().flat_map(|pairs| pairs.iter()) {
+            infallible(e.str(key));
+            e.writer_mut().extend_from_slice(value);
+        }
+    }
+}
+
+/// Walks a map with text keys, refusing a key that comes twice.
+fn map<'b>(
+    d: &mut Decoder<'b>,
+    what: &str,
+    mut entry: impl FnMut(&mut Decoder<'b>, &str, &mut Unknown) -> Result<()>,
+) -> Result<Unknown> {
+    let mut unknown = Unknown::default();
+    let mut seen: SmallVec<[Cow<'b, str>; 8]> = SmallVec::new();
+    let len = d.map().map_err(malformed)?;
+    sequence(d, len, |d| {
+        let key = text(d)?;
+        // Maps that legitimately hold many keys (objects, attributes) do not come here.
+        if seen.len() >= 256 {
+            return Err(Error::corrupt("zt.key-count", format!("{what} has more than 256 keys")));
+        }
+        if seen.contains(&key) {
+            return Err(Error::corrupt(
+                "zt.key-duplicate",
+                format!("{what} has the key {} twice", quoted(&key)),
+            ));
+        }
+        entry(d, &key, &mut unknown)?;
+        seen.push(key);
+        Ok(())
+    })?;
+    Ok(unknown)
+}
+
+fn decode_attributes(d: &mut Decoder<'_>) -> Result<Attributes> {
+    let mut attributes = Attributes::new();
+    let len = d.map().map_err(malformed)?;
+    sequence(d, len, |d| {
+        let key = decode_text(d)?;
+        let value = decode_value(d)?;
+        match attributes.insert(key, value) {
+            None => Ok(()),
+            Some(_) => Err(Error::corrupt("zt.key-duplicate", "an attribute comes twice")),
+        }
+    })?;
+    Ok(attributes)
+}
+
+fn missing(rule: &'static str, what: &str, key: &str) -> Error {
+    Error::corrupt(rule, format!("{what} has no {key:?}"))
+}
+
+fn decode_object(d: &mut Decoder<'_>, data_end: u64) -> Result<Object> {
+    let (mut shape, mut layout, mut attributes) = (None, None, None);
+    let mut components: Option<SmallVec<[(Role, Component); 1]>> = None;
+    let unknown = map(d, "the object", |d, key, unknown| {
+        match key {
+            "shape" => shape = Some(decode_shape(d)?),
+            "format" => layout = Some(Layout::from_name(&text(d)?)),
+            "attributes" => attributes = Some(Box::new(decode_attributes(d)?)),
+            "components" => components = Some(decode_components(d, data_end)?),
+            _ => return unknown.keep(d, key),
+        }
+        Ok(())
+    })?;
+    let object = Object {
+        shape: shape.ok_or_else(|| missing("object.shape", "the object", "shape"))?,
+        layout: layout.ok_or_else(|| missing("object.format", "the object", "format"))?,
+        components: components.ok_or_else(|| missing("object.components", "the object", "components"))?,
+        attributes,
+        unknown,
+    };
+    validate::object(&object)?;
+    Ok(object)
+}
+
+fn decode_shape(d: &mut Decoder<'_>) -> Result<Shape> {
+    let mut shape = Shape::new();
+    let len = d.array().map_err(malformed)?;
+    sequence(d, len, |d| {
+        if shape.len() == MAX_RANK {
+            return Err(Error::corrupt(
+                "object.rank",
+                format!("a shape has more than {MAX_RANK} dimensions"),
+            ));
+        }
+        let size = d
+            .u64()
+            .map_err(|_| Error::corrupt("object.shape", "a dimension is not a number from 0 to 2^64 - 1"))?;
+        shape.push(size);
+        Ok(())
+    })?;
+    Ok(shape)
+}
+
+fn decode_components(d: &mut Decoder<'_>, data_end: u64) -> Result<SmallVec<[(Role, Component); 1]>> {
+    let mut components: SmallVec<[(Role, Component); 1]> = SmallVec::new();
+    let len = d.map().map_err(malformed)?;
+    sequence(d, len, |d| {
+        let role = role(&text(d)?);
+        if components.iter().any(|(other, _)| *other == role) {
+            return Err(Error::corrupt(
+                "zt.key-duplicate",
+                format!("the component {} comes twice", quoted(&role)),
+            ));
+        }
+        if components.len() >= 256 {
+            return Err(Error::corrupt("zt.key-count", "an object has more than 256 components"));
+        }
+        components.push((role, decode_component(d, data_end)?));
+        Ok(())
+    })?;
+    Ok(components)
+}
+
+/// The roles that known layouts use need no allocation.
+pub(crate) fn role(name: &str) -> Role {
+    const KNOWN: [&str; 9] =
+        ["data", "values", "indices", "indptr", "coords", "packed_weight", "scales", "zeros", "blocks"];
+    match KNOWN.iter().find(|known| **known == name) {
+        Some(known) => Cow::Borrowed(known),
+        None => Cow::Owned(name.to_owned()),
+    }
+}
+
+fn decode_component(d: &mut Decoder<'_>, data_end: u64) -> Result<Component> {
+    let (mut dtype, mut logical, mut offset, mut length) = (None, None, None, None);
+    let (mut uncompressed, mut encoding, mut digest) = (None, None, None);
+    let unknown = map(d, "the component", |d, key, unknown| {
+        let number = |d: &mut Decoder<'_>, rule| {
+            d.u64().map_err(|_| Error::corrupt(rule, format!("{key:?} is not a number from 0 to 2^64 - 1")))
+        };
+        match key {
+            "dtype" => {
+                let name = text(d)?;
+                dtype = Some(DType::from_storage_name(&name).ok_or_else(|| {
+                    Error::corrupt("component.dtype", format!("unknown storage type {}", quoted(&name)))
+                })?);
+            }
+            "type" => logical = Some(text(d)?.into_owned()),
+            "offset" => offset = Some(number(d, "component.offset")?),
+            "length" => length = Some(number(d, "component.length")?),
+            "uncompressed_length" => uncompressed = Some(number(d, "component.uncompressed-length")?),
+            "encoding" => encoding = Some(text(d)?.into_owned()),
+            "digest" => digest = Some(Digest::parse(&text(d)?)?),
+            _ => return unknown.keep(d, key),
+        }
+        Ok(())
+    })?;
+    let storage = dtype.ok_or_else(|| missing("component.dtype", "a component", "dtype"))?;
+    let offset = offset.ok_or_else(|| missing("component.offset", "a component", "offset"))?;
+    let length = length.ok_or_else(|| missing("component.length", "a component", "length"))?;
+    let extent = Extent::new(offset, length);
+    check_extent(extent, data_end)?;
+    let (dtype, unknown_type) = match logical {
+        None => (storage, None),
+        Some(name) => match DType::from_logical_name(&name, storage) {
+            Some(dtype) => (dtype, None),
+            None => (storage, Some(name.into_boxed_str())),
+        },
+    };
+    let (len, storage) = match encoding.as_deref() {
+        None | Some("raw") => match uncompressed {
+            Some(len) if len != length => {
+                return Err(Error::corrupt(
+                    "component.uncompressed-length",
+                    format!("a raw component of {length} bytes declares {len} decoded bytes"),
+                ));
+            }
+            _ => (length, Storage::Plain(extent)),
+        },
+        Some(encoding) => {
+            let len = uncompressed.ok_or_else(|| {
+                missing("component.uncompressed-length", "an encoded component", "uncompressed_length")
+            })?;
+            (len, encoded(encoding, extent, len)?)
+        }
+    };
+    Ok(Component { dtype, unknown_type, len, storage, digest, unknown })
+}
+
+/// The decoder of an encoding; one that is not known fails when it is read.
+fn encoded(encoding: &str, extent: Extent, len: u64) -> Result<Storage> {
+    Ok(Storage::Encoded(match encoding {
+        "zstd" => std::sync::Arc::new(Zstd::new(extent, len)?),
+        other => std::sync::Arc::new(crate::decode::UnknownEncoding::new(other, extent)),
+    }))
+}
+
+/// Blobs lie between the magic and the manifest, at multiples of 64.
+fn check_extent(extent: Extent, data_end: u64) -> Result<()> {
+    let Extent { offset, len, .. } = extent;
+    if offset % ALIGNMENT != 0 {
+        return Err(Error::corrupt(
+            "component.alignment",
+            format!("offset {offset} is not a multiple of {ALIGNMENT}"),
+        ));
+    }
+    let Some(end) = offset.checked_add(len) else {
+        return Err(Error::corrupt("component.range", format!("offset {offset} + length {len} overflows")));
+    };
+    if len > 0 && (offset < MAGIC.len() as u64 || end > data_end) {
+        return Err(Error::corrupt(
+            "component.range",
+            format!(
+                "bytes {offset} to {end} lie outside the data, which spans {} to {data_end}",
+                MAGIC.len()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Encodes the manifest of a catalog whose components all lie in the one source.
+pub(crate) fn encode(catalog: &Catalog) -> Result<Vec<u8>> {
+    let mut out = Vec::with_capacity(64 + catalog.objects.len() * 128);
+    let mut e = Encoder::new(&mut out);
+    let entries = 2 + u64::from(!catalog.attributes.is_empty()) + catalog.unknown.len();
+    infallible(e.map(entries));
+    infallible(e.str("version"));
+    infallible(e.str(VERSION));
+    if !catalog.attributes.is_empty() {
+        encode_attributes(&mut e, &catalog.attributes)?;
+    }
+    catalog.unknown.encode(&mut e);
+    infallible(e.str("objects"));
+    infallible(e.map(catalog.objects.len() as u64));
+    for (name, object) in &catalog.objects {
+        infallible(e.str(name));
+        encode_object(&mut e, object).map_err(|error| error.in_tensor(&**name))?;
+    }
+    Ok(out)
+}
+
+fn encode_attributes(e: &mut Encoder<&mut Vec<u8>>, attributes: &Attributes) -> Result<()> {
+    infallible(e.str("attributes"));
+    infallible(e.map(attributes.len() as u64));
+    attributes.iter().try_for_each(|(key, value): (&String, &Value)| {
+        infallible(e.str(key));
+        encode_value(e, value)
+    })
+}
+
+fn encode_object(e: &mut Encoder<&mut Vec<u8>>, object: &Object) -> Result<()> {
+    infallible(e.map(3 + u64::from(object.attributes.is_some()) + object.unknown.len()));
+    infallible(e.str("shape"));
+    infallible(e.array(object.shape.len() as u64));
+    for &size in &object.shape {
+        infallible(e.u64(size));
+    }
+    infallible(e.str("format"));
+    infallible(e.str(object.layout.name()));
+    if let Some(attributes) = &object.attributes {
+        encode_attributes(e, attributes)?;
+    }
+    object.unknown.encode(e);
+    infallible(e.str("components"));
+    infallible(e.map(object.components.len() as u64));
+    for (role, component) in &object.components {
+        infallible(e.str(role));
+        encode_component(e, component)?;
+    }
+    Ok(())
+}
+
+fn encode_component(e: &mut Encoder<&mut Vec<u8>>, component: &Component) -> Result<()> {
+    let extent = component.extent().ok_or_else(|| {
+        Error::invalid("a component without a place in the file cannot stand in a manifest")
+    })?;
+    let encoding = component.encoding();
+    let entries = 3
+        + u64::from(component.type_name().is_some())
+        + 2 * u64::from(encoding != "raw")
+        + u64::from(component.digest.is_some())
+        + component.unknown.len();
+    infallible(e.map(entries));
+    infallible(e.str("dtype"));
+    infallible(e.str(component.dtype.storage_name()));
+    if let Some(name) = component.type_name() {
+        infallible(e.str("type"));
+        infallible(e.str(name));
+    }
+    infallible(e.str("offset"));
+    infallible(e.u64(extent.offset));
+    infallible(e.str("length"));
+    infallible(e.u64(extent.len));
+    if encoding != "raw" {
+        infallible(e.str("uncompressed_length"));
+        infallible(e.u64(component.len));
+        infallible(e.str("encoding"));
+        infallible(e.str(encoding));
+    }
+    if let Some(digest) = &component.digest {
+        infallible(e.str("digest"));
+        infallible(e.str(&digest.to_string()));
+    }
+    component.unknown.encode(e);
+    Ok(())
+}

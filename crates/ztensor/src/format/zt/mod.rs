@@ -1,0 +1,94 @@
+//! The `.zt` container: magic, blobs at multiples of 64, a CBOR manifest, a footer.
+
+pub(crate) mod cbor;
+pub(crate) mod manifest;
+mod v01;
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::{Context, Driver, Format, Probe, Verdict};
+use crate::object::Catalog;
+use crate::source::{Source, Sources};
+
+/// First and last eight bytes of every file.
+pub(crate) const MAGIC: &[u8; 8] = b"ZTEN1000";
+/// Manifest length and magic.
+pub(crate) const FOOTER_LEN: u64 = 16;
+/// Blobs start at multiples of this.
+pub(crate) const ALIGNMENT: u64 = 64;
+/// A longer manifest is refused before it is read.
+pub(crate) const MAX_MANIFEST: u64 = 1 << 30;
+
+pub(crate) static DRIVER: Driver = Driver { format: Format::Zt, extensions: &["zt"], detect, parse };
+
+fn detect(probe: &Probe<'_>) -> Verdict {
+    if probe.head.starts_with(MAGIC) || probe.head.starts_with(v01::MAGIC) {
+        Verdict::Yes
+    } else {
+        Verdict::No
+    }
+}
+
+fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
+    let head = source.bytes(0, source.len().min(8))?;
+    if head.as_ref() == v01::MAGIC {
+        drop(head);
+        return v01::parse(source);
+    }
+    drop(head);
+    let place = find_manifest(&*source)?;
+    let mut catalog = Catalog::new(Format::Zt, Sources::default());
+    {
+        let bytes = source.bytes(place.offset, place.len)?;
+        manifest::decode(&bytes, place.offset, &mut catalog)?;
+    }
+    catalog.sources.push(source);
+    Ok(catalog)
+}
+
+/// Where the manifest lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ManifestPlace {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// Reads the footer: both magics, and a manifest length that fits.
+pub(crate) fn find_manifest(source: &dyn Source) -> Result<ManifestPlace> {
+    let total = source.len();
+    let smallest = MAGIC.len() as u64 + FOOTER_LEN;
+    if total < smallest {
+        return Err(Error::corrupt(
+            "zt.short",
+            format!("{total} bytes are fewer than the {smallest} that a magic and a footer take"),
+        ));
+    }
+    let footer = source.bytes(total - FOOTER_LEN, FOOTER_LEN)?;
+    if &footer[8..] != MAGIC {
+        return Err(Error::corrupt(
+            "zt.footer-magic",
+            format!(
+                "the file ends with {:02x?} instead of {:?}: it is cut off or was never finished",
+                &footer[8..],
+                "ZTEN1000"
+            ),
+        ));
+    }
+    let mut len = [0; 8];
+    len.copy_from_slice(&footer[..8]);
+    let len = u64::from_le_bytes(len);
+    if len > MAX_MANIFEST {
+        return Err(Error::corrupt(
+            "zt.manifest-limit",
+            format!("a manifest of {len} bytes is larger than 1 GiB"),
+        ));
+    }
+    match (total - FOOTER_LEN).checked_sub(len) {
+        Some(offset) if offset >= MAGIC.len() as u64 => Ok(ManifestPlace { offset, len }),
+        _ => Err(Error::corrupt(
+            "zt.manifest-length",
+            format!("a manifest of {len} bytes does not fit in a file of {total}"),
+        )),
+    }
+}

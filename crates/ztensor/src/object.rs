@@ -1,0 +1,317 @@
+//! The object model that every format projects into.
+//!
+//! A [`Catalog`] lists named [`Object`]s. An object has a shape, a layout and
+//! typed [`Component`]s: a dense tensor has one, a sparse one two or three. A
+//! component knows where its bytes are ([`Storage`]), not the bytes.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use smallvec::SmallVec;
+
+use crate::digest::Digest;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::format::Format;
+use crate::source::Sources;
+use crate::value::{Attributes, Value};
+
+/// The sizes of a tensor's dimensions, outermost first; empty for a scalar.
+pub type Shape = SmallVec<[u64; 4]>;
+
+/// The largest number of dimensions that any reader accepts.
+pub const MAX_RANK: usize = 64;
+
+/// How an object's components make up its tensor.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Row-major elements in `data`.
+    Dense,
+    /// Compressed sparse rows: `values`, `indices`, `indptr`.
+    SparseCsr,
+    /// Coordinates: `values`, `coords` (all of dimension 0 first).
+    SparseCoo,
+    /// Group-wise quantized: `packed_weight`, `scales`, `zeros`.
+    QuantizedGroup,
+    /// A layout this library does not interpret; it is passed through by name.
+    Other(Box<str>),
+}
+
+impl Layout {
+    /// The name in a `.zt` manifest.
+    pub fn name(&self) -> &str {
+        match self {
+            Layout::Dense => "dense",
+            Layout::SparseCsr => "sparse_csr",
+            Layout::SparseCoo => "sparse_coo",
+            Layout::QuantizedGroup => "quantized_group",
+            Layout::Other(name) => name,
+        }
+    }
+
+    /// The layout of that name; unknown names are passed through.
+    pub fn from_name(name: &str) -> Layout {
+        match name {
+            "dense" => Layout::Dense,
+            "sparse_csr" => Layout::SparseCsr,
+            "sparse_coo" => Layout::SparseCoo,
+            "quantized_group" => Layout::QuantizedGroup,
+            other => Layout::Other(other.into()),
+        }
+    }
+}
+
+impl std::fmt::Display for Layout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A component's name within its object, such as `data` or `indptr`.
+pub type Role = Cow<'static, str>;
+
+/// A named tensor, whatever its layout.
+#[derive(Debug, Clone)]
+pub struct Object {
+    /// The logical shape.
+    pub shape: Shape,
+    /// How the components make up the tensor.
+    pub layout: Layout,
+    /// The components by role, in the order of the file.
+    pub components: SmallVec<[(Role, Component); 1]>,
+    /// Attributes of this object; most have none.
+    pub attributes: Option<Box<Attributes>>,
+    /// Manifest keys of this object that this version does not know, kept by edits.
+    pub(crate) unknown: Unknown,
+}
+
+impl Object {
+    /// An object with the given parts and no attributes.
+    pub fn new(
+        shape: impl Into<Shape>,
+        layout: Layout,
+        components: impl IntoIterator<Item = (Role, Component)>,
+    ) -> Object {
+        Object {
+            shape: shape.into(),
+            layout,
+            components: components.into_iter().collect(),
+            attributes: None,
+            unknown: Unknown::default(),
+        }
+    }
+
+    /// A dense object.
+    pub fn dense(shape: impl Into<Shape>, data: Component) -> Object {
+        Object::new(shape, Layout::Dense, [(Cow::Borrowed("data"), data)])
+    }
+
+    /// The component of that role.
+    pub fn component(&self, role: &str) -> Option<&Component> {
+        self.components.iter().find(|(name, _)| name == role).map(|(_, component)| component)
+    }
+
+    /// The component of that role, or an error that lists the ones there are.
+    pub fn require(&self, role: &str) -> Result<&Component> {
+        self.component(role).ok_or_else(|| {
+            let roles: Vec<_> = self.components.iter().map(|(role, _)| &**role).collect();
+            Error::not_found(format!("a {} object has no component {role:?}; it has {roles:?}", self.layout))
+        })
+    }
+
+    /// The element type of the tensor: that of `data`, `values` or the first component.
+    pub fn dtype(&self) -> Option<DType> {
+        self.component("data")
+            .or_else(|| self.component("values"))
+            .or_else(|| self.components.first().map(|(_, component)| component))
+            .map(|component| component.dtype)
+    }
+
+    /// The number of elements the shape describes; `None` on overflow.
+    pub fn elements(&self) -> Option<u64> {
+        elements(&self.shape)
+    }
+
+    /// Decoded size of all components together, saturating.
+    pub fn byte_len(&self) -> u64 {
+        self.components.iter().fold(0, |sum: u64, (_, component)| sum.saturating_add(component.len))
+    }
+
+    /// Size of all components in the file, saturating.
+    pub fn stored_len(&self) -> u64 {
+        self.components.iter().fold(0, |sum: u64, (_, component)| sum.saturating_add(component.stored_len()))
+    }
+
+    /// The attribute of that name.
+    pub fn attribute(&self, name: &str) -> Option<&Value> {
+        self.attributes.as_ref()?.get(name)
+    }
+
+    /// Sets an attribute.
+    pub fn set_attribute(&mut self, name: impl Into<String>, value: impl Into<Value>) {
+        self.attributes.get_or_insert_default().insert(name.into(), value.into());
+    }
+}
+
+/// The product of a shape; `None` on overflow. A zero dimension gives 0 even
+/// when the others alone would overflow.
+pub fn elements(shape: &[u64]) -> Option<u64> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size))
+}
+
+/// One array of bytes of an object.
+#[derive(Debug, Clone)]
+pub struct Component {
+    /// What the elements are.
+    pub dtype: DType,
+    /// The logical type's name where this version does not know it; `dtype` is
+    /// then the storage type.
+    pub unknown_type: Option<Box<str>>,
+    /// Decoded size in bytes.
+    pub len: u64,
+    /// Where the bytes are and how they are stored.
+    pub storage: Storage,
+    /// Digest over the bytes as stored, if the file has one.
+    pub digest: Option<Digest>,
+    pub(crate) unknown: Unknown,
+}
+
+impl Component {
+    /// A component without a digest.
+    pub fn new(dtype: DType, len: u64, storage: Storage) -> Component {
+        Component { dtype, unknown_type: None, len, storage, digest: None, unknown: Unknown::default() }
+    }
+
+    /// A component whose elements lie in the source as they are.
+    pub fn plain(dtype: DType, extent: Extent) -> Component {
+        Component::new(dtype, extent.len, Storage::Plain(extent))
+    }
+
+    /// The logical type's `.zt` name, known or not, if it differs from the storage type.
+    pub fn type_name(&self) -> Option<&str> {
+        self.unknown_type.as_deref().or(self.dtype.logical_name())
+    }
+
+    /// Bytes that it takes in the file.
+    pub fn stored_len(&self) -> u64 {
+        match &self.storage {
+            Storage::Plain(extent) => extent.len,
+            Storage::Inline(bytes) => bytes.len() as u64,
+            Storage::Encoded(decoder) => decoder.stored_len(),
+        }
+    }
+
+    /// How it is stored: `raw`, `zstd`, `deflate`, …
+    pub fn encoding(&self) -> &str {
+        match &self.storage {
+            Storage::Plain(_) | Storage::Inline(_) => "raw",
+            Storage::Encoded(decoder) => decoder.encoding(),
+        }
+    }
+
+    /// Its range in a source, if the bytes are one contiguous range there.
+    pub fn extent(&self) -> Option<Extent> {
+        match &self.storage {
+            Storage::Plain(extent) => Some(*extent),
+            Storage::Inline(_) => None,
+            Storage::Encoded(decoder) => decoder.extent(),
+        }
+    }
+}
+
+/// A range of bytes in one of a catalog's sources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Extent {
+    /// Index into the catalog's sources.
+    pub source: u32,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u64,
+}
+
+impl Extent {
+    /// A range of the catalog's first source, which is the only one of most files.
+    pub fn new(offset: u64, len: u64) -> Extent {
+        Extent { source: 0, offset, len }
+    }
+}
+
+/// Where a component's bytes are.
+#[derive(Debug, Clone)]
+pub enum Storage {
+    /// In a source, exactly as the elements are in memory: can be viewed.
+    Plain(Extent),
+    /// In the catalog itself, because the format keeps them in its header.
+    Inline(Arc<[u8]>),
+    /// Behind a decoder.
+    Encoded(Arc<dyn Decode>),
+}
+
+/// Bytes that must be decoded: compressed, strided, byte-swapped or chunked.
+pub trait Decode: Send + Sync + std::fmt::Debug {
+    /// The name that `info` shows, such as `zstd`.
+    fn encoding(&self) -> &str;
+
+    /// Bytes that the encoded form takes in the file.
+    fn stored_len(&self) -> u64;
+
+    /// The encoded form's range, if it is contiguous: what a digest covers and
+    /// what batch reads sort by.
+    fn extent(&self) -> Option<Extent>;
+
+    /// Writes decoded bytes `range` to `out`, which has exactly that length.
+    /// The caller has checked `range` against the component's length.
+    /// `threads` is how many the decoder may use.
+    fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()>;
+}
+
+/// What a file holds: names, objects, and where their bytes are.
+#[derive(Debug)]
+pub struct Catalog {
+    /// The format it was read from.
+    pub format: Format,
+    /// The file, and any others its objects point into.
+    pub sources: Sources,
+    /// The objects by name, in the order of the file.
+    pub objects: IndexMap<Box<str>, Object>,
+    /// Attributes of the whole file.
+    pub attributes: Attributes,
+    pub(crate) unknown: Unknown,
+}
+
+impl Catalog {
+    /// An empty catalog over `sources`.
+    pub fn new(format: Format, sources: Sources) -> Catalog {
+        Catalog {
+            format,
+            sources,
+            objects: IndexMap::new(),
+            attributes: Attributes::new(),
+            unknown: Unknown::default(),
+        }
+    }
+
+    /// Adds an object; a second one of the same name is the file's error.
+    pub fn insert(&mut self, name: impl Into<Box<str>>, object: Object) -> Result<()> {
+        match self.objects.entry(name.into()) {
+            indexmap::map::Entry::Vacant(entry) => {
+                entry.insert(object);
+                Ok(())
+            }
+            indexmap::map::Entry::Occupied(entry) => Err(Error::corrupt(
+                "name.duplicate",
+                format!("two objects have the name {}", crate::error::quoted(entry.key())),
+            )),
+        }
+    }
+}
+
+/// Manifest keys that this version does not know, with their values as CBOR.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Unknown(pub(crate) Option<Box<Vec<(String, Vec<u8>)>>>);

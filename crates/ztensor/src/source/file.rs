@@ -1,0 +1,176 @@
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use crate::error::{Error, Result};
+use crate::source::{CowRegion, Source, check_range};
+
+/// Whether a file may be mapped.
+///
+/// A mapped file that somebody truncates kills the process that touches the lost
+/// part (`SIGBUS`); [`MapMode::Never`] reads instead and gets an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MapMode {
+    /// Map when a view is asked for; reads that copy do not need the mapping.
+    #[default]
+    Auto,
+    /// Never map: every byte is read, and views are refused.
+    Never,
+}
+
+/// A regular file: mapped on demand, or read at positions.
+#[derive(Debug)]
+pub struct FileSource {
+    file: File,
+    path: PathBuf,
+    label: String,
+    len: u64,
+    mode: MapMode,
+    /// The read-only mapping that `&[u8]` is made from, or why there is none.
+    map: OnceLock<std::result::Result<memmap2::Mmap, String>>,
+    /// The mapping whose writable pages are handed out; never read from here.
+    cow: OnceLock<Option<MmapRaw>>,
+}
+
+/// How long to wait for an editor that is overwriting a tensor in place.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
+impl FileSource {
+    /// Opens a regular file. Anything else that a path can name (a folder, a
+    /// pipe, a device) is refused without blocking on it.
+    pub fn open(path: impl AsRef<Path>, mode: MapMode) -> Result<FileSource> {
+        let path = path.as_ref();
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            // Opening a pipe would otherwise wait for somebody to write to it.
+            .custom_flags(OFlags::NONBLOCK.bits() as i32)
+            .open(path)
+            .map_err(|error| Error::io("cannot open", error).in_file(path))?;
+        Self::from_file(file, path, mode)
+    }
+
+    /// A source over an open file; `path` is for messages and for siblings.
+    pub fn from_file(file: File, path: impl Into<PathBuf>, mode: MapMode) -> Result<FileSource> {
+        let path = path.into();
+        let metadata = file.metadata().map_err(|error| Error::io("cannot examine", error).in_file(&path))?;
+        if !metadata.is_file() {
+            let what = if metadata.is_dir() { "a folder" } else { "not a regular file" };
+            return Err(Error::invalid(format!("this is {what}; a tensor file is needed")).in_file(&path));
+        }
+        Ok(FileSource {
+            file,
+            label: path.display().to_string(),
+            path,
+            len: metadata.len(),
+            mode,
+            map: OnceLock::new(),
+            cow: OnceLock::new(),
+        })
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    fn refuse_map(&self) -> std::result::Result<(), String> {
+        if self.mode == MapMode::Never {
+            return Err("this reader was told not to map files: read it instead".into());
+        }
+        if usize::try_from(self.len).is_err() {
+            return Err("the file is larger than the address space: read it instead".into());
+        }
+        hold_shared(&self.file).map_err(|error| error.to_string())
+    }
+
+    fn map(&self) -> std::result::Result<memmap2::Mmap, String> {
+        self.refuse_map()?;
+        // SAFETY: the mapping is read-only and private to this source. Our own
+        // editors never change bytes under a mapping, because mappings hold the
+        // file's lock shared. What other programs do to a mapped file cannot be
+        // prevented; the crate documents it and offers `MapMode::Never`.
+        unsafe { MmapOptions::new().len(self.len as usize).map(&self.file) }
+            .map_err(|error| format!("mapping failed ({error}): read it instead"))
+    }
+}
+
+/// Takes the file's lock shared, so that no editor overwrites bytes in place
+/// while they are mapped. It is released when the file is closed.
+fn hold_shared(file: &File) -> io::Result<()> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {
+                if Instant::now() >= deadline {
+                    return Err(io::Error::new(
+                        io::ErrorKind::WouldBlock,
+                        "an editor has been changing this file for ten seconds: try again when it is done",
+                    ));
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            // File systems without locks: nothing to hold, and no editor can
+            // claim the file either.
+            Err(_) => return Ok(()),
+        }
+    }
+}
+
+impl Source for FileSource {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn label(&self) -> &str {
+        &self.label
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        check_range(self.len, offset, out.len() as u64).map_err(|error| error.in_file(&self.path))?;
+        self.file.read_exact_at(out, offset).map_err(|error| {
+            let doing = match error.kind() {
+                io::ErrorKind::UnexpectedEof => "the file became shorter while it was read",
+                _ => "cannot read",
+            };
+            Error::io(doing, error).in_file(&self.path)
+        })
+    }
+
+    fn mapped(&self) -> Result<&[u8]> {
+        if self.len == 0 {
+            return Ok(&[]); // an empty range cannot be mapped, and need not be
+        }
+        match self.map.get_or_init(|| self.map()) {
+            Ok(map) => Ok(map),
+            Err(why) => Err(Error::unsupported(why.clone()).in_file(&self.path)),
+        }
+    }
+
+    fn copy_on_write(&self) -> Option<CowRegion> {
+        let map = self.cow.get_or_init(|| {
+            if self.len == 0 || self.refuse_map().is_err() {
+                return None;
+            }
+            let mut options = MmapOptions::new();
+            // Without this the kernel reserves swap for a copy of every page,
+            // and files larger than memory cannot be mapped.
+            options.len(self.len as usize).no_reserve_swap();
+            // SAFETY: the mapping becomes raw at once: no reference to its
+            // bytes is ever made here, only its address is handed out.
+            unsafe { options.map_copy(&self.file) }.ok().map(MmapRaw::from)
+        });
+        map.as_ref().map(|map| CowRegion { ptr: map.as_mut_ptr(), len: map.len() })
+    }
+}

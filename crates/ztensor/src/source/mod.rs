@@ -1,0 +1,206 @@
+//! Where bytes live: a mapped file, positioned reads, or memory.
+
+mod cursor;
+mod file;
+mod memory;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+pub use cursor::Cursor;
+pub use file::{FileSource, MapMode};
+pub use memory::MemorySource;
+
+use crate::error::{Error, Result};
+use crate::object::Extent;
+
+/// Bytes of a known length that can be read at any position.
+pub trait Source: Send + Sync + fmt::Debug {
+    /// Number of bytes.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What to call it in messages: mostly a path.
+    fn label(&self) -> &str;
+
+    /// Fills `out` from `offset` on, or fails.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()>;
+
+    /// Fills several buffers; a remote source can batch them.
+    fn read_many(&self, requests: &mut [(u64, &mut [u8])]) -> Result<()> {
+        requests.iter_mut().try_for_each(|(offset, out)| self.read_at(*offset, out))
+    }
+
+    /// All bytes, if they are addressable: a read-only mapping, or memory.
+    fn mapped(&self) -> Result<&[u8]>;
+
+    /// Whether [`mapped`](Source::mapped) works, without saying why not.
+    fn is_mapped(&self) -> bool {
+        self.mapped().is_ok()
+    }
+
+    /// A second, copy-on-write view of all bytes, for callers that hand out
+    /// writable memory. `None` if the source cannot be mapped that way.
+    fn copy_on_write(&self) -> Option<CowRegion> {
+        None
+    }
+}
+
+/// A writable, private mapping. Rust code never reads through it, so that what
+/// its users write there can never change what a read, a slice or a digest sees.
+#[derive(Debug, Clone, Copy)]
+pub struct CowRegion {
+    /// First byte.
+    pub ptr: *mut u8,
+    /// Number of bytes.
+    pub len: usize,
+}
+
+// SAFETY: the region is only a pointer and a length; nothing is read or written
+// through it here, and the mapping it names lives as long as its source.
+unsafe impl Send for CowRegion {}
+// SAFETY: as above.
+unsafe impl Sync for CowRegion {}
+
+impl dyn Source + '_ {
+    /// The bytes of a range: borrowed when the source is mapped, read otherwise.
+    /// The range is checked before anything is allocated.
+    pub fn bytes(&self, offset: u64, len: u64) -> Result<Cow<'_, [u8]>> {
+        check_range(self.len(), offset, len).map_err(|error| error.in_file(self.label()))?;
+        if let Ok(all) = self.mapped() {
+            // The range is inside the source, so both ends fit in memory.
+            return Ok(Cow::Borrowed(&all[offset as usize..(offset + len) as usize]));
+        }
+        let mut bytes = zeroed(len)?;
+        self.read_at(offset, &mut bytes)?;
+        Ok(Cow::Owned(bytes))
+    }
+}
+
+/// Checks that a range lies inside a source of `total` bytes.
+pub(crate) fn check_range(total: u64, offset: u64, len: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= total => Ok(()),
+        _ => Err(Error::corrupt(
+            "range.outside",
+            format!("bytes {offset} + {len} lie outside the {total} bytes there are"),
+        )),
+    }
+}
+
+/// A zeroed buffer, or an error instead of an abort when there is no memory for it.
+/// Large ones are backed by huge pages, which the caller's first touch then fills
+/// several times faster.
+pub(crate) fn zeroed(len: u64) -> Result<Vec<u8>> {
+    crate::buffer::zeroed_vec::<u8>(len)
+}
+
+type Opener = Box<dyn Fn() -> Result<Arc<dyn Source>> + Send + Sync>;
+
+enum Slot {
+    Open(Arc<dyn Source>),
+    Lazy { label: String, opener: Opener, source: OnceLock<Arc<dyn Source>> },
+}
+
+/// The sources that a catalog's extents point into; all but the first are
+/// opened when they are first needed.
+#[derive(Default)]
+pub struct Sources(Vec<Slot>);
+
+impl Sources {
+    /// A single source.
+    pub fn one(source: Arc<dyn Source>) -> Sources {
+        Sources(vec![Slot::Open(source)])
+    }
+
+    /// Adds an open source and returns its index.
+    pub fn push(&mut self, source: Arc<dyn Source>) -> u32 {
+        self.push_slot(Slot::Open(source))
+    }
+
+    /// Adds a source that `opener` opens when it is first needed.
+    pub fn push_lazy(
+        &mut self,
+        label: impl Into<String>,
+        opener: impl Fn() -> Result<Arc<dyn Source>> + Send + Sync + 'static,
+    ) -> u32 {
+        self.push_slot(Slot::Lazy { label: label.into(), opener: Box::new(opener), source: OnceLock::new() })
+    }
+
+    fn push_slot(&mut self, slot: Slot) -> u32 {
+        self.0.push(slot);
+        (self.0.len() - 1) as u32
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What the source is called in messages.
+    pub fn label(&self, index: u32) -> &str {
+        match self.0.get(index as usize) {
+            Some(Slot::Open(source)) => source.label(),
+            Some(Slot::Lazy { label, .. }) => label,
+            None => "",
+        }
+    }
+
+    /// The source of that index, opened if it was not yet.
+    pub fn get(&self, index: u32) -> Result<&Arc<dyn Source>> {
+        match self.0.get(index as usize) {
+            Some(Slot::Open(source)) => Ok(source),
+            Some(Slot::Lazy { opener, source, .. }) => match source.get() {
+                Some(source) => Ok(source),
+                None => {
+                    let opened = opener()?;
+                    Ok(source.get_or_init(|| opened))
+                }
+            },
+            None => Err(Error::invalid(format!("there is no source {index}"))),
+        }
+    }
+
+    /// The bytes of an extent, borrowed; an error if its source cannot be mapped.
+    pub fn view(&self, extent: Extent) -> Result<&[u8]> {
+        let source = self.get(extent.source)?;
+        check_range(source.len(), extent.offset, extent.len)
+            .map_err(|error| error.in_file(source.label()))?;
+        let all = source.mapped()?;
+        Ok(&all[extent.offset as usize..(extent.offset + extent.len) as usize])
+    }
+
+    /// The bytes of an extent, borrowed if possible.
+    pub fn bytes(&self, extent: Extent) -> Result<Cow<'_, [u8]>> {
+        self.get(extent.source)?.bytes(extent.offset, extent.len)
+    }
+
+    /// Fills `out` with the bytes of an extent from `skip` on.
+    pub fn read(&self, extent: Extent, skip: u64, out: &mut [u8]) -> Result<()> {
+        let source = self.get(extent.source)?;
+        check_range(extent.len, skip, out.len() as u64)
+            .and_then(|()| check_range(source.len(), extent.offset, extent.len))
+            .map_err(|error| error.in_file(source.label()))?;
+        source.read_at(extent.offset + skip, out)
+    }
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries((0..self.0.len()).map(|index| self.label(index as u32))).finish()
+    }
+}
+
+/// Where a source came from, when it came from a path.
+pub(crate) type Origin = Option<PathBuf>;

@@ -1,0 +1,121 @@
+//! What every object must satisfy, whatever format it came from.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result, quoted};
+use crate::object::{Catalog, Extent, Layout, MAX_RANK, Object};
+
+/// Checks an object's structure: a rank within bounds, the components its
+/// layout needs, and sizes that agree with its shape. Contents are not touched.
+pub(crate) fn object(object: &Object) -> Result<()> {
+    if object.shape.len() > MAX_RANK {
+        return Err(Error::corrupt("object.rank", format!("a shape has more than {MAX_RANK} dimensions")));
+    }
+    let overflow = || {
+        Error::corrupt(
+            "object.overflow",
+            format!("the shape {:?} describes more bytes than 2^64", object.shape),
+        )
+    };
+    let elements = object.elements().ok_or_else(overflow)?;
+    let sizes = |rule, role: &str, dtype: Option<DType>, count: u64| -> Result<()> {
+        let component = object.component(role).ok_or_else(|| {
+            Error::corrupt(rule, format!("a {} object needs a component {role:?}", object.layout))
+        })?;
+        if let Some(dtype) = dtype
+            && component.dtype != dtype
+        {
+            return Err(Error::corrupt(rule, format!("{role:?} is {} instead of {dtype}", component.dtype)));
+        }
+        let expected = component.dtype.byte_len(count).ok_or_else(overflow)?;
+        // A logical type that is not known may pack its elements in any way.
+        if component.len != expected && component.unknown_type.is_none() {
+            return Err(Error::corrupt(
+                rule,
+                format!(
+                    "{role:?} has {} bytes where {count} elements of {} take {expected}",
+                    component.len, component.dtype
+                ),
+            ));
+        }
+        Ok(())
+    };
+    match &object.layout {
+        Layout::Dense => sizes("layout.dense", "data", None, elements),
+        Layout::SparseCsr => {
+            let &[rows, _] = &object.shape[..] else {
+                return Err(Error::corrupt(
+                    "layout.csr",
+                    format!("a CSR matrix has two dimensions, not {}", object.shape.len()),
+                ));
+            };
+            let pointers = rows.checked_add(1).ok_or_else(overflow)?;
+            let nonzero = count(object, "layout.csr", "indices")?;
+            sizes("layout.csr", "indices", Some(DType::U64), nonzero)?;
+            sizes("layout.csr", "indptr", Some(DType::U64), pointers)?;
+            sizes("layout.csr", "values", None, nonzero)
+        }
+        Layout::SparseCoo => {
+            let rank = object.shape.len() as u64;
+            let coordinates = count(object, "layout.coo", "coords")?;
+            // A scalar has no coordinates to count by, so its values count themselves.
+            let nonzero = match rank {
+                0 => count(object, "layout.coo", "values")?,
+                rank => coordinates / rank,
+            };
+            let expected = nonzero.checked_mul(rank).ok_or_else(overflow)?;
+            sizes("layout.coo", "coords", Some(DType::U64), expected)?;
+            sizes("layout.coo", "values", None, nonzero)
+        }
+        Layout::QuantizedGroup => ["packed_weight", "scales", "zeros"]
+            .iter()
+            .try_for_each(|role| count(object, "layout.quantized", role).map(drop)),
+        Layout::Other(name) if name.is_empty() => {
+            Err(Error::corrupt("object.format", "the layout's name is empty"))
+        }
+        Layout::Other(_) => Ok(()),
+    }
+}
+
+/// How many elements a component of that role holds.
+fn count(object: &Object, rule: &'static str, role: &str) -> Result<u64> {
+    let component = object.component(role).ok_or_else(|| {
+        Error::corrupt(rule, format!("a {} object needs a component {}", object.layout, quoted(role)))
+    })?;
+    Ok(component.len.saturating_mul(8) / u64::from(component.dtype.bits()))
+}
+
+/// Ranges may be shared (tied tensors) but may not overlap in part.
+pub(crate) fn overlaps(catalog: &Catalog) -> Result<()> {
+    let mut extents: Vec<(Extent, usize)> = catalog
+        .objects
+        .values()
+        .enumerate()
+        .flat_map(|(index, object)| {
+            object.components.iter().filter_map(move |(_, component)| Some((component.extent()?, index)))
+        })
+        .filter(|(extent, _)| extent.len > 0)
+        .collect();
+    let in_order = |pair: &[(Extent, usize)]| pair[0].0 <= pair[1].0;
+    if !extents.windows(2).all(in_order) {
+        extents.sort_unstable();
+    }
+    for pair in extents.windows(2) {
+        let ((a, first), (b, second)) = (pair[0], pair[1]);
+        if a != b && a.source == b.source && b.offset < a.offset + a.len {
+            let name = |index| catalog.objects.get_index(index).map_or("", |(name, _)| &**name);
+            return Err(Error::corrupt(
+                "component.overlap",
+                format!(
+                    "bytes {}..{} of {} and {}..{} of {} overlap in part",
+                    a.offset,
+                    a.offset + a.len,
+                    quoted(name(first)),
+                    b.offset,
+                    b.offset + b.len,
+                    quoted(name(second))
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
