@@ -63,10 +63,6 @@ impl Error {
         Self::new(ErrorKind::LimitExceeded, message)
     }
 
-    #[expect(
-        dead_code,
-        reason = "deltas, which check their reference, are yet to come"
-    )]
     pub(crate) fn mismatch(message: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Mismatch, message)
     }

@@ -16,6 +16,7 @@
 
 mod element;
 mod error;
+pub mod legacy;
 mod options;
 
 pub use element::Kind;
@@ -42,14 +43,18 @@ pub fn compress_into(data: &[u8], options: &Options, frame: &mut Vec<u8>) -> Res
 
 /// Decodes a whole frame into new memory.
 pub fn decompress(frame: &[u8], options: &DecodeOptions) -> Result<Vec<u8>> {
-    let _ = (frame, options);
+    if legacy::is_legacy(frame) {
+        return legacy::decompress(frame, options);
+    }
     Err(Error::unsupported("decoding is not built yet"))
 }
 
 /// Decodes a whole frame into the caller's memory, whose length must be the frame's
 /// [`content_len`](FrameInfo::content_len). On error the contents of `out` are unspecified.
 pub fn decompress_into(frame: &[u8], out: &mut [u8], options: &DecodeOptions) -> Result<()> {
-    let _ = (frame, out, options);
+    if legacy::is_legacy(frame) {
+        return legacy::decompress_into(frame, out, options);
+    }
     Err(Error::unsupported("decoding is not built yet"))
 }
 
@@ -61,12 +66,16 @@ pub fn decompress_range(
     out: &mut [u8],
     options: &DecodeOptions,
 ) -> Result<()> {
-    let _ = (frame, range, out, options);
+    if legacy::is_legacy(frame) {
+        return legacy::decompress_range(frame, range, out, options);
+    }
     Err(Error::unsupported("decoding is not built yet"))
 }
 
 /// What a frame says about itself, its index checked but nothing decoded.
 pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
-    let _ = frame;
+    if legacy::is_legacy(frame) {
+        return legacy::inspect(frame);
+    }
     Err(Error::unsupported("decoding is not built yet"))
 }

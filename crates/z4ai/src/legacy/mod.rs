@@ -1,0 +1,325 @@
+//! Version 1 frames: what earlier writers left behind, decoded and never written.
+//!
+//! Stand-alone frames are `Z4AI` 1, `ZSP1`, `ZPL1`, `ZRT1`, `ZARA` 1 and `Z4AIMF01`;
+//! [`crate::decompress`] and its siblings read them like any other frame. Deltas are `Z4DL` 2,
+//! which need their reference: [`decompress_delta`].
+//!
+//! These frames carry no checksums, so damage shows only where it breaks a rule. All the more
+//! rules are enforced: every length agrees with every other, every byte of a frame is accounted
+//! for, padding is zero, entropy-coded streams end in the state they must end in. All that the
+//! headers can tell is checked before any output is allocated.
+
+#![forbid(unsafe_code)]
+
+mod array;
+mod auto;
+mod bits;
+mod body;
+mod brotli;
+mod bytes;
+mod chunked;
+mod delta;
+mod frame_z4ai;
+mod palette;
+mod planes;
+mod rans;
+mod rans_order1;
+mod sparse;
+mod stream;
+mod turbo;
+mod zstd_frame;
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::{Array, DecodeOptions, Error, FrameInfo, Kind, Result};
+use array::ArrayField;
+use body::Body;
+use bytes::zeroed;
+use chunked::Chunked;
+use delta::Delta;
+use palette::Palette;
+use sparse::Sparse;
+use zstd_frame::Zstd;
+
+/// The flag of frames that were made from an array.
+const IS_ARRAY: u8 = 1;
+
+/// Whether `frame` starts like a stand-alone version 1 frame.
+pub fn is_legacy(frame: &[u8]) -> bool {
+    Format::of(frame).is_some()
+}
+
+/// Whether `frame` starts like a version 2 delta, the kind that goes with version 1 frames.
+pub fn is_legacy_delta(frame: &[u8]) -> bool {
+    starts_with_version(frame, delta::MAGIC, delta::VERSION)
+}
+
+/// Decodes a stand-alone version 1 frame into new memory.
+pub fn decompress(frame: &[u8], options: &DecodeOptions) -> Result<Vec<u8>> {
+    StandAlone::parse(frame)?.decode(options)
+}
+
+/// Decodes a stand-alone version 1 frame into the caller's memory, whose length must be that of
+/// the decoded frame (see [`inspect`]). On error the contents of `out` are unspecified.
+pub fn decompress_into(frame: &[u8], out: &mut [u8], options: &DecodeOptions) -> Result<()> {
+    let frame = StandAlone::parse(frame)?;
+    check_limit(frame.len() as u64, options)?;
+    check_out(out, frame.len() as u64)?;
+    frame.decode_into(out)
+}
+
+/// Decodes bytes `range` of a stand-alone version 1 frame into `out`, whose length must be
+/// theirs. Version 1 has no random access: the whole frame is decoded and the rest dropped.
+pub fn decompress_range(
+    frame: &[u8],
+    range: Range<u64>,
+    out: &mut [u8],
+    options: &DecodeOptions,
+) -> Result<()> {
+    let frame = StandAlone::parse(frame)?;
+    let len = frame.len() as u64;
+    if range.start > range.end || range.end > len {
+        return Err(Error::invalid(format!(
+            "bytes {range:?} of a frame that decodes to {len}"
+        )));
+    }
+    check_out(out, range.end - range.start)?;
+    // Both ends are at most `len`, which is a size in memory.
+    let range = range.start as usize..range.end as usize;
+    out.copy_from_slice(&frame.decode(options)?[range]);
+    Ok(())
+}
+
+/// Decodes a stand-alone version 1 frame that was made from an array.
+pub fn decompress_array(frame: &[u8], options: &DecodeOptions) -> Result<(Array, Vec<u8>)> {
+    let frame = StandAlone::parse(frame)?;
+    let array = frame
+        .array()?
+        .ok_or_else(|| Error::invalid("the frame was not made from an array"))?;
+    Ok((array, frame.decode(options)?))
+}
+
+/// What a stand-alone version 1 frame says about itself, its headers checked but nothing decoded.
+pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
+    let parsed = StandAlone::parse(frame)?;
+    let (format, version) = parsed.format.name();
+    Ok(FrameInfo {
+        format,
+        version,
+        // Frames know the width of their elements at most, not their type.
+        kind: Kind::Raw,
+        array: parsed.array()?,
+        content_len: parsed.len() as u64,
+        frame_len: frame.len() as u64,
+        chunks: 1,
+    })
+}
+
+/// Applies a version 2 delta to its reference.
+///
+/// A reference other than the one the delta was made from is a [`Mismatch`], found before
+/// anything is decoded.
+///
+/// [`Mismatch`]: crate::ErrorKind::Mismatch
+pub fn decompress_delta(
+    frame: &[u8],
+    reference: &[u8],
+    options: &DecodeOptions,
+) -> Result<Vec<u8>> {
+    let delta = Delta::parse(frame)?;
+    check_limit(delta.len(), options)?;
+    delta.check_reference(reference)?;
+    let mut out = zeroed(reference.len())?;
+    delta.decode_into(reference, &mut out)?;
+    Ok(out)
+}
+
+/// As [`decompress_delta`], into the caller's memory, which must be as long as the reference.
+pub fn decompress_delta_into(
+    frame: &[u8],
+    reference: &[u8],
+    out: &mut [u8],
+    options: &DecodeOptions,
+) -> Result<()> {
+    let delta = Delta::parse(frame)?;
+    check_limit(delta.len(), options)?;
+    check_out(out, delta.len())?;
+    delta.check_reference(reference)?;
+    delta.decode_into(reference, out)
+}
+
+/// Which frame a magic announces.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Z4ai,
+    Sparse,
+    Palette,
+    Turbo,
+    Auto,
+    Chunked,
+}
+
+impl Format {
+    fn of(frame: &[u8]) -> Option<Self> {
+        // The chunked magic begins like a `Z4AI` frame, but its fifth byte is no version.
+        if frame.starts_with(chunked::MAGIC) {
+            Some(Self::Chunked)
+        } else if starts_with_version(frame, frame_z4ai::MAGIC, frame_z4ai::VERSION) {
+            Some(Self::Z4ai)
+        } else if starts_with_version(frame, auto::MAGIC, auto::VERSION) {
+            Some(Self::Auto)
+        } else if frame.starts_with(sparse::MAGIC) {
+            Some(Self::Sparse)
+        } else if frame.starts_with(palette::MAGIC) {
+            Some(Self::Palette)
+        } else if frame.starts_with(turbo::MAGIC) {
+            Some(Self::Turbo)
+        } else {
+            None
+        }
+    }
+
+    fn name(self) -> (&'static str, u32) {
+        match self {
+            Self::Z4ai => ("Z4AI", 1),
+            Self::Sparse => ("ZSP1", 1),
+            Self::Palette => ("ZPL1", 1),
+            Self::Turbo => ("ZRT1", 2),
+            Self::Auto => ("ZARA", 1),
+            Self::Chunked => ("Z4AIMF01", 1),
+        }
+    }
+}
+
+/// A frame that needs nothing else to decode, its headers checked.
+struct StandAlone<'a> {
+    format: Format,
+    array: Option<ArrayField<'a>>,
+    content: Content<'a>,
+}
+
+enum Content<'a> {
+    Empty,
+    Body(Body<'a>),
+    Sparse(Sparse<'a>),
+    Palette(Palette<'a>),
+    Chunked(Chunked<'a>),
+}
+
+impl<'a> StandAlone<'a> {
+    fn parse(frame: &'a [u8]) -> Result<Self> {
+        let format = Format::of(frame)
+            .ok_or_else(|| Error::unsupported("not a version 1 frame: it has another magic"))?;
+        let (content, array) = match format {
+            Format::Z4ai => {
+                let (body, array) = frame_z4ai::parse(frame)?;
+                (Content::Body(body), array)
+            }
+            Format::Auto => {
+                let (body, array) = auto::parse(frame)?;
+                (Content::Body(body), array)
+            }
+            Format::Sparse => {
+                let (sparse, array) = Sparse::parse(frame)?;
+                (Content::Sparse(sparse), array)
+            }
+            Format::Palette => {
+                let (palette, array) = Palette::parse(frame)?;
+                (Content::Palette(palette), array)
+            }
+            Format::Turbo => {
+                let body = turbo::parse(frame)?;
+                (body.map_or(Content::Empty, Content::Body), None)
+            }
+            Format::Chunked => (Content::Chunked(Chunked::parse(frame)?), None),
+        };
+        Ok(Self {
+            format,
+            array,
+            content,
+        })
+    }
+
+    /// A frame of the kinds that other frames hold.
+    fn parse_core(frame: &'a [u8]) -> Result<Self> {
+        match Format::of(frame) {
+            Some(Format::Z4ai | Format::Sparse | Format::Palette) => Self::parse(frame),
+            _ => Err(corrupt("a delta holds something else than a core frame")),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match &self.content {
+            Content::Empty => 0,
+            Content::Body(body) => body.len(),
+            Content::Sparse(sparse) => sparse.len(),
+            Content::Palette(palette) => palette.len(),
+            Content::Chunked(chunked) => chunked.len(),
+        }
+    }
+
+    fn array(&self) -> Result<Option<Array>> {
+        self.array.map(|array| array.check(self.len())).transpose()
+    }
+
+    fn decode(&self, options: &DecodeOptions) -> Result<Vec<u8>> {
+        check_limit(self.len() as u64, options)?;
+        let mut out = zeroed(self.len())?;
+        self.decode_into(&mut out)?;
+        Ok(out)
+    }
+
+    /// Decodes into `out`, which has the frame's decoded length.
+    fn decode_into(&self, out: &mut [u8]) -> Result<()> {
+        let zstd = &mut Zstd::default();
+        match &self.content {
+            Content::Empty => Ok(()),
+            Content::Body(body) => body.decode_into(out, zstd),
+            Content::Sparse(sparse) => sparse.decode_into(out, zstd),
+            Content::Palette(palette) => palette.decode_into(out, zstd),
+            Content::Chunked(chunked) => chunked.decode_into(out, zstd),
+        }
+    }
+}
+
+fn starts_with_version(frame: &[u8], magic: &[u8; 4], version: u8) -> bool {
+    frame.starts_with(magic) && frame.get(magic.len()) == Some(&version)
+}
+
+fn check_version(found: u8, known: u8, magic: &str) -> Result<()> {
+    if found != known {
+        return Err(Error::unsupported(format!(
+            "{magic} frame of version {found}, only {known} is known"
+        )));
+    }
+    Ok(())
+}
+
+fn check_limit(len: u64, options: &DecodeOptions) -> Result<()> {
+    if len > options.max_output {
+        return Err(Error::limit(format!(
+            "the frame decodes to {len} bytes, the limit is {}",
+            options.max_output
+        )));
+    }
+    Ok(())
+}
+
+fn check_out(out: &[u8], len: u64) -> Result<()> {
+    if out.len() as u64 != len {
+        return Err(Error::invalid(format!(
+            "the frame decodes to {len} bytes, the output has {}",
+            out.len()
+        )));
+    }
+    Ok(())
+}
+
+fn corrupt(message: impl fmt::Display) -> Error {
+    Error::corrupt(message)
+}
+
+fn too_large(len: u64) -> Error {
+    Error::limit(format!("no memory for {len} bytes"))
+}
