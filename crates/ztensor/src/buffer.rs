@@ -32,9 +32,8 @@ pub fn advise_huge(start: *mut u8, len: usize) {
     let inside = (len - skip) / PAGE * PAGE;
     // SAFETY: the range lies inside the caller's allocation, and this advice
     // changes only how its pages are provided, never what they contain.
-    let advice = unsafe {
+    // Advice may be refused (a kernel without huge pages): the buffer works all the same.
+    let _ = unsafe {
         rustix::mm::madvise(start.wrapping_add(skip).cast(), inside, rustix::mm::Advice::LinuxHugepage)
     };
-    // Advice may be refused (a kernel without huge pages): the buffer works all the same.
-    drop(advice);
 }

@@ -106,7 +106,7 @@ impl DType {
     /// Size of one element in bytes, or `None` for a sub-byte type.
     pub fn size(self) -> Option<usize> {
         let bits = self.bits();
-        (bits % 8 == 0).then_some(bits as usize / 8)
+        bits.is_multiple_of(8).then_some(bits as usize / 8)
     }
 
     /// Bytes that `elements` take, packed; `None` on overflow.

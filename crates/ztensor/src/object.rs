@@ -314,4 +314,4 @@ impl Catalog {
 
 /// Manifest keys that this version does not know, with their values as CBOR.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Unknown(pub(crate) Option<Box<Vec<(String, Vec<u8>)>>>);
+pub(crate) struct Unknown(pub(crate) Vec<(String, Vec<u8>)>);

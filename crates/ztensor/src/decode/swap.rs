@@ -43,7 +43,7 @@ impl Decode for Swapped {
 
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         let width = self.width as u64;
-        let whole = range.start % width == 0 && range.end % width == 0;
+        let whole = range.start.is_multiple_of(width) && range.end.is_multiple_of(width);
         if whole {
             self.inner.read(sources, range, out, threads)?;
             reverse(out, self.width);

@@ -6,7 +6,6 @@ mod memory;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 pub use cursor::Cursor;
@@ -201,6 +200,3 @@ impl fmt::Debug for Sources {
         f.debug_list().entries((0..self.0.len()).map(|index| self.label(index as u32))).finish()
     }
 }
-
-/// Where a source came from, when it came from a path.
-pub(crate) type Origin = Option<PathBuf>;

@@ -86,16 +86,16 @@ impl Unknown {
         let start = d.position();
         d.skip().map_err(malformed)?;
         let value = d.input()[start..d.position()].to_vec();
-        self.0.get_or_insert_default().push((key.to_owned(), value));
+        self.0.push((key.to_owned(), value));
         Ok(())
     }
 
     fn len(&self) -> u64 {
-        self.0.as_ref().map_or(0, |pairs| pairs.len() as u64)
+        self.0.len() as u64
     }
 
     fn encode(&self, e: &mut Encoder<&mut Vec<u8>>) {
-        for (key, value) in self.0.iter().flat_map(|pairs| pairs.iter()) {
+        for (key, value) in &self.0 {
             infallible(e.str(key));
             e.writer_mut().extend_from_slice(value);
         }
@@ -288,7 +288,7 @@ fn encoded(encoding: &str, extent: Extent, len: u64) -> Result<Storage> {
 /// Blobs lie between the magic and the manifest, at multiples of 64.
 fn check_extent(extent: Extent, data_end: u64) -> Result<()> {
     let Extent { offset, len, .. } = extent;
-    if offset % ALIGNMENT != 0 {
+    if !offset.is_multiple_of(ALIGNMENT) {
         return Err(Error::corrupt(
             "component.alignment",
             format!("offset {offset} is not a multiple of {ALIGNMENT}"),

@@ -114,7 +114,7 @@ fn entry(d: &mut Decoder<'_>, data_end: u64) -> Result<(String, Object)> {
         }
         let extent =
             Extent::new(offset.ok_or_else(|| missing("offset"))?, size.ok_or_else(|| missing("size"))?);
-        if extent.offset % ALIGNMENT != 0 {
+        if !extent.offset.is_multiple_of(ALIGNMENT) {
             return Err(Error::corrupt(
                 "component.alignment",
                 format!("offset {} is not a multiple of 64", extent.offset),

@@ -1,0 +1,97 @@
+//! Files that appear under their name only when they are complete.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::error::{Error, Result};
+
+/// A file being written beside its final place. Dropped before
+/// [`commit`](AtomicFile::commit), it leaves nothing behind.
+#[derive(Debug)]
+pub(crate) struct AtomicFile {
+    temporary: NamedTempFile,
+    target: PathBuf,
+}
+
+impl AtomicFile {
+    /// Starts a file that will replace `path`. A symlink is followed, so that the
+    /// file it names is replaced; the mode of an existing file is kept.
+    pub(crate) fn create(path: &Path) -> Result<AtomicFile> {
+        let failed = |error| Error::io("cannot create", error).in_file(path);
+        let target = match std::fs::canonicalize(path) {
+            Ok(target) => target,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => dangling(path),
+            Err(error) => return Err(failed(error)),
+        };
+        if target.is_dir() {
+            return Err(Error::invalid("this is a folder; a file name is needed").in_file(path));
+        }
+        let folder = match target.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let mode = match std::fs::metadata(&target) {
+            Ok(metadata) => metadata.permissions(),
+            // What an ordinary new file gets; the process's mask applies.
+            Err(_) => PermissionsExt::from_mode(0o666),
+        };
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        let temporary = tempfile::Builder::new()
+            .prefix(&format!(".{name}."))
+            .suffix(".tmp")
+            .permissions(mode)
+            .tempfile_in(folder)
+            .map_err(failed)?;
+        Ok(AtomicFile { temporary, target })
+    }
+
+    /// Puts the file under its name; `durable` waits until the disk has it.
+    pub(crate) fn commit(self, durable: bool) -> Result<()> {
+        let failed = |error| Error::io("cannot finish", error).in_file(&self.target);
+        if durable {
+            self.temporary.as_file().sync_all().map_err(failed)?;
+        }
+        let target = self.target.clone();
+        self.temporary
+            .persist(&target)
+            .map_err(|error| Error::io("cannot finish", error.error).in_file(&target))?;
+        if durable {
+            sync_folder(&target)?;
+        }
+        Ok(())
+    }
+}
+
+impl Write for AtomicFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.temporary.as_file_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(()) // the file has no buffer of its own
+    }
+}
+
+/// Waits until the disk has the folder entry of `path`.
+pub(crate) fn sync_folder(path: &Path) -> Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|error| Error::io("cannot sync the folder", error).in_file(folder))
+}
+
+/// Where a path leads that names no file yet: itself, or the end of a dangling symlink.
+fn dangling(path: &Path) -> PathBuf {
+    match std::fs::read_link(path) {
+        Ok(link) if link.is_absolute() => link,
+        Ok(link) => path.parent().unwrap_or(Path::new("")).join(link),
+        Err(_) => path.to_owned(),
+    }
+}

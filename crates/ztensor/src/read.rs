@@ -1,0 +1,498 @@
+//! The reader: one door for looking at, reading and checking tensors of any format.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::buffer::zeroed_vec;
+use crate::digest::{Digest, Hasher};
+use crate::dtype::Element;
+use crate::error::{Error, Result, quoted};
+use crate::format::{self, Context, Format};
+use crate::object::{Catalog, Component, Extent, Object, Role, Storage};
+use crate::parallel;
+use crate::progress::{Observer, advance};
+use crate::source::{MapMode, MemorySource, Source, check_range};
+use crate::tensor::{Array, Tensor, check_type, typed_view};
+use crate::value::Attributes;
+
+/// How to open a file.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct OpenOptions {
+    /// Whether the file may be mapped.
+    pub map: MapMode,
+    /// The largest decoded component that a read may allocate, in bytes.
+    pub max_component: u64,
+    /// Threads for reading and decoding; 0 is one per core.
+    pub threads: usize,
+    /// Whether owned reads compare stored digests.
+    pub verify: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions { map: MapMode::Auto, max_component: u64::MAX, threads: 0, verify: true }
+    }
+}
+
+impl OpenOptions {
+    /// Whether the file may be mapped.
+    pub fn map(mut self, mode: MapMode) -> Self {
+        self.map = mode;
+        self
+    }
+
+    /// Refuses to decode components larger than this many bytes: for files from strangers.
+    pub fn max_component(mut self, bytes: u64) -> Self {
+        self.max_component = bytes;
+        self
+    }
+
+    /// Threads for reading and decoding; 0 is one per core.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Whether owned reads compare stored digests (they do by default).
+    pub fn verify(mut self, verify: bool) -> Self {
+        self.verify = verify;
+        self
+    }
+
+    /// Opens a file.
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Reader> {
+        let path = path.as_ref();
+        let context = Context { path: Some(path.to_owned()), map_mode: self.map };
+        let catalog = format::open(path, &context).map_err(|error| error.in_file(path))?;
+        Ok(Reader { catalog, options: self })
+    }
+
+    /// Opens any source, such as bytes in memory.
+    pub fn open_source(self, source: Arc<dyn Source>) -> Result<Reader> {
+        let context = Context { path: None, map_mode: self.map };
+        let catalog = format::parse(source, &context)?;
+        Ok(Reader { catalog, options: self })
+    }
+}
+
+/// What [`Reader::verify`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verification {
+    /// Every digest was computed and agrees.
+    Checked,
+    /// At least one component has no digest, or one of a kind this version does not know.
+    NoDigest,
+}
+
+/// An open tensor file of any format. Usable from many threads at once.
+#[derive(Debug)]
+pub struct Reader {
+    catalog: Catalog,
+    options: OpenOptions,
+}
+
+/// Reads are split into pieces of this size, so that threads share a large tensor.
+const PIECE: usize = 4 << 20;
+
+impl Reader {
+    /// Opens a file of any format; it is mapped when a view is asked for.
+    pub fn open(path: impl AsRef<Path>) -> Result<Reader> {
+        OpenOptions::default().open(path)
+    }
+
+    /// Opens a file and maps it at once, or says why it cannot be mapped.
+    pub fn open_mmap(path: impl AsRef<Path>) -> Result<Reader> {
+        let reader = Self::open(path)?;
+        for index in 0..reader.catalog.sources.len() as u32 {
+            reader.catalog.sources.get(index)?.mapped()?;
+        }
+        Ok(reader)
+    }
+
+    /// Opens a file that lies in memory.
+    pub fn from_bytes(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Reader> {
+        OpenOptions::default().open_source(Arc::new(MemorySource::new(bytes)))
+    }
+
+    /// The format that was recognised.
+    pub fn format(&self) -> Format {
+        self.catalog.format
+    }
+
+    /// The names, in the order of the file.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.catalog.objects.keys().map(|name| &**name)
+    }
+
+    /// Names and objects, in the order of the file.
+    pub fn objects(&self) -> impl ExactSizeIterator<Item = (&str, &Object)> {
+        self.catalog.objects.iter().map(|(name, object)| (&**name, object))
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.catalog.objects.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.catalog.objects.is_empty()
+    }
+
+    /// Whether there is an object of that name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.catalog.objects.contains_key(name)
+    }
+
+    /// The object of that name: shape, layout, components.
+    pub fn get(&self, name: &str) -> Result<&Object> {
+        self.catalog.objects.get(name).ok_or_else(|| {
+            let near = self.keys().find(|key| key.eq_ignore_ascii_case(name) || key.ends_with(name));
+            let hint = near.map(|key| format!("; did you mean {}?", quoted(key))).unwrap_or_default();
+            let error = Error::not_found(format!("no tensor is named {}{hint}", quoted(name)));
+            error.in_file(self.catalog.sources.label(0))
+        })
+    }
+
+    /// Attributes of the whole file.
+    pub fn attributes(&self) -> &Attributes {
+        &self.catalog.attributes
+    }
+
+    /// The catalog itself: every object and where its bytes are.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// How the file was opened.
+    pub fn options(&self) -> &OpenOptions {
+        &self.options
+    }
+
+    /// A component of a tensor: `data` for dense ones.
+    fn component(&self, name: &str, role: &str) -> Result<&Component> {
+        self.get(name)?.require(role).map_err(|error| self.at(name, error))
+    }
+
+    /// Puts the file and the tensor into an error.
+    fn at(&self, name: &str, error: Error) -> Error {
+        error.in_tensor(name).in_file(self.catalog.sources.label(0))
+    }
+
+    /// The bytes of a dense tensor, without a copy; an error says why there must be one.
+    pub fn view(&self, name: &str) -> Result<&[u8]> {
+        self.view_component(name, "data")
+    }
+
+    /// The elements of a dense tensor, without a copy; an error says why there must be one.
+    pub fn view_as<T: Element>(&self, name: &str) -> Result<&[T]> {
+        let bytes = self.view(name)?;
+        typed_view(self.component(name, "data")?.dtype, bytes).map_err(|error| self.at(name, error))
+    }
+
+    /// The bytes of any component, without a copy.
+    pub fn view_component(&self, name: &str, role: &str) -> Result<&[u8]> {
+        self.try_view(self.component(name, role)?).map_err(|error| self.at(name, error))
+    }
+
+    fn try_view<'a>(&'a self, component: &'a Component) -> Result<&'a [u8]> {
+        match &component.storage {
+            Storage::Plain(extent) => self.catalog.sources.view(*extent),
+            Storage::Inline(bytes) => Ok(bytes),
+            Storage::Encoded(decoder) => Err(Error::unsupported(format!(
+                "it is stored as {}, which must be decoded: read it instead of viewing it",
+                decoder.encoding()
+            ))),
+        }
+    }
+
+    /// The bytes of a dense tensor, copied.
+    pub fn read(&self, name: &str) -> Result<Vec<u8>> {
+        self.read_component(name, "data")
+    }
+
+    /// The elements of a dense tensor, copied; alignment in the file does not matter.
+    pub fn read_as<T: Element>(&self, name: &str) -> Result<Vec<T>> {
+        let component = self.component(name, "data")?;
+        check_type::<T>(component.dtype).map_err(|error| self.at(name, error))?;
+        self.check_limit(name, component.len)?;
+        let mut elements = zeroed_vec::<T>(component.len / size_of::<T>() as u64)?;
+        self.read_into(name, bytemuck::cast_slice_mut(&mut elements))?;
+        Ok(elements)
+    }
+
+    /// The bytes of any component, copied.
+    pub fn read_component(&self, name: &str, role: &str) -> Result<Vec<u8>> {
+        let component = self.component(name, role)?;
+        self.check_limit(name, component.len)?;
+        let mut bytes = zeroed_vec::<u8>(component.len).map_err(|error| self.at(name, error))?;
+        self.read_component_into(name, role, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Fills the caller's buffer with a dense tensor; the length must match.
+    pub fn read_into(&self, name: &str, out: &mut [u8]) -> Result<()> {
+        self.read_component_into(name, "data", out)
+    }
+
+    /// Fills the caller's buffer with any component; the length must match.
+    pub fn read_component_into(&self, name: &str, role: &str, out: &mut [u8]) -> Result<()> {
+        self.read_many(vec![(name, role, out)], None)
+    }
+
+    /// Fills many buffers: sorted by position, in parallel, with large requests.
+    /// Everything is checked before the first byte is written.
+    pub fn read_many(
+        &self,
+        requests: Vec<(&str, &str, &mut [u8])>,
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
+        let mut jobs = Vec::with_capacity(requests.len());
+        for (name, role, out) in requests {
+            let component = self.component(name, role)?;
+            if component.len != out.len() as u64 {
+                let message =
+                    format!("the buffer has {} bytes, the component {role:?} {}", out.len(), component.len);
+                return Err(self.at(name, Error::invalid(message)));
+            }
+            self.check_limit(name, component.len)?;
+            self.cut(name, component, out, &mut jobs);
+        }
+        jobs.sort_by_key(|job| job.component.extent().map(|extent| (extent, job.skip)));
+        // With fewer tensors than threads, each decoder may use the threads left over.
+        let threads = parallel::resolve(self.options.threads);
+        let inner = (threads / jobs.len().max(1)).max(1);
+        parallel::for_each(threads, jobs, |job| {
+            let bytes = job.out.len() as u64;
+            self.run(job.component, job.skip, job.out, inner).map_err(|error| self.at(job.name, error))?;
+            advance(observer, bytes)
+        })
+    }
+
+    /// Cuts a request into pieces that threads can share.
+    fn cut<'a>(
+        &'a self,
+        name: &'a str,
+        component: &'a Component,
+        out: &'a mut [u8],
+        jobs: &mut Vec<Job<'a>>,
+    ) {
+        let plain = matches!(component.storage, Storage::Plain(_));
+        // A digest is computed over the whole, so those are not cut.
+        if !plain || self.digest(component).is_some() || out.len() <= PIECE {
+            jobs.push(Job { name, component, skip: 0, out });
+            return;
+        }
+        for (index, out) in out.chunks_mut(PIECE).enumerate() {
+            jobs.push(Job { name, component, skip: (index * PIECE) as u64, out });
+        }
+    }
+
+    /// The digest to compare on an owned read, if there is one and it is wanted.
+    fn digest<'a>(&self, component: &'a Component) -> Option<&'a Digest> {
+        component.digest.as_ref().filter(|digest| self.options.verify && digest.checksum().is_some())
+    }
+
+    fn run(&self, component: &Component, skip: u64, out: &mut [u8], threads: usize) -> Result<()> {
+        let sources = &self.catalog.sources;
+        let range = skip..skip + out.len() as u64;
+        match (&component.storage, self.digest(component)) {
+            (storage, None) => storage.read(sources, range, out, threads),
+            (Storage::Plain(extent), Some(digest)) => {
+                // Hash each piece while it is in the cache.
+                let mut hasher = hasher(digest);
+                for (index, piece) in out.chunks_mut(1 << 20).enumerate() {
+                    sources.read(*extent, (index as u64) << 20, piece)?;
+                    hasher.update(piece);
+                }
+                compare(hasher, digest)
+            }
+            (storage, Some(digest)) => {
+                self.hash_stored(component, digest)?;
+                storage.read(sources, range, out, threads)
+            }
+        }
+    }
+
+    /// Rows `rows` of a dense tensor (its outermost dimension), reading only what
+    /// they need. A digest covers whole tensors, so it is not compared here.
+    pub fn read_rows(&self, name: &str, rows: Range<u64>) -> Result<Vec<u8>> {
+        let range = self.row_bytes(name, rows)?;
+        let len = range.end - range.start;
+        self.check_limit(name, len)?;
+        let mut bytes = zeroed_vec::<u8>(len).map_err(|error| self.at(name, error))?;
+        self.read_range_into(name, range, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Fills `out` with bytes `range` of a dense tensor's decoded data.
+    pub fn read_range_into(&self, name: &str, range: Range<u64>, out: &mut [u8]) -> Result<()> {
+        let component = self.component(name, "data")?;
+        let checked = check_range(component.len, range.start, range.end.wrapping_sub(range.start));
+        if checked.is_err() || range.end - range.start != out.len() as u64 {
+            let message =
+                format!("bytes {range:?} of {} do not fill a buffer of {} bytes", component.len, out.len());
+            return Err(self.at(name, Error::invalid(message)));
+        }
+        let threads = parallel::resolve(self.options.threads);
+        component
+            .storage
+            .read(&self.catalog.sources, range, out, threads)
+            .map_err(|error| self.at(name, error))
+    }
+
+    /// The byte range of some rows of a dense tensor.
+    pub fn row_bytes(&self, name: &str, rows: Range<u64>) -> Result<Range<u64>> {
+        let object = self.get(name)?;
+        let component = self.component(name, "data")?;
+        let Some((&count, inner)) = object.shape.split_first() else {
+            return Err(self.at(name, Error::invalid("a scalar has no rows")));
+        };
+        if rows.start > rows.end || rows.end > count {
+            return Err(self.at(name, Error::invalid(format!("rows {rows:?} of {count} do not exist"))));
+        }
+        // The whole tensor's size was checked against its length, so no part of it overflows.
+        let row_bits = inner.iter().product::<u64>() * u64::from(component.dtype.bits());
+        let (start, end) = (rows.start * row_bits, rows.end * row_bits);
+        let last = rows.end == count;
+        if start % 8 != 0 || (end % 8 != 0 && !last) {
+            return Err(self.at(
+                name,
+                Error::unsupported(format!(
+                    "rows {rows:?} of {} do not start at whole bytes",
+                    component.dtype
+                )),
+            ));
+        }
+        Ok(start / 8..end.div_ceil(8))
+    }
+
+    /// A tensor with its bytes: borrowed where they can be viewed, decoded where not.
+    pub fn read_object(&self, name: &str) -> Result<Tensor<'_>> {
+        self.object_with(name, |role, component| match self.try_view(component) {
+            Ok(bytes) => Ok(Cow::Borrowed(bytes)),
+            Err(_) => self.read_component(name, role).map(Cow::Owned),
+        })
+    }
+
+    /// A tensor with its own copy of the bytes, digests compared.
+    pub fn read_owned(&self, name: &str) -> Result<Tensor<'static>> {
+        self.object_with(name, |role, _| self.read_component(name, role).map(Cow::Owned))
+    }
+
+    fn object_with<'a, 'b>(
+        &'a self,
+        name: &str,
+        mut bytes: impl FnMut(&Role, &'a Component) -> Result<Cow<'b, [u8]>>,
+    ) -> Result<Tensor<'b>> {
+        let object = self.get(name)?;
+        let components = object.components.iter().map(|(role, component)| {
+            let array = Array {
+                dtype: component.dtype,
+                unknown_type: component.unknown_type.clone(),
+                bytes: bytes(role, component)?,
+            };
+            Ok((role.clone(), array))
+        });
+        Ok(Tensor {
+            shape: object.shape.clone(),
+            layout: object.layout.clone(),
+            components: components.collect::<Result<_>>()?,
+            attributes: object.attributes.clone(),
+        })
+    }
+
+    /// Compares a tensor's digests with its bytes as stored.
+    pub fn verify(&self, name: &str) -> Result<Verification> {
+        let mut verification = Verification::Checked;
+        for (_, component) in &self.get(name)?.components {
+            match component.digest.as_ref().filter(|digest| digest.checksum().is_some()) {
+                Some(digest) => self.hash_stored(component, digest).map_err(|error| self.at(name, error))?,
+                None => verification = Verification::NoDigest,
+            }
+        }
+        Ok(verification)
+    }
+
+    /// Compares every digest in the file; how many tensors had one and how many had none.
+    pub fn verify_all(&self, observer: Option<&dyn Observer>) -> Result<Summary> {
+        let (checked, unchecked) =
+            (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(0));
+        parallel::for_each(self.options.threads, self.objects().collect(), |(name, object)| {
+            let counter = match self.verify(name)? {
+                Verification::Checked => &checked,
+                Verification::NoDigest => &unchecked,
+            };
+            counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            advance(observer, object.stored_len())
+        })?;
+        Ok(Summary { checked: checked.into_inner(), unchecked: unchecked.into_inner() })
+    }
+
+    fn hash_stored(&self, component: &Component, digest: &Digest) -> Result<()> {
+        const STEP: u64 = 1 << 20;
+        let mut hasher = hasher(digest);
+        match component.extent() {
+            Some(extent) => {
+                let mut buffer = zeroed_vec::<u8>(extent.len.min(STEP))?;
+                for start in (0..extent.len).step_by(STEP as usize) {
+                    let piece = &mut buffer[..(extent.len - start).min(STEP) as usize];
+                    self.catalog.sources.read(Extent { len: extent.len, ..extent }, start, piece)?;
+                    hasher.update(piece);
+                }
+            }
+            None => {
+                if let Storage::Inline(bytes) = &component.storage {
+                    hasher.update(bytes);
+                }
+            }
+        }
+        compare(hasher, digest)
+    }
+
+    fn check_limit(&self, name: &str, len: u64) -> Result<()> {
+        let max = self.options.max_component;
+        if len <= max {
+            return Ok(());
+        }
+        Err(self.at(name, Error::limit(format!("it decodes to {len} bytes, more than the limit of {max}"))))
+    }
+}
+
+/// What [`Reader::verify_all`] found in a file without mismatches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// Tensors all of whose digests agree.
+    pub checked: u64,
+    /// Tensors of which at least one component has no digest.
+    pub unchecked: u64,
+}
+
+/// One piece of a batch read.
+struct Job<'a> {
+    name: &'a str,
+    component: &'a Component,
+    skip: u64,
+    out: &'a mut [u8],
+}
+
+fn hasher(digest: &Digest) -> Hasher {
+    match digest.checksum().and_then(|checksum| checksum.hasher()) {
+        Some(hasher) => hasher,
+        // Callers pass only digests that can be computed.
+        None => Hasher::Crc32c(0),
+    }
+}
+
+fn compare(hasher: Hasher, expected: &Digest) -> Result<()> {
+    let found = hasher.finish();
+    match found == *expected {
+        true => Ok(()),
+        false => Err(Error::mismatch(format!(
+            "the stored bytes have the digest {found}, the file says {expected}"
+        ))),
+    }
+}

@@ -1,0 +1,451 @@
+//! The streaming writer of `.zt` files.
+
+use std::collections::HashSet;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use crate::atomic::AtomicFile;
+use crate::digest::{Checksum, Digest};
+use crate::dtype::Element;
+use crate::error::{Error, Result, quoted};
+use crate::format::Format;
+use crate::format::zt::{ALIGNMENT, FOOTER_LEN, MAGIC, manifest};
+use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage};
+use crate::parallel;
+use crate::source::Sources;
+use crate::tensor::{Array, Tensor, check_coo, check_csr};
+use crate::value::Value;
+
+/// How a component's bytes are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Compression {
+    /// As they are: can be viewed without a copy.
+    #[default]
+    None,
+    /// One zstd frame of the given level, 1 to 22. Bytes that do not get smaller
+    /// are stored as they are.
+    Zstd(i32),
+}
+
+impl Compression {
+    fn check(self) -> Result<()> {
+        match self {
+            Compression::Zstd(level) if !(1..=22).contains(&level) => {
+                Err(Error::invalid(format!("zstd level {level} is not one of 1 to 22")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How one tensor is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct WriteOptions {
+    /// How its bytes are stored.
+    pub compression: Compression,
+    /// Which digest is stored with them.
+    pub checksum: Checksum,
+}
+
+/// Where a writer's bytes go, and what makes them final.
+pub(crate) trait Sink: Write + Send {
+    /// All bytes are written: make them visible.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+struct Plain<W>(W);
+
+impl<W: Write> Write for Plain<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl<W: Write + Send> Sink for Plain<W> {
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        self.0.flush().map_err(|error| Error::io("cannot write", error))
+    }
+}
+
+struct NewFile {
+    file: AtomicFile,
+    durable: bool,
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Sink for NewFile {
+    fn finish(self: Box<Self>) -> Result<()> {
+        self.file.commit(self.durable)
+    }
+}
+
+/// Writes a `.zt` file from front to back. Peak memory is one tensor.
+///
+/// Made by [`Writer::create`], the file appears under its name when
+/// [`finish`](Writer::finish) returns; a writer that is dropped leaves nothing.
+pub struct Writer<'w> {
+    out: BufWriter<Box<dyn Sink + 'w>>,
+    position: u64,
+    catalog: Catalog,
+    threads: usize,
+}
+
+/// Small tensors are gathered in a buffer of this size; larger writes pass it by.
+const BUFFER: usize = 1 << 20;
+
+impl Writer<'static> {
+    /// Starts a new file, which replaces an old one of that name only when finished.
+    pub fn create(path: impl AsRef<Path>) -> Result<Writer<'static>> {
+        Self::create_file(path.as_ref(), false)
+    }
+
+    /// Like [`create`](Writer::create); `finish` then also waits until the disk has it all.
+    pub fn create_durable(path: impl AsRef<Path>) -> Result<Writer<'static>> {
+        Self::create_file(path.as_ref(), true)
+    }
+
+    fn create_file(path: &Path, durable: bool) -> Result<Writer<'static>> {
+        let file = AtomicFile::create(path)?;
+        Self::start(Box::new(NewFile { file, durable }))
+    }
+}
+
+impl<'w> Writer<'w> {
+    /// Writes to anything, such as a vector or a socket.
+    pub fn new(out: impl Write + Send + 'w) -> Result<Writer<'w>> {
+        Self::start(Box::new(Plain(out)))
+    }
+
+    fn start(sink: Box<dyn Sink + 'w>) -> Result<Writer<'w>> {
+        let catalog = Catalog::new(Format::Zt, Sources::default());
+        let mut writer = Self::resume(sink, 0, catalog);
+        writer.put(MAGIC)?;
+        Ok(writer)
+    }
+
+    /// A writer that goes on at `position` of a file that already holds `catalog`.
+    pub(crate) fn resume(sink: Box<dyn Sink + 'w>, position: u64, catalog: Catalog) -> Writer<'w> {
+        Writer { out: BufWriter::with_capacity(BUFFER, sink), position, catalog, threads: 0 }
+    }
+
+    /// Threads for compression; 0 is one per core. The bytes written do not depend on it.
+    pub fn set_threads(&mut self, threads: usize) {
+        self.threads = threads;
+    }
+
+    /// Sets an attribute of the whole file.
+    pub fn set_attribute(&mut self, name: impl Into<String>, value: impl Into<Value>) {
+        self.catalog.attributes.insert(name.into(), value.into());
+    }
+
+    /// Whether a tensor of that name was written, or was there before.
+    pub fn contains(&self, name: &str) -> bool {
+        self.catalog.objects.contains_key(name)
+    }
+
+    /// Writes a dense tensor as it is.
+    pub fn add<T: Element>(&mut self, name: &str, shape: &[u64], data: &[T]) -> Result<()> {
+        self.add_with(name, shape, data).write()
+    }
+
+    /// Writes a dense tensor with compression or a checksum.
+    pub fn add_with<'a, T: Element>(
+        &'a mut self,
+        name: &'a str,
+        shape: &[u64],
+        data: &'a [T],
+    ) -> Add<'a, 'w> {
+        Add {
+            writer: self,
+            name,
+            shape: shape.into(),
+            array: Array::from_slice(data),
+            options: WriteOptions::default(),
+        }
+    }
+
+    /// Writes a sparse matrix by rows; indices of any integer type are stored as `u64`.
+    pub fn add_csr<T: Element, I: Copy + TryInto<u64>, P: Copy + TryInto<u64>>(
+        &mut self,
+        name: &str,
+        shape: [u64; 2],
+        values: &[T],
+        indices: &[I],
+        indptr: &[P],
+    ) -> Result<()> {
+        let invalid = |error: Error| Error::invalid(error.to_string()).in_tensor(name);
+        let (indices, indptr) = (unsigned(indices).map_err(invalid)?, unsigned(indptr).map_err(invalid)?);
+        check_csr(shape, values.len() as u64, &indices, &indptr).map_err(invalid)?;
+        let components = [
+            (Role::Borrowed("values"), Array::from_slice(values)),
+            (Role::Borrowed("indices"), Array::from_slice(&indices)),
+            (Role::Borrowed("indptr"), Array::from_slice(&indptr)),
+        ];
+        let tensor = Tensor::new(&shape[..], Layout::SparseCsr, components, None)?;
+        self.write_object(name, &tensor)
+    }
+
+    /// Writes a sparse tensor by coordinates: all of dimension 0 first, then all of dimension 1, …
+    pub fn add_coo<T: Element, I: Copy + TryInto<u64>>(
+        &mut self,
+        name: &str,
+        shape: &[u64],
+        values: &[T],
+        coords: &[I],
+    ) -> Result<()> {
+        let invalid = |error: Error| Error::invalid(error.to_string()).in_tensor(name);
+        let coords = unsigned(coords).map_err(invalid)?;
+        check_coo(shape, values.len() as u64, &coords).map_err(invalid)?;
+        let components = [
+            (Role::Borrowed("values"), Array::from_slice(values)),
+            (Role::Borrowed("coords"), Array::from_slice(&coords)),
+        ];
+        let tensor = Tensor::new(shape, Layout::SparseCoo, components, None)?;
+        self.write_object(name, &tensor)
+    }
+
+    /// Writes a tensor of any layout as it is.
+    pub fn write_object(&mut self, name: &str, tensor: &Tensor<'_>) -> Result<()> {
+        self.write_object_with(name, tensor, WriteOptions::default())
+    }
+
+    /// Writes a tensor of any layout with compression or a checksum.
+    pub fn write_object_with(
+        &mut self,
+        name: &str,
+        tensor: &Tensor<'_>,
+        options: WriteOptions,
+    ) -> Result<()> {
+        self.write_many(&[(name, tensor)], options)
+    }
+
+    /// Writes several tensors; when they are compressed, several at a time.
+    pub fn write_many<'t>(
+        &mut self,
+        tensors: &[(&'t str, &'t Tensor<'t>)],
+        options: WriteOptions,
+    ) -> Result<()> {
+        options.compression.check()?;
+        let mut names = HashSet::with_capacity(tensors.len());
+        for (name, tensor) in tensors {
+            if self.contains(name) || !names.insert(*name) {
+                return Err(duplicate(name));
+            }
+            tensor.check().map_err(|error| error.in_tensor(*name))?;
+        }
+        for batch in batches(tensors, self.threads) {
+            let mut encoded = encode_all(batch, options, self.threads)?.into_iter();
+            for (name, tensor) in batch {
+                let mut components = Vec::with_capacity(tensor.components.len());
+                for (role, array) in &tensor.components {
+                    let blob = encoded.next().flatten();
+                    components.push((role.clone(), self.write_component(array, blob, options.checksum)?));
+                }
+                let mut object = Object::new(tensor.shape.clone(), tensor.layout.clone(), components);
+                object.attributes = tensor.attributes.clone();
+                self.catalog.insert(*name, object)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a tensor that was already written a second name; its bytes are stored once.
+    pub fn tie(&mut self, name: &str, existing: &str) -> Result<()> {
+        if self.contains(name) {
+            return Err(duplicate(name));
+        }
+        let object = self.catalog.objects.get(existing).cloned().ok_or_else(|| {
+            Error::not_found(format!(
+                "{} cannot be tied to {}, which was not written",
+                quoted(name),
+                quoted(existing)
+            ))
+        })?;
+        self.catalog.insert(name, object)
+    }
+
+    /// Writes the manifest and the footer, and returns the size of the file.
+    pub fn finish(mut self) -> Result<u64> {
+        let manifest = manifest::encode(&self.catalog)?;
+        self.put(&manifest)?;
+        self.put(&(manifest.len() as u64).to_le_bytes())?;
+        self.put(MAGIC)?;
+        debug_assert_eq!(FOOTER_LEN, 16);
+        self.out.flush().map_err(write_failed)?;
+        let sink = self.out.into_inner().map_err(|error| write_failed(error.into_error()))?;
+        sink.finish()?;
+        Ok(self.position)
+    }
+
+    /// Writes one blob and says where it is.
+    fn write_component(
+        &mut self,
+        array: &Array<'_>,
+        encoded: Option<Vec<u8>>,
+        checksum: Checksum,
+    ) -> Result<Component> {
+        let len = array.bytes.len() as u64;
+        let blob = encoded.as_deref().unwrap_or(&array.bytes);
+        let (extent, digest) = self.write_blob(blob, checksum)?;
+        let storage = match encoded {
+            Some(_) => Storage::Encoded(std::sync::Arc::new(crate::decode::Zstd::new(extent, len)?)),
+            None => Storage::Plain(extent),
+        };
+        let mut component = Component::new(array.dtype, len, storage);
+        component.unknown_type = array.unknown_type.clone();
+        component.digest = digest;
+        Ok(component)
+    }
+
+    /// Writes bytes at the next multiple of 64.
+    pub(crate) fn write_blob(&mut self, blob: &[u8], checksum: Checksum) -> Result<(Extent, Option<Digest>)> {
+        const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
+        let padding = self.position.next_multiple_of(ALIGNMENT) - self.position;
+        self.put(&ZEROS[..padding as usize])?;
+        let extent = Extent::new(self.position, blob.len() as u64);
+        let digest = match checksum.hasher() {
+            None => {
+                self.put(blob)?;
+                None
+            }
+            Some(mut hasher) if blob.len() < 2 * BUFFER => {
+                hasher.update(blob);
+                self.put(blob)?;
+                Some(hasher.finish())
+            }
+            // Hashing and writing take about as long: do both at once.
+            Some(mut hasher) => std::thread::scope(|scope| {
+                let hashed = scope.spawn(move || {
+                    hasher.update(blob);
+                    hasher.finish()
+                });
+                self.put(blob)?;
+                let digest = hashed.join().map_err(|_| Error::invalid("the hashing thread failed"))?;
+                Ok::<_, Error>(Some(digest))
+            })?,
+        };
+        Ok((extent, digest))
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(write_failed)?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+fn write_failed(error: std::io::Error) -> Error {
+    Error::io("cannot write", error)
+}
+
+fn duplicate(name: &str) -> Error {
+    Error::invalid(format!("a tensor named {} was already written: names must differ", quoted(name)))
+}
+
+/// Index arrays of any integer type, as the `u64` that files store.
+fn unsigned<I: Copy + TryInto<u64>>(indices: &[I]) -> Result<Vec<u64>> {
+    let unsigned = |&index: &I| index.try_into().map_err(|_| Error::invalid("an index is negative"));
+    indices.iter().map(unsigned).collect()
+}
+
+/// Cuts a list of tensors into runs small enough to hold compressed in memory.
+fn batches<'a, 'b>(
+    tensors: &'a [(&'b str, &'b Tensor<'b>)],
+    threads: usize,
+) -> impl Iterator<Item = &'a [(&'b str, &'b Tensor<'b>)]> {
+    let budget = (64 << 20) * parallel::resolve(threads) as u64;
+    let mut rest = tensors;
+    std::iter::from_fn(move || {
+        let mut bytes = 0u64;
+        let fits = |(_, tensor): &&(&str, &Tensor<'_>)| {
+            let first = bytes == 0;
+            bytes += tensor.components.iter().map(|(_, array)| array.bytes.len() as u64).sum::<u64>().max(1);
+            first || bytes <= budget
+        };
+        let count = rest.iter().take_while(fits).count();
+        let (batch, after) = rest.split_at(count);
+        rest = after;
+        (!batch.is_empty()).then_some(batch)
+    })
+}
+
+/// Compresses every component of a batch, several at a time. `None` stands for
+/// one that is stored as it is.
+fn encode_all(
+    batch: &[(&str, &Tensor<'_>)],
+    options: WriteOptions,
+    threads: usize,
+) -> Result<Vec<Option<Vec<u8>>>> {
+    let Compression::Zstd(level) = options.compression else {
+        return Ok(Vec::new());
+    };
+    let arrays: Vec<&[u8]> = batch
+        .iter()
+        .flat_map(|(_, tensor)| tensor.components.iter().map(|(_, array)| &*array.bytes))
+        .collect();
+    let mut blobs: Vec<Option<Vec<u8>>> = vec![None; arrays.len()];
+    let workers = parallel::resolve(threads).div_ceil(arrays.len().max(1));
+    parallel::for_each(threads, arrays.into_iter().zip(&mut blobs).collect(), |(bytes, blob)| {
+        *blob = zstd_frame(bytes, level, workers)?;
+        Ok(())
+    })?;
+    Ok(blobs)
+}
+
+/// From this size on, zstd cuts its input into jobs. Whether it does depends on
+/// the size alone and not on the number of workers, so the bytes are the same.
+const JOBS_FROM: usize = 16 << 20;
+
+fn zstd_frame(bytes: &[u8], level: i32, workers: usize) -> Result<Option<Vec<u8>>> {
+    let failed = |error| Error::io("zstd failed", error);
+    let mut compressor = zstd::bulk::Compressor::new(level).map_err(failed)?;
+    if bytes.len() >= JOBS_FROM {
+        compressor.multithread(workers.max(1) as u32).map_err(failed)?;
+    }
+    let frame = compressor.compress(bytes).map_err(failed)?;
+    Ok((frame.len() < bytes.len()).then_some(frame))
+}
+
+/// A dense tensor about to be written.
+#[must_use = "nothing is written until `write` is called"]
+pub struct Add<'a, 'w> {
+    writer: &'a mut Writer<'w>,
+    name: &'a str,
+    shape: Shape,
+    array: Array<'a>,
+    options: WriteOptions,
+}
+
+impl Add<'_, '_> {
+    /// How its bytes are stored.
+    pub fn compress(mut self, compression: Compression) -> Self {
+        self.options.compression = compression;
+        self
+    }
+
+    /// Which digest is stored with them.
+    pub fn checksum(mut self, checksum: Checksum) -> Self {
+        self.options.checksum = checksum;
+        self
+    }
+
+    /// Writes it.
+    pub fn write(self) -> Result<()> {
+        let tensor = Tensor::new(self.shape, Layout::Dense, [(Role::Borrowed("data"), self.array)], None)
+            .map_err(|error| error.in_tensor(self.name))?;
+        self.writer.write_object_with(self.name, &tensor, self.options)
+    }
+}
