@@ -1,12 +1,20 @@
 //! Decoders that more than one format needs, each behind the one door of
 //! [`Decode`](crate::object::Decode).
 
+#[allow(dead_code)] // until the formats that use it are here
+mod deflate;
+#[allow(dead_code)]
+mod strided;
 mod swap;
 mod unknown;
 mod zstd;
 
 use std::ops::Range;
 
+#[allow(unused_imports)]
+pub(crate) use deflate::Deflate;
+#[allow(unused_imports)]
+pub(crate) use strided::{fortran_strides, strided};
 pub(crate) use swap::Swapped;
 pub(crate) use unknown::UnknownEncoding;
 pub(crate) use zstd::Zstd;

@@ -5,6 +5,8 @@
 //! [`Catalog`] without touching tensor data ([`parse`](Driver::parse)).
 #![forbid(unsafe_code)]
 
+#[allow(dead_code)] // until the formats that use it are here
+pub(crate) mod zip;
 pub(crate) mod zt;
 
 use std::path::{Path, PathBuf};
