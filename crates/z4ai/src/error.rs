@@ -41,10 +41,7 @@ impl Error {
     }
 
     fn new(kind: ErrorKind, message: impl fmt::Display) -> Self {
-        Self {
-            kind,
-            message: message.to_string(),
-        }
+        Self { kind, message: message.to_string() }
     }
 
     pub(crate) fn corrupt(message: impl fmt::Display) -> Self {

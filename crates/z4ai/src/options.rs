@@ -42,10 +42,7 @@ pub struct DecodeOptions {
 impl Default for DecodeOptions {
     /// All cores, no limit: for frames from a trusted source.
     fn default() -> Self {
-        Self {
-            threads: 0,
-            max_output: u64::MAX,
-        }
+        Self { threads: 0, max_output: u64::MAX }
     }
 }
 

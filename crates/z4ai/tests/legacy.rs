@@ -67,11 +67,7 @@ fn the_output_must_have_the_right_length() {
 fn the_callers_limit_holds() {
     for sample in samples().iter().filter(|sample| sample.len > 0) {
         let limit = sample.len as u64;
-        assert!(
-            sample.decode(&sample.frame, limit).is_ok(),
-            "{}",
-            sample.name
-        );
+        assert!(sample.decode(&sample.frame, limit).is_ok(), "{}", sample.name);
         let error = sample.decode(&sample.frame, limit - 1).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{}", sample.name);
     }
@@ -124,10 +120,8 @@ fn deltas_refuse_another_reference() {
 #[test]
 fn an_empty_delta_has_the_digest_of_nothing() {
     let empty = samples().into_iter().find(|s| s.name == "z4ai_empty_None");
-    let digest = [
-        0xca, 0xe6, 0x69, 0x41, 0xd9, 0xef, 0xbd, 0x40, 0x4e, 0x4d, 0x88, 0x75, 0x8e, 0xa6, 0x76,
-        0x70,
-    ];
+    let digest =
+        [0xca, 0xe6, 0x69, 0x41, 0xd9, 0xef, 0xbd, 0x40, 0x4e, 0x4d, 0x88, 0x75, 0x8e, 0xa6, 0x76, 0x70];
     let mut frame = b"Z4DL\x02\0\0\0".to_vec();
     frame.extend(0u64.to_le_bytes());
     frame.extend(digest);

@@ -20,10 +20,7 @@ fn hostile_frames_are_refused_without_large_allocations() {
     assert_eq!(hostile.len(), 12);
     for (name, frame) in hostile {
         for max_output in [1 << 20, u64::MAX] {
-            let options = z4ai::DecodeOptions {
-                max_output,
-                ..Default::default()
-            };
+            let options = z4ai::DecodeOptions { max_output, ..Default::default() };
             let (result, peak) = peak_during(|| z4ai::decompress(&frame, &options));
             let error = result.unwrap_err();
             assert!(peak < 128 << 10, "{name}: {error}, {peak} bytes");
@@ -36,8 +33,7 @@ fn samples_cut_anywhere_are_refused() {
     for sample in &samples() {
         let len = sample.frame.len();
         // Large frames everywhere near their ends, and at a stride between.
-        let cuts =
-            (0..len).filter(|&cut| len < 8000 || cut < 200 || cut > len - 100 || cut % 53 == 0);
+        let cuts = (0..len).filter(|&cut| len < 8000 || cut < 200 || cut > len - 100 || cut % 53 == 0);
         for cut in cuts {
             let result = sample.decode(&sample.frame[..cut], u64::MAX);
             assert!(result.is_err(), "{} cut to {cut} of {len}", sample.name);
@@ -81,14 +77,7 @@ fn damaged_headers_are_survived() {
 
 #[test]
 fn absurd_numbers_are_survived() {
-    let absurd = [
-        u64::MAX,
-        i64::MIN as u64,
-        (1 << 31) - 1,
-        1 << 31,
-        1 << 32,
-        1 << 40,
-    ];
+    let absurd = [u64::MAX, i64::MIN as u64, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 40];
     for sample in &samples() {
         for at in 0..sample.frame.len().min(120) {
             for number in absurd {

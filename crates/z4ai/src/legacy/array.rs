@@ -18,10 +18,7 @@ impl<'a> ArrayField<'a> {
     /// Reads `dtype_len` bytes of type string and `dims` dimensions.
     pub(super) fn parse(bytes: &mut Bytes<'a>, dtype_len: u8, dims: u8) -> Result<Self> {
         let dtype = bytes.take(dtype_len.into(), "array dtype")?;
-        Ok(Self {
-            dtype,
-            shape: take_shape(bytes, dims)?,
-        })
+        Ok(Self { dtype, shape: take_shape(bytes, dims)? })
     }
 
     /// As [`ArrayField::parse`], for frames that put other fields in between.
@@ -38,24 +35,16 @@ impl<'a> ArrayField<'a> {
             .ok_or_else(|| corrupt("array dtype is not ASCII"))?;
         let (shape, _) = self.shape.as_chunks::<8>();
         if shape.len() > MAX_DIMS {
-            return Err(corrupt(format!(
-                "array of {} dimensions, more than {MAX_DIMS}",
-                shape.len()
-            )));
+            return Err(corrupt(format!("array of {} dimensions, more than {MAX_DIMS}", shape.len())));
         }
         let shape: Vec<u64> = shape.iter().map(|&dim| u64::from_le_bytes(dim)).collect();
         let bytes = item_size(dtype)
             .ok_or_else(|| corrupt(format!("array dtype \"{dtype}\" has no plain bytes")))
             .map(|item| byte_count(&shape, item))?;
         if bytes != Some(len as u64) {
-            return Err(corrupt(format!(
-                "array {dtype} of shape {shape:?} does not have {len} bytes"
-            )));
+            return Err(corrupt(format!("array {dtype} of shape {shape:?} does not have {len} bytes")));
         }
-        Ok(Array {
-            dtype: dtype.to_owned(),
-            shape,
-        })
+        Ok(Array { dtype: dtype.to_owned(), shape })
     }
 }
 
@@ -68,9 +57,7 @@ fn byte_count(shape: &[u64], item: u64) -> Option<u64> {
     if shape.contains(&0) {
         return Some(0);
     }
-    shape
-        .iter()
-        .try_fold(item, |bytes, &dim| bytes.checked_mul(dim))
+    shape.iter().try_fold(item, |bytes, &dim| bytes.checked_mul(dim))
 }
 
 /// Bytes of one item of a NumPy type string such as `<f4`, `|S5`, `<U3` or
@@ -118,9 +105,7 @@ mod tests {
         for (dtype, size) in sizes {
             assert_eq!(item_size(dtype), Some(size), "{dtype}");
         }
-        for dtype in [
-            "", "f4", "<", "<f", "|O", "|O8", "<f-4", "<f4[ns]", "<M8[ns", "<é4",
-        ] {
+        for dtype in ["", "f4", "<", "<f", "|O", "|O8", "<f-4", "<f4[ns]", "<M8[ns", "<é4"] {
             assert_eq!(item_size(dtype), None, "{dtype}");
         }
     }

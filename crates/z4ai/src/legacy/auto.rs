@@ -28,18 +28,11 @@ pub(super) fn parse(frame: &[u8]) -> Result<(Body<'_>, Option<ArrayField<'_>>)> 
     let array = ArrayField::new(&mut bytes, dtype, dims)?;
     let tail_len = bytes.u32("tail length")?;
     let tail = bytes.take(tail_len as usize, "tail")?;
-    let fields = |mantissa| {
-        Ok(Layout::Fields {
-            spec: FloatSpec::named(spec)?,
-            mantissa,
-            count: Some(count),
-        })
-    };
+    let fields =
+        |mantissa| Ok(Layout::Fields { spec: FloatSpec::named(spec)?, mantissa, count: Some(count) });
     let layout = match transform {
         0 => Layout::Opaque,
-        1 => Layout::Planes {
-            width: width.into(),
-        },
+        1 => Layout::Planes { width: width.into() },
         2 => fields(Mantissa::Planes)?,
         3 => fields(Mantissa::Packed)?,
         _ => return Err(corrupt(format!("unknown transform {transform}"))),

@@ -41,17 +41,10 @@ impl FloatSpec {
             b"float16" => (2, 5, 10),
             b"float32" => (4, 8, 23),
             _ => {
-                return Err(corrupt(format!(
-                    "unknown float type \"{}\"",
-                    name.escape_ascii()
-                )));
+                return Err(corrupt(format!("unknown float type \"{}\"", name.escape_ascii())));
             }
         };
-        Ok(Self {
-            width,
-            exponent_bits,
-            mantissa_bits,
-        })
+        Ok(Self { width, exponent_bits, mantissa_bits })
     }
 
     /// Lengths of the sign, exponent and mantissa streams of `count` elements;
@@ -89,12 +82,7 @@ pub(super) struct Fields<'a> {
 ///
 /// The fields are as long as `out` needs them. A field with more bits than
 /// the type has room for is refused: it would spill into its neighbour.
-pub(super) fn join(
-    spec: FloatSpec,
-    layout: Mantissa,
-    fields: &Fields<'_>,
-    out: &mut [u8],
-) -> Result<()> {
+pub(super) fn join(spec: FloatSpec, layout: Mantissa, fields: &Fields<'_>, out: &mut [u8]) -> Result<()> {
     let count = out.len() / spec.width;
     check_padding(fields.sign, count, "sign stream")?;
     match (layout, spec.mantissa_planes()) {
@@ -112,8 +100,7 @@ pub(super) fn join(
 
 fn join_planes<const B: usize>(spec: FloatSpec, fields: &Fields<'_>, out: &mut [u8]) -> Result<()> {
     let count = out.len() / spec.width;
-    let planes: [&[u8]; B] =
-        std::array::from_fn(|at| &fields.mantissa[at * count..(at + 1) * count]);
+    let planes: [&[u8]; B] = std::array::from_fn(|at| &fields.mantissa[at * count..(at + 1) * count]);
     join_with(spec, fields, out, |i| {
         let mut mantissa = 0;
         for (at, plane) in planes.iter().enumerate() {
@@ -130,11 +117,7 @@ fn join_with(
     out: &mut [u8],
     mut mantissa_at: impl FnMut(usize) -> u32,
 ) -> Result<()> {
-    let FloatSpec {
-        exponent_bits,
-        mantissa_bits,
-        ..
-    } = spec;
+    let FloatSpec { exponent_bits, mantissa_bits, .. } = spec;
     let mut spilled = 0;
     for (i, element) in out.chunks_exact_mut(spec.width).enumerate() {
         let exponent = u32::from(fields.exponent[i]);
@@ -159,11 +142,7 @@ struct Unpacker<'a> {
 
 impl<'a> Unpacker<'a> {
     fn new(packed: &'a [u8]) -> Self {
-        Self {
-            bytes: packed.iter(),
-            held: 0,
-            bits: 0,
-        }
+        Self { bytes: packed.iter(), held: 0, bits: 0 }
     }
 
     /// The next `bits` bits, at most 32; zeros after the end.
@@ -212,11 +191,7 @@ mod tests {
 
     fn joined(spec: FloatSpec, layout: Mantissa, s: &[Vec<u8>; 3], len: usize) -> Result<Vec<u8>> {
         let mut out = vec![0; len];
-        let fields = Fields {
-            sign: &s[0],
-            exponent: &s[1],
-            mantissa: &s[2],
-        };
+        let fields = Fields { sign: &s[0], exponent: &s[1], mantissa: &s[2] };
         join(spec, layout, &fields, &mut out).map(|()| out)
     }
 
@@ -226,9 +201,7 @@ mod tests {
             let spec = FloatSpec::named(name.as_bytes()).unwrap();
             for layout in [Mantissa::Planes, Mantissa::Packed] {
                 for count in [0, 1, 3, 8, 29] {
-                    let original: Vec<u8> = (0..count * spec.width)
-                        .map(|i| (i * 151 % 257) as u8)
-                        .collect();
+                    let original: Vec<u8> = (0..count * spec.width).map(|i| (i * 151 % 257) as u8).collect();
                     let streams = split(spec, layout, &original);
                     let out = joined(spec, layout, &streams, original.len()).unwrap();
                     assert_eq!(out, original, "{name} {layout:?} {count}");
@@ -247,20 +220,9 @@ mod tests {
             // One stray bit in the sign's padding, the exponent, the mantissa.
             for stream in 0..3 {
                 let mut bad = streams.clone();
-                let stray = [
-                    0x01,
-                    0x20,
-                    if layout == Mantissa::Planes {
-                        0x04
-                    } else {
-                        0x01
-                    },
-                ];
+                let stray = [0x01, 0x20, if layout == Mantissa::Planes { 0x04 } else { 0x01 }];
                 *bad[stream].last_mut().unwrap() |= stray[stream];
-                assert!(
-                    joined(spec, layout, &bad, 6).is_err(),
-                    "{layout:?} {stream}"
-                );
+                assert!(joined(spec, layout, &bad, 6).is_err(), "{layout:?} {stream}");
             }
         }
     }

@@ -46,31 +46,19 @@ impl<'a> Body<'a> {
             Layout::Fields { spec, .. } => (3, spec.width),
         };
         if usize::from(count) != expected || expected == 0 {
-            return Err(corrupt(format!(
-                "{count} streams where {expected} are expected"
-            )));
+            return Err(corrupt(format!("{count} streams where {expected} are expected")));
         }
         if tail.len() >= element {
-            return Err(corrupt(format!(
-                "a tail of {} bytes after elements of {element}",
-                tail.len()
-            )));
+            return Err(corrupt(format!("a tail of {} bytes after elements of {element}", tail.len())));
         }
-        let streams = (0..count)
-            .map(|_| Stream::parse_record(bytes, methods))
-            .collect::<Result<Vec<_>>>()?;
+        let streams = (0..count).map(|_| Stream::parse_record(bytes, methods)).collect::<Result<Vec<_>>>()?;
         bytes.finish("the last stream")?;
         let elements = elements_of(&layout, &streams)?;
         let len = elements
             .checked_mul(element)
             .and_then(|len| len.checked_add(tail.len()))
             .ok_or_else(|| corrupt("decoded length overflows"))?;
-        Ok(Self {
-            layout,
-            streams,
-            tail,
-            len,
-        })
+        Ok(Self { layout, streams, tail, len })
     }
 
     /// How many bytes the body decodes to, the tail included.
@@ -86,18 +74,10 @@ impl<'a> Body<'a> {
         if let [only] = self.streams.as_slice() {
             return only.decode_into(out, zstd);
         }
-        let streams = self
-            .streams
-            .iter()
-            .map(|stream| stream.decode(zstd))
-            .collect::<Result<Vec<_>>>()?;
+        let streams = self.streams.iter().map(|stream| stream.decode(zstd)).collect::<Result<Vec<_>>>()?;
         match (&self.layout, streams.as_slice()) {
             (Layout::Fields { spec, mantissa, .. }, [sign, exponent, fraction]) => {
-                let fields = Fields {
-                    sign,
-                    exponent,
-                    mantissa: fraction,
-                };
+                let fields = Fields { sign, exponent, mantissa: fraction };
                 join(*spec, *mantissa, &fields, out)
             }
             (_, planes) => interleave(planes, out),
@@ -116,11 +96,7 @@ fn elements_of(layout: &Layout, streams: &[Stream<'_>]) -> Result<usize> {
             }
             Ok(len)
         }
-        Layout::Fields {
-            spec,
-            mantissa,
-            count,
-        } => {
+        Layout::Fields { spec, mantissa, count } => {
             let [sign, exponent, fraction] = streams else {
                 return Err(disagree());
             };

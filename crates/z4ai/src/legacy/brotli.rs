@@ -35,13 +35,12 @@ pub(super) fn decode_stream(stream: &[u8], out: &mut [u8]) -> Result<()> {
         &mut state,
     );
     match result {
-        BrotliResult::ResultSuccess if left_in > 0 => Err(corrupt(format!(
-            "{left_in} bytes are left over after a brotli stream"
-        ))),
-        BrotliResult::ResultSuccess if left_out > 0 => Err(corrupt(format!(
-            "brotli stream lacks {left_out} of {} bytes",
-            out.len()
-        ))),
+        BrotliResult::ResultSuccess if left_in > 0 => {
+            Err(corrupt(format!("{left_in} bytes are left over after a brotli stream")))
+        }
+        BrotliResult::ResultSuccess if left_out > 0 => {
+            Err(corrupt(format!("brotli stream lacks {left_out} of {} bytes", out.len())))
+        }
         BrotliResult::ResultSuccess => Ok(()),
         BrotliResult::NeedsMoreOutput => Err(corrupt("brotli stream holds more than it states")),
         BrotliResult::NeedsMoreInput => Err(corrupt("brotli stream ends early")),
@@ -108,11 +107,7 @@ impl<'a> BrotliBlocks<'a> {
         let lengths = bytes.lengths(count, "brotli block lengths")?;
         let blocks = bytes.take_rest();
         lengths.check(1, blocks.len(), "brotli block")?;
-        Ok(Self {
-            block_size: block_size as usize,
-            lengths,
-            blocks,
-        })
+        Ok(Self { block_size: block_size as usize, lengths, blocks })
     }
 
     pub(super) fn decode_into(&self, out: &mut [u8]) -> Result<()> {

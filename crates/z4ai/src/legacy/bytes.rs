@@ -16,10 +16,7 @@ impl<'a> Bytes<'a> {
     /// The next `len` bytes; `what` names the field should they be missing.
     pub(super) fn take(&mut self, len: usize, what: &str) -> Result<&'a [u8]> {
         let (head, tail) = self.rest.split_at_checked(len).ok_or_else(|| {
-            corrupt(format!(
-                "{what} needs {len} bytes but only {} are left",
-                self.rest.len()
-            ))
+            corrupt(format!("{what} needs {len} bytes but only {} are left", self.rest.len()))
         })?;
         self.rest = tail;
         Ok(head)
@@ -95,26 +92,18 @@ impl<'a> Lengths<'a> {
         let mut sum = 0u64;
         for (i, len) in self.iter().enumerate() {
             if len < least {
-                return Err(corrupt(format!(
-                    "{what} {i} has {len} bytes, fewer than the {least} it needs"
-                )));
+                return Err(corrupt(format!("{what} {i} has {len} bytes, fewer than the {least} it needs")));
             }
             sum += len as u64;
         }
         if sum != total as u64 {
-            return Err(corrupt(format!(
-                "{what} lengths add up to {sum} bytes but {total} are there"
-            )));
+            return Err(corrupt(format!("{what} lengths add up to {sum} bytes but {total} are there")));
         }
         Ok(())
     }
 
     /// Cuts `bytes` into pieces of these lengths (see [`Lengths::check`]).
-    pub(super) fn cut(
-        self,
-        bytes: &'a [u8],
-        what: &'a str,
-    ) -> impl Iterator<Item = Result<&'a [u8]>> {
+    pub(super) fn cut(self, bytes: &'a [u8], what: &'a str) -> impl Iterator<Item = Result<&'a [u8]>> {
         let mut bytes = Bytes::new(bytes);
         self.iter().map(move |len| bytes.take(len, what))
     }
@@ -126,9 +115,7 @@ pub(super) fn check_blocks(block_size: u32, count: u32, len: usize) -> Result<()
     let (block_size, len) = (u64::from(block_size), len as u64);
     let full = u64::from(count) * block_size;
     if full < len || full.saturating_sub(block_size) >= len {
-        return Err(corrupt(format!(
-            "{count} blocks of {block_size} bytes do not make {len} bytes"
-        )));
+        return Err(corrupt(format!("{count} blocks of {block_size} bytes do not make {len} bytes")));
     }
     Ok(())
 }
@@ -141,9 +128,7 @@ pub(super) fn size(len: u64) -> Result<usize> {
 /// `len` zero bytes, or an error when the system has no room for them.
 pub(super) fn zeroed(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    bytes
-        .try_reserve_exact(len)
-        .map_err(|_| too_large(len as u64))?;
+    bytes.try_reserve_exact(len).map_err(|_| too_large(len as u64))?;
     bytes.resize(len, 0);
     Ok(bytes)
 }

@@ -40,12 +40,7 @@ impl<'a> Chunked<'a> {
                 .ok_or_else(|| corrupt("decoded length overflows"))?;
         }
         bytes.finish("the last chunk")?;
-        Ok(Self {
-            chunks,
-            count,
-            width,
-            len,
-        })
+        Ok(Self { chunks, count, width, len })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -59,11 +54,7 @@ impl<'a> Chunked<'a> {
             let (part, rest) = out.split_at_mut(chunk.len);
             let (body, tail) = part.split_at_mut(chunk.len - chunk.tail.len());
             tail.copy_from_slice(chunk.tail);
-            let planes = chunk
-                .planes
-                .iter()
-                .map(|plane| plane.decode(zstd))
-                .collect::<Result<Vec<_>>>()?;
+            let planes = chunk.planes.iter().map(|plane| plane.decode(zstd)).collect::<Result<Vec<_>>>()?;
             interleave(&planes, body)?;
             out = rest;
         }
@@ -75,9 +66,7 @@ fn parse_chunk<'a>(bytes: &mut Bytes<'a>, width: u8) -> Result<Chunk<'a>> {
     let elements = bytes.u32("chunk element count")? as usize;
     let tail_len = bytes.u8("chunk tail length")?;
     if tail_len >= width {
-        return Err(corrupt(format!(
-            "a tail of {tail_len} bytes after elements of {width}"
-        )));
+        return Err(corrupt(format!("a tail of {tail_len} bytes after elements of {width}")));
     }
     let tail = bytes.take(tail_len.into(), "chunk tail")?;
     let planes = (0..width)

@@ -22,20 +22,14 @@ impl<'a> Delta<'a> {
     pub(super) fn parse(frame: &'a [u8]) -> Result<Self> {
         let mut bytes = Bytes::new(frame);
         if bytes.take(MAGIC.len(), "magic")? != MAGIC {
-            return Err(Error::unsupported(
-                "not a delta frame: it has another magic",
-            ));
+            return Err(Error::unsupported("not a delta frame: it has another magic"));
         }
         check_version(bytes.u8("version")?, VERSION, "Z4DL")?;
         let _flags = bytes.u8("flags")?;
         let _reserved = bytes.u16("reserved field")?;
         let len = bytes.u64("reference length")?;
         let digest = bytes.take(16, "reference digest")?;
-        Ok(Self {
-            len,
-            digest,
-            difference: bytes.take_rest(),
-        })
+        Ok(Self { len, digest, difference: bytes.take_rest() })
     }
 
     /// How long the reference and the result are.

@@ -29,20 +29,13 @@ pub(super) fn parse(frame: &[u8]) -> Result<(Body<'_>, Option<ArrayField<'_>>)> 
     let tail = bytes.take(tail_len as usize, "tail")?;
     let layout = match transform {
         0 => Layout::Opaque,
-        1 => Layout::Planes {
-            width: width.into(),
-        },
+        1 => Layout::Planes { width: width.into() },
         // The only float type this transform was ever written for.
-        2 if spec == b"bfloat16" => Layout::Fields {
-            spec: FloatSpec::named(spec)?,
-            mantissa: Mantissa::Planes,
-            count: None,
-        },
+        2 if spec == b"bfloat16" => {
+            Layout::Fields { spec: FloatSpec::named(spec)?, mantissa: Mantissa::Planes, count: None }
+        }
         _ => {
-            return Err(corrupt(format!(
-                "unknown transform {transform} of \"{}\"",
-                spec.escape_ascii()
-            )));
+            return Err(corrupt(format!("unknown transform {transform} of \"{}\"", spec.escape_ascii())));
         }
     };
     let body = Body::parse(&mut bytes, layout, planes, Methods::Planes, tail)?;

@@ -80,9 +80,7 @@ pub fn decompress_range(
     let frame = StandAlone::parse(frame)?;
     let len = frame.len() as u64;
     if range.start > range.end || range.end > len {
-        return Err(Error::invalid(format!(
-            "bytes {range:?} of a frame that decodes to {len}"
-        )));
+        return Err(Error::invalid(format!("bytes {range:?} of a frame that decodes to {len}")));
     }
     check_out(out, range.end - range.start)?;
     // Both ends are at most `len`, which is a size in memory.
@@ -94,9 +92,7 @@ pub fn decompress_range(
 /// Decodes a stand-alone version 1 frame that was made from an array.
 pub fn decompress_array(frame: &[u8], options: &DecodeOptions) -> Result<(Array, Vec<u8>)> {
     let frame = StandAlone::parse(frame)?;
-    let array = frame
-        .array()?
-        .ok_or_else(|| Error::invalid("the frame was not made from an array"))?;
+    let array = frame.array()?.ok_or_else(|| Error::invalid("the frame was not made from an array"))?;
     Ok((array, frame.decode(options)?))
 }
 
@@ -122,11 +118,7 @@ pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
 /// anything is decoded.
 ///
 /// [`Mismatch`]: crate::ErrorKind::Mismatch
-pub fn decompress_delta(
-    frame: &[u8],
-    reference: &[u8],
-    options: &DecodeOptions,
-) -> Result<Vec<u8>> {
+pub fn decompress_delta(frame: &[u8], reference: &[u8], options: &DecodeOptions) -> Result<Vec<u8>> {
     let delta = Delta::parse(frame)?;
     check_limit(delta.len(), options)?;
     delta.check_reference(reference)?;
@@ -234,11 +226,7 @@ impl<'a> StandAlone<'a> {
             }
             Format::Chunked => (Content::Chunked(Chunked::parse(frame)?), None),
         };
-        Ok(Self {
-            format,
-            array,
-            content,
-        })
+        Ok(Self { format, array, content })
     }
 
     /// A frame of the kinds that other frames hold.
@@ -289,9 +277,7 @@ fn starts_with_version(frame: &[u8], magic: &[u8; 4], version: u8) -> bool {
 
 fn check_version(found: u8, known: u8, magic: &str) -> Result<()> {
     if found != known {
-        return Err(Error::unsupported(format!(
-            "{magic} frame of version {found}, only {known} is known"
-        )));
+        return Err(Error::unsupported(format!("{magic} frame of version {found}, only {known} is known")));
     }
     Ok(())
 }

@@ -37,9 +37,7 @@ impl<'a> Palette<'a> {
         let indices = bytes.take_rest();
 
         if !matches!(width, 2 | 4 | 8) || !matches!(index_width, 1 | 2 | 4) {
-            return Err(corrupt(format!(
-                "palette of width {width} with indices of {index_width} bytes"
-            )));
+            return Err(corrupt(format!("palette of width {width} with indices of {index_width} bytes")));
         }
         let (width, index_width) = (usize::from(width), usize::from(index_width));
         let len = count
@@ -49,30 +47,19 @@ impl<'a> Palette<'a> {
             .ok_or_else(|| corrupt(format!("{count} elements and a tail of {}", tail.len())))?;
         // Every value of a palette occurs, or it would not be in it.
         if count > 0 && !(1..=count).contains(&distinct) {
-            return Err(corrupt(format!(
-                "palette of {distinct} values for {count} elements"
-            )));
+            return Err(corrupt(format!("palette of {distinct} values for {count} elements")));
         }
         let coded = if count > 0 {
             // Neither product is above `len` or twice that.
             let indices_len = count.checked_mul(index_width);
             let indices_len = indices_len.ok_or_else(|| corrupt("index length overflows"))?;
-            Some((
-                ZstdFrame::parse(codebook, distinct * width)?,
-                ZstdFrame::parse(indices, indices_len)?,
-            ))
+            Some((ZstdFrame::parse(codebook, distinct * width)?, ZstdFrame::parse(indices, indices_len)?))
         } else if codebook.is_empty() && indices.is_empty() {
             None
         } else {
             return Err(corrupt("a palette for no elements"));
         };
-        let palette = Self {
-            width,
-            index_width,
-            coded,
-            tail,
-            len,
-        };
+        let palette = Self { width, index_width, coded, tail, len };
         Ok((palette, (flags & IS_ARRAY != 0).then_some(array)))
     }
 
@@ -107,16 +94,10 @@ fn look_up<const W: usize>(
     let (values, _) = codebook.as_chunks::<W>();
     let (out, _) = out.as_chunks_mut::<W>();
     for (element, raw) in out.iter_mut().zip(indices.chunks_exact(index_width)) {
-        let index = raw
-            .iter()
-            .rev()
-            .fold(0, |index, &byte| index << 8 | usize::from(byte));
-        *element = *values.get(index).ok_or_else(|| {
-            corrupt(format!(
-                "palette index {index} among {} values",
-                values.len()
-            ))
-        })?;
+        let index = raw.iter().rev().fold(0, |index, &byte| index << 8 | usize::from(byte));
+        *element = *values
+            .get(index)
+            .ok_or_else(|| corrupt(format!("palette index {index} among {} values", values.len())))?;
     }
     Ok(())
 }

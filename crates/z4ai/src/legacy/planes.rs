@@ -7,9 +7,7 @@ use super::{Result, corrupt};
 /// Every plane has as many bytes as `out` has elements.
 pub(super) fn interleave<P: AsRef<[u8]>>(planes: &[P], out: &mut [u8]) -> Result<()> {
     let width = planes.len();
-    let whole = planes
-        .iter()
-        .all(|plane| plane.as_ref().len().checked_mul(width) == Some(out.len()));
+    let whole = planes.iter().all(|plane| plane.as_ref().len().checked_mul(width) == Some(out.len()));
     if !whole {
         return Err(corrupt("planes differ in length"));
     }
@@ -51,9 +49,8 @@ mod tests {
         for width in 1..=11 {
             for count in [0, 1, 2, 7, 64] {
                 let original: Vec<u8> = (0..width * count).map(|i| (i * 37 % 251) as u8).collect();
-                let planes: Vec<Vec<u8>> = (0..width)
-                    .map(|at| original.iter().skip(at).step_by(width).copied().collect())
-                    .collect();
+                let planes: Vec<Vec<u8>> =
+                    (0..width).map(|at| original.iter().skip(at).step_by(width).copied().collect()).collect();
                 let mut out = vec![0; original.len()];
                 interleave(&planes, &mut out).unwrap();
                 assert_eq!(out, original, "width {width}, {count} elements");

@@ -62,10 +62,7 @@ pub(super) struct Model {
 
 impl Model {
     fn parse(table: &[u8; TABLE_BYTES]) -> Result<Self> {
-        let mut model = Self {
-            frequency: [0; 256],
-            start: [0; 256],
-        };
+        let mut model = Self { frequency: [0; 256], start: [0; 256] };
         let mut sum = 0;
         for (symbol, raw) in table.as_chunks::<2>().0.iter().enumerate() {
             let frequency = u32::from(u16::from_le_bytes(*raw));
@@ -74,9 +71,7 @@ impl Model {
             sum += frequency;
         }
         if sum != SCALE as u32 {
-            return Err(corrupt(format!(
-                "rANS frequencies add up to {sum} instead of {SCALE}"
-            )));
+            return Err(corrupt(format!("rANS frequencies add up to {sum} instead of {SCALE}")));
         }
         Ok(model)
     }
@@ -107,12 +102,7 @@ impl Model {
     }
 
     #[inline(always)]
-    fn decode_with(
-        &self,
-        stream: &[u8],
-        out: &mut [u8],
-        symbol_at: impl Fn(usize) -> u8,
-    ) -> Result<()> {
+    fn decode_with(&self, stream: &[u8], out: &mut [u8], symbol_at: impl Fn(usize) -> u8) -> Result<()> {
         let mut bytes = Bytes::new(stream);
         let mut states = [0; LANES];
         for state in &mut states {
@@ -156,11 +146,7 @@ impl<'a> Parts<'a> {
             return Err(corrupt(format!("{len} symbols in {count} rANS chunks")));
         }
         lengths.check(LEAST_STREAM, streams.len(), "rANS stream")?;
-        Ok(Self {
-            lengths,
-            streams,
-            count,
-        })
+        Ok(Self { lengths, streams, count })
     }
 
     /// Decodes every stream into its part of `out`, with the model that
@@ -203,11 +189,7 @@ impl<'a> RansShared<'a> {
             return Ok(Self::Empty);
         }
         let many = head & Self::MANY != 0;
-        let count = if many {
-            bytes.u16("rANS chunk count")?
-        } else {
-            1
-        };
+        let count = if many { bytes.u16("rANS chunk count")? } else { 1 };
         let model = Box::new(model_from(&mut bytes)?);
         if !many {
             let stream = bytes.take_rest();
@@ -230,10 +212,7 @@ impl<'a> RansShared<'a> {
 /// One model for each chunk (plane method 4).
 pub(super) enum RansChunks<'a> {
     Empty,
-    Chunks {
-        tables: ZstdFrame<'a>,
-        parts: Parts<'a>,
-    },
+    Chunks { tables: ZstdFrame<'a>, parts: Parts<'a> },
 }
 
 impl<'a> RansChunks<'a> {
@@ -275,9 +254,7 @@ impl<'a> RansChunks<'a> {
 
 fn check_count(stated: u64, len: usize) -> Result<()> {
     if stated != len as u64 {
-        return Err(corrupt(format!(
-            "rANS header states {stated} symbols where {len} are expected"
-        )));
+        return Err(corrupt(format!("rANS header states {stated} symbols where {len} are expected")));
     }
     Ok(())
 }

@@ -21,12 +21,7 @@ const NO_ROW: u16 = u16::MAX;
 
 pub(super) enum RansOrder1<'a> {
     Empty,
-    Chunks {
-        model: ZstdFrame<'a>,
-        lengths: Lengths<'a>,
-        chunks: &'a [u8],
-        count: u16,
-    },
+    Chunks { model: ZstdFrame<'a>, lengths: Lengths<'a>, chunks: &'a [u8], count: u16 },
 }
 
 impl<'a> RansOrder1<'a> {
@@ -38,15 +33,11 @@ impl<'a> RansOrder1<'a> {
         let segments = bytes.u8("order-1 segments")?;
         let pad = bytes.u8("order-1 padding")?;
         if usize::from(segments) != SEGMENTS || pad != 0 {
-            return Err(corrupt(format!(
-                "order-1 plane with {segments} segments a chunk and padding {pad}"
-            )));
+            return Err(corrupt(format!("order-1 plane with {segments} segments a chunk and padding {pad}")));
         }
         let stated = bytes.u32("order-1 symbol count")?;
         if stated as usize != len {
-            return Err(corrupt(format!(
-                "order-1 plane states {stated} symbols where {len} are expected"
-            )));
+            return Err(corrupt(format!("order-1 plane states {stated} symbols where {len} are expected")));
         }
         let model_bytes = bytes.u32("order-1 model length")?;
         let count = bytes.u16("order-1 chunk count")?;
@@ -63,22 +54,11 @@ impl<'a> RansOrder1<'a> {
         let lengths = bytes.lengths(count.into(), "order-1 chunk lengths")?;
         let chunks = bytes.take_rest();
         lengths.check(LEAST_CHUNK, chunks.len(), "order-1 chunk")?;
-        Ok(Self::Chunks {
-            model,
-            lengths,
-            chunks,
-            count,
-        })
+        Ok(Self::Chunks { model, lengths, chunks, count })
     }
 
     pub(super) fn decode_into(&self, mut out: &mut [u8], zstd: &mut Zstd) -> Result<()> {
-        let &Self::Chunks {
-            ref model,
-            lengths,
-            chunks,
-            count,
-        } = self
-        else {
+        let &Self::Chunks { ref model, lengths, chunks, count } = self else {
             return Ok(());
         };
         let mut records = zeroed(model.content())?;
@@ -112,11 +92,7 @@ struct Span {
 
 impl Models {
     fn parse(records: &[u8]) -> Result<Self> {
-        let mut models = Self {
-            row_of: [NO_ROW; 256],
-            slots: Vec::new(),
-            spans: Vec::new(),
-        };
+        let mut models = Self { row_of: [NO_ROW; 256], slots: Vec::new(), spans: Vec::new() };
         let mut bytes = Bytes::new(records);
         let mut least_context = 0;
         while bytes.remaining() > 0 {
@@ -192,10 +168,7 @@ fn parse_row(bytes: &mut Bytes<'_>, slots: &mut [u8; SCALE]) -> Result<[Span; 25
             return Err(corrupt("order-1 frequencies overfill their row"));
         };
         owned.fill(symbol);
-        spans[usize::from(symbol)] = Span {
-            start: start as u16,
-            frequency,
-        };
+        spans[usize::from(symbol)] = Span { start: start as u16, frequency };
         start = end;
     }
     if start != SCALE {

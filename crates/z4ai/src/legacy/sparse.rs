@@ -72,15 +72,7 @@ impl<'a> Sparse<'a> {
                 "sparse frame does not hold its {nonzero} elements of {width} bytes"
             )));
         }
-        let sparse = Self {
-            width,
-            count,
-            nonzero,
-            bitmap,
-            values,
-            tail,
-            len,
-        };
+        let sparse = Self { width, count, nonzero, bitmap, values, tail, len };
         Ok((sparse, (flags & IS_ARRAY != 0).then_some(array)))
     }
 
@@ -99,10 +91,7 @@ impl<'a> Sparse<'a> {
         check_padding(&bitmap, self.count, "bitmap")?;
         let set: usize = bitmap.iter().map(|byte| byte.count_ones() as usize).sum();
         if set != self.nonzero {
-            return Err(corrupt(format!(
-                "bitmap has {set} bits set for {} elements",
-                self.nonzero
-            )));
+            return Err(corrupt(format!("bitmap has {set} bits set for {} elements", self.nonzero)));
         }
         let mut values = zeroed(self.nonzero * self.width)?;
         if let Some(body) = &self.values {

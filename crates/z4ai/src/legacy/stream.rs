@@ -48,25 +48,15 @@ impl<'a> Stream<'a> {
     }
 
     /// A payload that must decode to `len` bytes.
-    pub(super) fn parse(
-        method: u8,
-        payload: &'a [u8],
-        len: usize,
-        methods: Methods,
-    ) -> Result<Self> {
+    pub(super) fn parse(method: u8, payload: &'a [u8], len: usize, methods: Methods) -> Result<Self> {
         let coder = match (methods, method) {
             (_, 0) if payload.len() != len => {
-                return Err(corrupt(format!(
-                    "{} bytes are stored where {len} are expected",
-                    payload.len()
-                )));
+                return Err(corrupt(format!("{} bytes are stored where {len} are expected", payload.len())));
             }
             (_, 0) => Coder::Stored(payload),
             (_, 1) => Coder::Zstd(ZstdFrame::parse(payload, len)?),
             (Methods::Planes, 2) => Coder::ZstdBlocks(ZstdBlocks::parse(payload, len)?),
-            (Methods::Planes | Methods::Auto, 3) => {
-                Coder::RansShared(RansShared::parse(payload, len)?)
-            }
+            (Methods::Planes | Methods::Auto, 3) => Coder::RansShared(RansShared::parse(payload, len)?),
             (Methods::Planes, 4) => Coder::RansChunks(RansChunks::parse(payload, len)?),
             (Methods::Planes, 5) => Coder::RansOrder1(RansOrder1::parse(payload, len)?),
             (Methods::Auto, 2) => Coder::Brotli(payload),

@@ -22,9 +22,7 @@ pub(super) fn parse(frame: &[u8]) -> Result<Option<Body<'_>>> {
     let streams = bytes.u8("turbo stream count")?;
     let layout = match transform {
         0 => Layout::Opaque,
-        1 => Layout::Planes {
-            width: width.into(),
-        },
+        1 => Layout::Planes { width: width.into() },
         _ => return Err(corrupt(format!("unknown turbo transform {transform}"))),
     };
     if streams == 0 && len == 0 {
@@ -33,10 +31,7 @@ pub(super) fn parse(frame: &[u8]) -> Result<Option<Body<'_>>> {
     }
     let body = Body::parse(&mut bytes, layout, streams, Methods::Plain, &[])?;
     if body.len() as u64 != len {
-        return Err(corrupt(format!(
-            "turbo frame states {len} bytes but holds {}",
-            body.len()
-        )));
+        return Err(corrupt(format!("turbo frame states {len} bytes but holds {}", body.len())));
     }
     Ok(Some(body))
 }

@@ -31,10 +31,7 @@ impl Zstd {
             .decompress_to_buffer(frame, out)
             .map_err(|error| corrupt(format!("zstd payload: {error}")))?;
         if written != out.len() {
-            return Err(corrupt(format!(
-                "zstd payload gave {written} bytes instead of {}",
-                out.len()
-            )));
+            return Err(corrupt(format!("zstd payload gave {written} bytes instead of {}", out.len())));
         }
         Ok(())
     }
@@ -65,9 +62,7 @@ impl<'a> ZstdFrame<'a> {
         let header = Header::parse(&mut bytes)?;
         let content = header.content;
         if content > limit {
-            return Err(corrupt(format!(
-                "zstd payload states {content} bytes where {limit} are the limit"
-            )));
+            return Err(corrupt(format!("zstd payload states {content} bytes where {limit} are the limit")));
         }
         let room = walk_blocks(&mut bytes, header.window.min(MAX_BLOCK))?;
         if room < content {
@@ -109,9 +104,7 @@ impl Header {
         }
         let descriptor = bytes.u8("zstd header")?;
         if descriptor & 0x0B != 0 {
-            return Err(corrupt(
-                "zstd payload has a reserved bit set or asks for a dictionary",
-            ));
+            return Err(corrupt("zstd payload has a reserved bit set or asks for a dictionary"));
         }
         let single_segment = descriptor & 0x20 != 0;
         let mut window = 0;
@@ -131,15 +124,9 @@ impl Header {
             window = content;
         }
         if window > MAX_WINDOW {
-            return Err(corrupt(format!(
-                "zstd window of {window} bytes is above {MAX_WINDOW}"
-            )));
+            return Err(corrupt(format!("zstd window of {window} bytes is above {MAX_WINDOW}")));
         }
-        Ok(Self {
-            content,
-            window,
-            checksum: descriptor & 0x04 != 0,
-        })
+        Ok(Self { content, window, checksum: descriptor & 0x04 != 0 })
     }
 }
 
@@ -152,9 +139,7 @@ fn walk_blocks(bytes: &mut Bytes<'_>, block_limit: u64) -> Result<u64> {
         let header = u32::from(low) | u32::from(high) << 16;
         let size = u64::from(header >> 3);
         if size > block_limit {
-            return Err(corrupt(format!(
-                "zstd block of {size} bytes is above {block_limit}"
-            )));
+            return Err(corrupt(format!("zstd block of {size} bytes is above {block_limit}")));
         }
         let (stored, holds) = match header >> 1 & 3 {
             0 => (size, size),
@@ -186,11 +171,7 @@ impl<'a> ZstdBlocks<'a> {
         let lengths = bytes.lengths(count, "zstd block lengths")?;
         let blocks = bytes.take_rest();
         lengths.check(1, blocks.len(), "zstd block")?;
-        let parsed = Self {
-            block_size: block_size as usize,
-            lengths,
-            blocks,
-        };
+        let parsed = Self { block_size: block_size as usize, lengths, blocks };
         let mut left = len;
         for block in parsed.iter() {
             let content = left.min(parsed.block_size);

@@ -69,10 +69,7 @@ pub fn hostile() -> Vec<(String, Vec<u8>)> {
 impl Sample {
     /// Decodes `frame`, this sample's or a damaged copy of it.
     pub fn decode(&self, frame: &[u8], max_output: u64) -> z4ai::Result<Vec<u8>> {
-        let options = z4ai::DecodeOptions {
-            max_output,
-            ..Default::default()
-        };
+        let options = z4ai::DecodeOptions { max_output, ..Default::default() };
         match &self.reference {
             Some(reference) => z4ai::legacy::decompress_delta(frame, reference, &options),
             None => z4ai::legacy::decompress(frame, &options),

@@ -1,0 +1,27 @@
+//! `cargo run --release -p ztensor-bench [FILTER]`: every case whose name holds FILTER.
+//!
+//! Files are made in the system's temporary folder, or in `BENCH_DIR`.
+
+mod container;
+mod harness;
+
+use std::path::Path;
+
+/// A case: its name and what runs it in a folder of its own.
+type Entry = (&'static str, fn(&Path));
+
+fn main() {
+    let filter = std::env::args().nth(1).unwrap_or_default();
+    let folder = match std::env::var_os("BENCH_DIR") {
+        Some(folder) => tempfile::tempdir_in(folder),
+        None => tempfile::tempdir(),
+    }
+    .expect("a folder for the benchmark's files");
+    let cases: Vec<&Entry> = [container::CASES].into_iter().flatten().collect();
+    for (name, run) in cases.into_iter().filter(|(name, _)| name.contains(&filter)) {
+        let folder = folder.path().join(name.replace(['/', ' '], "_"));
+        std::fs::create_dir(&folder).expect("a folder for the case");
+        run(&folder);
+        std::fs::remove_dir_all(&folder).expect("to clean up after the case");
+    }
+}
