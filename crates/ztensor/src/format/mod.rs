@@ -5,6 +5,8 @@
 //! [`Catalog`] without touching tensor data ([`parse`](Driver::parse)).
 #![forbid(unsafe_code)]
 
+pub(crate) mod json;
+pub(crate) mod safetensors;
 #[allow(dead_code)] // until the formats that use it are here
 pub(crate) mod zip;
 pub(crate) mod zt;
@@ -100,7 +102,7 @@ pub(crate) struct Driver {
 }
 
 /// Every format, in the order in which they are asked.
-static DRIVERS: &[&Driver] = &[&zt::DRIVER];
+static DRIVERS: &[&Driver] = &[&zt::DRIVER, &safetensors::DRIVER];
 
 /// Opens a path: a file of any format.
 pub(crate) fn open(path: &Path, context: &Context) -> Result<Catalog> {

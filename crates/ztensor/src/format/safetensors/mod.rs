@@ -1,0 +1,268 @@
+//! `.safetensors`: a header length, a JSON header, and the tensors' bytes one
+//! after another.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result, quoted};
+use crate::format::json::Scanner;
+use crate::format::{Context, Driver, Format, Probe, Verdict};
+use crate::object::{Catalog, Component, Extent, Object, Shape};
+use crate::source::{Source, Sources};
+use crate::validate;
+use crate::value::Value;
+
+/// Bytes before the header: its length.
+pub(crate) const PREFIX: u64 = 8;
+/// A longer header is refused before it is read; the format's own limit.
+pub(crate) const MAX_HEADER: u64 = 100_000_000;
+/// The one key of a header that is not a tensor.
+pub(crate) const METADATA: &str = "__metadata__";
+
+pub(crate) static DRIVER: Driver =
+    Driver { format: Format::Safetensors, extensions: &["safetensors"], detect, parse };
+
+fn detect(probe: &Probe<'_>) -> Verdict {
+    let Some((prefix, rest)) = probe.head.split_first_chunk::<8>() else {
+        return Verdict::No;
+    };
+    let len = u64::from_le_bytes(*prefix);
+    let fits = len <= MAX_HEADER && len <= probe.source.len() - PREFIX;
+    match (fits, rest.starts_with(b"{")) {
+        (true, true) => Verdict::Yes,
+        (false, false) => Verdict::No,
+        // Broken, but of this format if the name says so: the parser tells what is wrong.
+        _ => Verdict::Maybe,
+    }
+}
+
+fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
+    let mut catalog = Catalog::new(Format::Safetensors, Sources::default());
+    {
+        let prefix = source.bytes(0, PREFIX.min(source.len()))?;
+        let Some(prefix) = prefix.first_chunk::<8>() else {
+            return Err(Error::corrupt(
+                "safetensors.short",
+                format!("{} bytes are fewer than a header's length takes", prefix.len()),
+            ));
+        };
+        let len = u64::from_le_bytes(*prefix);
+        let room = source.len() - PREFIX;
+        if len > MAX_HEADER || len > room {
+            return Err(Error::corrupt(
+                "safetensors.header-length",
+                format!("a header of {len} bytes: at most {MAX_HEADER} are allowed and the file has {room}"),
+            ));
+        }
+        let header = source.bytes(PREFIX, len)?;
+        let header = std::str::from_utf8(&header).map_err(|error| {
+            Error::corrupt("safetensors.utf8", format!("the header is not UTF-8: {error}"))
+        })?;
+        Header { text: header, data_start: PREFIX + len, data_len: room - len }.read(&mut catalog)?;
+    }
+    catalog.sources.push(source);
+    Ok(catalog)
+}
+
+/// A header and where the data it describes lies in the file.
+struct Header<'a> {
+    text: &'a str,
+    data_start: u64,
+    data_len: u64,
+}
+
+/// What the header says of one tensor.
+#[derive(Default)]
+struct Info {
+    dtype: Option<DType>,
+    shape: Option<Shape>,
+    offsets: Option<(u64, u64)>,
+}
+
+impl Header<'_> {
+    fn read(&self, catalog: &mut Catalog) -> Result<()> {
+        if !self.text.starts_with('{') {
+            return Err(Error::corrupt("safetensors.start", "the header does not start with {"));
+        }
+        // An entry takes at least some 50 bytes of text, mostly more than 100.
+        catalog.objects.reserve(self.text.len() / 128);
+        // Tensors may stand in any order in the header, but together must cover the data.
+        let mut covered: Vec<(u64, u64)> = Vec::with_capacity(self.text.len() / 128);
+        let mut last_dtype = ("", None);
+        let mut scanner = Scanner::new(self.text);
+        let mut metadata = false;
+        scanner.object(|scanner, name| {
+            if name == METADATA {
+                if std::mem::replace(&mut metadata, true) {
+                    return Err(duplicate(METADATA));
+                }
+                return read_metadata(scanner, catalog);
+            }
+            let (object, range) =
+                self.tensor(scanner, &mut last_dtype).map_err(|error| error.in_tensor(&*name))?;
+            covered.push(range);
+            catalog.insert(name, object)
+        })?;
+        scanner.end()?;
+        self.check_cover(covered, catalog)
+    }
+
+    /// One entry: its object, and its range in the data.
+    fn tensor<'a>(
+        &self,
+        scanner: &mut Scanner<'a>,
+        last_dtype: &mut (&'a str, Option<DType>),
+    ) -> Result<(Object, (u64, u64))> {
+        let mut info = Info::default();
+        scanner.object(|scanner, key| match &*key {
+            "dtype" => set(&mut info.dtype, "dtype", read_dtype(scanner, last_dtype)?),
+            "shape" => {
+                let mut shape = Shape::new();
+                scanner.array(|scanner| {
+                    shape.push(scanner.u64()?);
+                    Ok(())
+                })?;
+                set(&mut info.shape, "shape", shape)
+            }
+            "data_offsets" => {
+                scanner.expect(b'[')?;
+                let start = scanner.u64()?;
+                scanner.expect(b',')?;
+                let end = scanner.u64()?;
+                scanner.expect(b']')?;
+                set(&mut info.offsets, "data_offsets", (start, end))
+            }
+            _ => scanner.skip(), // the format's own readers ignore it too
+        })?;
+        let (Some(dtype), Some(shape), Some((start, end))) = (info.dtype, info.shape, info.offsets) else {
+            return Err(Error::corrupt(
+                "safetensors.entry",
+                "an entry needs \"dtype\", \"shape\" and \"data_offsets\"",
+            ));
+        };
+        if start > end || end > self.data_len {
+            return Err(Error::corrupt(
+                "safetensors.offsets",
+                format!("the offsets {start}..{end} lie outside the {} bytes of data", self.data_len),
+            ));
+        }
+        // The format multiplies in order, so that a zero does not excuse an overflow before it.
+        let bits = shape
+            .iter()
+            .try_fold(1u64, |product, size| product.checked_mul(*size))
+            .and_then(|elements| elements.checked_mul(u64::from(dtype.bits())));
+        match bits {
+            None => {
+                return Err(Error::corrupt(
+                    "safetensors.overflow",
+                    format!("the shape {shape:?} of {dtype} has more than 2^64 bits"),
+                ));
+            }
+            Some(bits) if bits % 8 != 0 => {
+                return Err(Error::corrupt(
+                    "safetensors.sub-byte",
+                    format!("the shape {shape:?} of {dtype} has {bits} bits, which are not whole bytes"),
+                ));
+            }
+            Some(bits) if bits / 8 != end - start => {
+                return Err(Error::corrupt(
+                    "safetensors.size",
+                    format!(
+                        "the shape {shape:?} of {dtype} takes {} bytes, the offsets {start}..{end} hold {}",
+                        bits / 8,
+                        end - start
+                    ),
+                ));
+            }
+            Some(_) => {}
+        }
+        let extent = Extent::new(self.data_start + start, end - start);
+        let object = Object::dense(shape, Component::plain(dtype, extent));
+        validate::object(&object)?;
+        Ok((object, (start, end)))
+    }
+
+    /// The tensors' ranges must follow each other from the first byte of data to the last.
+    fn check_cover(&self, mut covered: Vec<(u64, u64)>, catalog: &Catalog) -> Result<()> {
+        if !covered.is_sorted() {
+            covered.sort_unstable();
+        }
+        let mut end = 0;
+        for (start, next) in covered {
+            if start != end {
+                let at = self.data_start + start;
+                let name = catalog.objects.iter().find(|(_, object)| {
+                    object
+                        .components
+                        .iter()
+                        .any(|(_, c)| c.extent().is_some_and(|extent| extent.offset == at))
+                });
+                let what = if start > end { "a hole" } else { "an overlap" };
+                let error = Error::corrupt(
+                    "safetensors.contiguous",
+                    format!("{what} in the data: the tensor starts at {start}, the one before ends at {end}"),
+                );
+                return Err(match name {
+                    Some((name, _)) => error.in_tensor(&**name),
+                    None => error,
+                });
+            }
+            end = next;
+        }
+        if end != self.data_len {
+            return Err(Error::corrupt(
+                "safetensors.trailing",
+                format!("the tensors take {end} bytes of data, the file has {}", self.data_len),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The type of that name; most tensors have the type of the one before.
+fn read_dtype<'a>(scanner: &mut Scanner<'a>, last: &mut (&'a str, Option<DType>)) -> Result<DType> {
+    let name = scanner.string()?;
+    if let (known, Some(dtype)) = *last
+        && known == name
+    {
+        return Ok(dtype);
+    }
+    let dtype = DType::from_safetensors_name(&name).ok_or_else(|| {
+        Error::unsupported(format!("the element type {} is not one this version knows", quoted(&name)))
+    })?;
+    if let Cow::Borrowed(name) = name {
+        *last = (name, Some(dtype));
+    }
+    Ok(dtype)
+}
+
+fn read_metadata(scanner: &mut Scanner<'_>, catalog: &mut Catalog) -> Result<()> {
+    if scanner.word("null") {
+        return Ok(());
+    }
+    scanner.object(|scanner, key| {
+        if scanner.peek() != Some(b'"') {
+            return Err(Error::corrupt(
+                "safetensors.metadata",
+                format!("{METADATA}: the value of {} is not a string", quoted(&key)),
+            ));
+        }
+        let value = Value::Text(scanner.string()?.into_owned());
+        match catalog.attributes.insert(key.clone().into_owned(), value) {
+            None => Ok(()),
+            Some(_) => Err(duplicate(&key)),
+        }
+    })
+}
+
+fn set<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<()> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(duplicate(key)),
+    }
+}
+
+fn duplicate(key: &str) -> Error {
+    Error::corrupt("safetensors.duplicate", format!("the key {} appears twice", quoted(key)))
+}
