@@ -2,7 +2,7 @@
 //!
 //! Knows element types and shapes; knows no files and no names.
 //!
-//! ```ignore
+//! ```
 //! use z4ai::{DecodeOptions, Kind, Options};
 //!
 //! let weights: Vec<u8> = (0..4096u32).flat_map(|i| (i as f32 / 4096.0).to_le_bytes()).collect();
@@ -12,33 +12,46 @@
 //! # Ok::<(), z4ai::Error>(())
 //! ```
 
-#![allow(dead_code)] // the engine behind these doors lands next
-
+mod coder;
+mod decode;
 mod element;
+mod encode;
 mod error;
+mod frame;
+mod kernel;
+mod layout;
 pub mod legacy;
+mod memory;
 mod options;
+mod parallel;
+mod wire;
 
 pub use element::Kind;
 pub use error::{Error, ErrorKind, Result};
 pub use options::{Array, DecodeOptions, Effort, FrameInfo, Options};
 
+use frame::Frame;
 use std::ops::Range;
 
 /// Encodes `data` into a new frame.
 ///
-/// The frame is the same for the same data and options whatever the number of threads.
+/// The frame is the same for the same data and options whatever the number of threads, and never
+/// longer than [`max_compressed_len`].
 pub fn compress(data: &[u8], options: &Options) -> Result<Vec<u8>> {
     let mut frame = Vec::new();
     compress_into(data, options, &mut frame)?;
+    frame.shrink_to_fit();
     Ok(frame)
 }
 
 /// Encodes `data` into `frame`, which is cleared first: memory it already holds is reused.
 pub fn compress_into(data: &[u8], options: &Options, frame: &mut Vec<u8>) -> Result<()> {
-    let _ = (data, options);
-    frame.clear();
-    Err(Error::unsupported("encoding is not built yet"))
+    encode::into(data, options, frame)
+}
+
+/// The longest frame that `len` bytes of data can become, whatever they are.
+pub fn max_compressed_len(len: usize) -> usize {
+    encode::max_len(len)
 }
 
 /// Decodes a whole frame into new memory.
@@ -46,7 +59,7 @@ pub fn decompress(frame: &[u8], options: &DecodeOptions) -> Result<Vec<u8>> {
     if legacy::is_legacy(frame) {
         return legacy::decompress(frame, options);
     }
-    Err(Error::unsupported("decoding is not built yet"))
+    decode::to_vec(&Frame::parse(frame)?, options)
 }
 
 /// Decodes a whole frame into the caller's memory, whose length must be the frame's
@@ -55,7 +68,7 @@ pub fn decompress_into(frame: &[u8], out: &mut [u8], options: &DecodeOptions) ->
     if legacy::is_legacy(frame) {
         return legacy::decompress_into(frame, out, options);
     }
-    Err(Error::unsupported("decoding is not built yet"))
+    decode::whole_into(&Frame::parse(frame)?, out, options)
 }
 
 /// Decodes elements `range` of a frame into `out`, whose length must be theirs in bytes; only the
@@ -69,7 +82,7 @@ pub fn decompress_range(
     if legacy::is_legacy(frame) {
         return legacy::decompress_range(frame, range, out, options);
     }
-    Err(Error::unsupported("decoding is not built yet"))
+    decode::range_into(&Frame::parse(frame)?, range, out, options)
 }
 
 /// What a frame says about itself, its index checked but nothing decoded.
@@ -77,5 +90,5 @@ pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
     if legacy::is_legacy(frame) {
         return legacy::inspect(frame);
     }
-    Err(Error::unsupported("decoding is not built yet"))
+    Frame::parse(frame).map(|frame| frame.info())
 }

@@ -1,0 +1,236 @@
+//! Canonical Huffman codes of at most [`MAX_LEN`] bits: making them, and keeping them in a frame.
+
+use crate::error::{Error, Result};
+use crate::wire::Reader;
+
+/// The longest code, and so the width of the decoder's look-up.
+pub(crate) const MAX_LEN: u32 = 11;
+
+/// The code length of every symbol; 0 where the symbol does not occur.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lengths(pub(crate) [u8; 256]);
+
+/// Nibble that announces a run of absent symbols; the next nibble is its length less two.
+const RUN: u8 = 15;
+
+impl Lengths {
+    /// The best lengths for these counts, or `None` when fewer than two symbols occur.
+    pub(crate) fn for_counts(counts: &[u32; 256]) -> Option<Self> {
+        let mut leaves: Vec<(u32, u8)> = (0u8..=255)
+            .filter(|&s| counts[usize::from(s)] > 0)
+            .map(|s| (counts[usize::from(s)], s))
+            .collect();
+        if leaves.len() < 2 {
+            return None;
+        }
+        leaves.sort_unstable();
+        let per_length = limit(depths(&leaves));
+        // Rarest symbols first, so the longest codes are handed out first.
+        let mut lengths = [0; 256];
+        let mut symbols = leaves.iter();
+        for len in (1..=MAX_LEN as usize).rev() {
+            for &(_, symbol) in symbols.by_ref().take(per_length[len] as usize) {
+                lengths[usize::from(symbol)] = len as u8;
+            }
+        }
+        Some(Self(lengths))
+    }
+
+    /// The bits these codes take for these counts. Every symbol that occurs must have a code.
+    pub(crate) fn cost_bits(&self, counts: &[u32; 256]) -> u64 {
+        counts.iter().zip(&self.0).map(|(&count, &len)| u64::from(count) * u64::from(len)).sum()
+    }
+
+    /// The canonical codes: shorter ones first, equal lengths by symbol; codes of a length count
+    /// upwards.
+    pub(crate) fn codes(&self) -> [u16; 256] {
+        let mut next = [0u16; MAX_LEN as usize + 2];
+        for &len in &self.0 {
+            if len > 0 {
+                next[usize::from(len) + 1] += 1;
+            }
+        }
+        for len in 1..next.len() {
+            next[len] = (next[len] + next[len - 1]) << 1;
+        }
+        // `next[len]` now is the first code of `len` bits, as of a `len - 1`-bit prefix doubled.
+        let mut codes = [0; 256];
+        for (code, &len) in codes.iter_mut().zip(&self.0) {
+            if len > 0 {
+                *code = next[usize::from(len)];
+                next[usize::from(len)] += 1;
+            }
+        }
+        codes
+    }
+
+    /// Writes first symbol, last symbol, then one nibble per length between them, low nibble
+    /// first; runs of two to sixteen absent symbols are two nibbles.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let first = self.0.iter().position(|&l| l > 0).unwrap_or(0);
+        let last = self.0.iter().rposition(|&l| l > 0).unwrap_or(0);
+        out.extend([first as u8, last as u8]);
+        let mut nibbles = Vec::with_capacity(last - first + 2);
+        let mut at = first;
+        while at <= last {
+            let absent = self.0[at..=last].iter().take_while(|&&l| l == 0).count();
+            if absent >= 2 {
+                let run = absent.min(17);
+                nibbles.extend([RUN, (run - 2) as u8]);
+                at += run;
+            } else {
+                nibbles.push(self.0[at]);
+                at += 1;
+            }
+        }
+        if nibbles.len() % 2 == 1 {
+            nibbles.push(0);
+        }
+        out.extend(nibbles.chunks_exact(2).map(|pair| pair[0] | pair[1] << 4));
+    }
+
+    /// Reads what [`write`](Self::write) wrote; refuses lengths that do not make a complete code.
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        let first = usize::from(reader.u8()?);
+        let last = usize::from(reader.u8()?);
+        let mut lengths = [0; 256];
+        let mut at = first;
+        let mut pending = None;
+        let mut nibble = |reader: &mut Reader<'_>| -> Result<u8> {
+            if let Some(high) = pending.take() {
+                return Ok(high);
+            }
+            let byte = reader.u8()?;
+            pending = Some(byte >> 4);
+            Ok(byte & 15)
+        };
+        while at <= last {
+            match nibble(reader)? {
+                RUN => at += usize::from(nibble(reader)?) + 2,
+                len if u32::from(len) <= MAX_LEN => {
+                    lengths[at] = len;
+                    at += 1;
+                }
+                len => {
+                    return Err(Error::corrupt(format_args!(
+                        "a Huffman code of {len} bits, above the limit of {MAX_LEN}"
+                    )));
+                }
+            }
+        }
+        let space: u32 =
+            lengths.iter().filter(|&&len| len > 0).map(|&len| 1 << (MAX_LEN - u32::from(len))).sum();
+        if at != last + 1 || pending.unwrap_or(0) != 0 || space != 1 << MAX_LEN {
+            return Err(Error::corrupt("Huffman lengths that make no complete code"));
+        }
+        Ok(Self(lengths))
+    }
+}
+
+/// How many leaves stand at each depth of the Huffman tree over `leaves`, sorted by count.
+fn depths(leaves: &[(u32, u8)]) -> [u32; 256] {
+    let n = leaves.len();
+    // Two queues: the sorted leaves and the inner nodes, which come out sorted by themselves.
+    let mut weight: Vec<u64> = leaves.iter().map(|&(count, _)| u64::from(count)).collect();
+    weight.reserve(n);
+    let mut parent = vec![0usize; 2 * n - 1];
+    let (mut leaf, mut inner) = (0, n);
+    for node in n..2 * n - 1 {
+        let mut sum = 0;
+        for _ in 0..2 {
+            let take_leaf = leaf < n && (inner >= node || weight[leaf] <= weight[inner]);
+            let child = if take_leaf { &mut leaf } else { &mut inner };
+            sum += weight[*child];
+            parent[*child] = node;
+            *child += 1;
+        }
+        weight.push(sum);
+    }
+    let mut depth = vec![0u8; 2 * n - 1];
+    let mut per_depth = [0; 256];
+    for node in (0..2 * n - 2).rev() {
+        depth[node] = depth[parent[node]] + 1;
+        if node < n {
+            per_depth[usize::from(depth[node])] += 1;
+        }
+    }
+    per_depth
+}
+
+/// Shortens codes above [`MAX_LEN`] at the least cost to the others, keeping the code complete.
+fn limit(mut per_depth: [u32; 256]) -> [u32; 256] {
+    let max = MAX_LEN as usize;
+    let deeper: u32 = per_depth[max + 1..].iter().sum();
+    per_depth[max + 1..].fill(0);
+    per_depth[max] += deeper;
+    let mut space: u32 = (1..=max).map(|len| per_depth[len] << (max - len)).sum();
+    while space > 1 << max {
+        // One leaf of full length moves up beside the deepest shorter leaf, which moves down.
+        let Some(shorter) = (1..max).rev().find(|&len| per_depth[len] > 0) else {
+            unreachable!("256 leaves fit at full length");
+        };
+        per_depth[max] -= 1;
+        per_depth[shorter] -= 1;
+        per_depth[shorter + 1] += 2;
+        space -= 1;
+    }
+    per_depth
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn counts() -> impl Strategy<Value = [u32; 256]> {
+        prop::collection::vec((any::<u8>(), 1u32..1 << 24), 2..200).prop_map(|pairs| {
+            let mut counts = [0; 256];
+            for (symbol, count) in pairs {
+                counts[usize::from(symbol)] = count;
+            }
+            counts
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn lengths_survive_the_wire(counts in counts()) {
+            if let Some(lengths) = Lengths::for_counts(&counts) {
+                let mut bytes = Vec::new();
+                lengths.write(&mut bytes);
+                let mut reader = Reader::new(&bytes);
+                prop_assert_eq!(Lengths::read(&mut reader).unwrap(), lengths);
+                prop_assert_eq!(reader.remaining(), 0);
+            }
+        }
+
+        #[test]
+        fn codes_are_prefix_free_and_ordered(counts in counts()) {
+            if let Some(lengths) = Lengths::for_counts(&counts) {
+                let codes = lengths.codes();
+                let mut all: Vec<(u8, u8)> =
+                    (0..=255u8).filter(|&s| lengths.0[s as usize] > 0).map(|s| (lengths.0[s as usize], s)).collect();
+                all.sort_unstable();
+                let mut at = 0u32;
+                for (len, symbol) in all {
+                    prop_assert_eq!(u32::from(codes[symbol as usize]) << (MAX_LEN - u32::from(len)), at);
+                    at += 1 << (MAX_LEN - u32::from(len));
+                }
+                prop_assert_eq!(at, 1 << MAX_LEN);
+            }
+        }
+    }
+
+    #[test]
+    fn fibonacci_counts_are_limited() {
+        let mut counts = [0; 256];
+        let (mut a, mut b) = (1u32, 1u32);
+        for count in counts.iter_mut().take(40) {
+            *count = a;
+            (a, b) = (b, a.saturating_add(b));
+        }
+        let lengths = Lengths::for_counts(&counts).unwrap();
+        assert!(lengths.0.iter().all(|&l| u32::from(l) <= MAX_LEN));
+        assert_eq!(lengths.0[39], 1);
+    }
+}

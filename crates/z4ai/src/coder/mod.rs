@@ -1,0 +1,137 @@
+//! Coders: how a stream of bytes is stored. Each chunk layout has several such streams.
+
+pub(crate) mod huffman;
+pub(crate) mod huffman_stream;
+
+use crate::error::{Error, Result};
+use crate::kernel::packed;
+use crate::wire::{Put, Reader};
+use huffman::Lengths;
+use huffman_stream::{STREAMS, Table};
+use twox_hash::XxHash3_64;
+
+/// How one stream is stored, as the chunk's description says. The number of bytes it decodes to
+/// is known from elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Coder {
+    /// One byte, over and over; nothing is stored.
+    Constant(u8),
+    /// As it is.
+    Raw,
+    /// Indices of `width` (1, 2 or 4) bits into a palette.
+    Packed { width: u32, palette: [u8; 16] },
+    /// Four Huffman bit streams of these lengths.
+    Huffman { lengths: Box<Lengths>, stored: [u32; STREAMS] },
+    /// One zstd frame of this length and hash (zstd itself does not notice every flipped bit).
+    Zstd { stored: u32, hash: u64 },
+}
+
+const CONSTANT: u8 = 0;
+const RAW: u8 = 1;
+const PACKED: u8 = 2;
+const HUFFMAN: u8 = 3;
+const ZSTD: u8 = 4;
+
+/// Scratch that decoding streams reuses.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    table: Table,
+}
+
+impl Coder {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Coder::Constant(value) => out.extend([CONSTANT, *value]),
+            Coder::Raw => out.put_u8(RAW),
+            Coder::Packed { width, palette } => {
+                out.extend([PACKED, *width as u8]);
+                out.extend_from_slice(&palette[..1 << width]);
+            }
+            Coder::Huffman { lengths, stored } => {
+                out.put_u8(HUFFMAN);
+                stored.iter().for_each(|&len| out.put_u32(len));
+                lengths.write(out);
+            }
+            Coder::Zstd { stored, hash } => {
+                out.put_u8(ZSTD);
+                out.put_u32(*stored);
+                out.put_u64(*hash);
+            }
+        }
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        Ok(match reader.u8()? {
+            CONSTANT => Coder::Constant(reader.u8()?),
+            RAW => Coder::Raw,
+            PACKED => {
+                let width = u32::from(reader.u8()?);
+                if !matches!(width, 1 | 2 | 4) {
+                    return Err(Error::corrupt(format_args!("palette indices of {width} bits")));
+                }
+                let mut palette = [0; 16];
+                palette[..1 << width].copy_from_slice(reader.take(1 << width)?);
+                Coder::Packed { width, palette }
+            }
+            HUFFMAN => {
+                let mut stored = [0; STREAMS];
+                for len in &mut stored {
+                    *len = reader.u32()?;
+                }
+                let lengths = Box::new(Lengths::read(reader)?);
+                Coder::Huffman { lengths, stored }
+            }
+            ZSTD => Coder::Zstd { stored: reader.u32()?, hash: reader.u64()? },
+            code => {
+                return Err(Error::unsupported(format_args!("stream coder {code} is not known")));
+            }
+        })
+    }
+
+    /// The bytes that a stream of `len` bytes takes in the payload.
+    pub(crate) fn stored_len(&self, len: usize) -> u64 {
+        match self {
+            Coder::Constant(_) => 0,
+            Coder::Raw => len as u64,
+            Coder::Packed { width, .. } => (len as u64 * u64::from(*width)).div_ceil(8),
+            Coder::Huffman { stored, .. } => stored.iter().map(|&len| u64::from(len)).sum(),
+            Coder::Zstd { stored, .. } => u64::from(*stored),
+        }
+    }
+
+    /// Decodes `stored`, of the length [`stored_len`](Self::stored_len) says, to fill `out`.
+    pub(crate) fn decode(&self, stored: &[u8], out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+        match self {
+            Coder::Constant(value) => out.fill(*value),
+            Coder::Raw => out.copy_from_slice(stored),
+            Coder::Packed { width, palette } => {
+                check_packed_padding(*width, stored, out.len())?;
+                packed::expand(*width, palette, stored, out);
+            }
+            Coder::Huffman { lengths, stored: lens } => {
+                scratch.table.build(lengths);
+                scratch.table.decode(stored, lens.map(|len| len as usize), out)?;
+            }
+            Coder::Zstd { hash, .. } => {
+                if XxHash3_64::oneshot(stored) != *hash {
+                    return Err(Error::corrupt("a zstd stream does not match its checksum"));
+                }
+                let written = zstd::bulk::decompress_to_buffer(stored, out)
+                    .map_err(|e| Error::corrupt(format_args!("a zstd stream: {e}")))?;
+                if written != out.len() {
+                    return Err(Error::corrupt("a zstd stream is too short"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses `count` stored indices of `width` bits that are followed by anything but zero bits.
+pub(crate) fn check_packed_padding(width: u32, stored: &[u8], count: usize) -> Result<()> {
+    let used = count * width as usize % 8;
+    if used > 0 && stored.last().is_some_and(|last| last >> used != 0) {
+        return Err(Error::corrupt("padding after packed bits is not zero"));
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! Encoding: cutting data into chunks, and each chunk into its smallest layout.
+
+mod classes;
+mod cost;
+mod split;
+mod stream;
+
+use twox_hash::XxHash3_64;
+
+use crate::coder::Coder;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::options::{Effort, Options};
+use crate::parallel::InOrder;
+use crate::{frame, memory, parallel};
+use classes::Hint;
+
+/// Decoded bytes of a usual chunk: one with its streams and scratch fits the second-level cache.
+const CHUNK: usize = 512 << 10;
+/// A last chunk shorter than this share of a usual one joins the one before it.
+const SHORT_LAST: usize = 8;
+/// What a frame adds to incompressible data: header, checksum and the largest array description.
+const OVERHEAD: usize = 32 + 8 + 1 + 255 + 1 + 255 * 8;
+/// What a chunk adds: its description when it is stored as it is.
+const OVERHEAD_PER_CHUNK: usize = 14;
+
+/// The largest frame that `len` bytes of data can become.
+pub(crate) fn max_len(len: usize) -> usize {
+    // Chunks are at least half as long as usual, but for the last and a tail.
+    let chunks = len / (CHUNK / 2) + 2;
+    len.saturating_add(OVERHEAD + chunks * OVERHEAD_PER_CHUNK)
+}
+
+/// Encodes `data` into `out`, which is cleared first.
+pub(crate) fn into(data: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<()> {
+    out.clear();
+    let plan = Plan::new(data.len(), options)?;
+    memory::reserve(out, max_len(data.len()))?;
+    let array = options.array.as_ref();
+    frame::write_header(out, frame::MAGIC_Z4AI, options.kind, array, data.len() as u64)?;
+    let header_len = out.len();
+    let chunks = plan.chunk_count();
+    let sink = InOrder::new((&mut *out, Vec::new()));
+    parallel::for_each(options.threads, chunks, Scratch::default, |scratch, i| {
+        sink.deliver(
+            i,
+            || {
+                scratch.encode(&data[plan.chunk(i)], options, &plan.hint);
+                &*scratch
+            },
+            |(out, index), chunk| {
+                out.extend_from_slice(&chunk.payload);
+                index.extend_from_slice(&chunk.description);
+            },
+        );
+        Ok(())
+    })?;
+    let (_, index) = sink.into_inner();
+    frame::write_index(out, header_len, &index, chunks)
+}
+
+/// Where data is cut.
+struct Plan {
+    /// Bytes of whole elements.
+    whole: usize,
+    /// Bytes of all the data.
+    len: usize,
+    /// Bytes per chunk.
+    chunk: usize,
+    hint: Hint,
+}
+
+impl Plan {
+    fn new(len: usize, options: &Options) -> Result<Self> {
+        let size = options.kind.size();
+        let whole = len / size * size;
+        let fits = |shape: &[u64]| {
+            let count = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+            count.and_then(|n| n.checked_mul(size as u64)) == Some(len as u64)
+        };
+        let shape = if !options.shape.is_empty() {
+            if !fits(&options.shape) {
+                return Err(Error::invalid(format_args!(
+                    "{len} bytes are no tensor of shape {:?} and type {}",
+                    options.shape,
+                    options.kind.name()
+                )));
+            }
+            options.shape.as_slice()
+        } else {
+            match &options.array {
+                // Its elements need not be of the kind that the data is coded as.
+                Some(array) if fits(&array.shape) => array.shape.as_slice(),
+                _ => &[],
+            }
+        };
+        let usual = CHUNK / size;
+        let mut hint = Hint::default();
+        let mut period = 1;
+        for &dimension in shape.iter().skip(1).rev() {
+            period *= dimension as usize;
+            if dimension > 1 && period <= usual / 4 {
+                hint.periods.push(period);
+            }
+        }
+        hint.shaped = !shape.is_empty();
+        let row = hint.periods.last().copied().unwrap_or(1);
+        Ok(Self { whole, len, chunk: usual / row * row * size, hint })
+    }
+
+    fn chunk_count(&self) -> usize {
+        self.whole_chunks() + usize::from(self.whole < self.len)
+    }
+
+    /// Chunks of whole elements.
+    fn whole_chunks(&self) -> usize {
+        let (full, rest) = (self.whole / self.chunk, self.whole % self.chunk);
+        if rest > self.chunk / SHORT_LAST || full == 0 && rest > 0 { full + 1 } else { full }
+    }
+
+    fn chunk(&self, index: usize) -> std::ops::Range<usize> {
+        let last = self.whole_chunks();
+        if index == last {
+            return self.whole..self.len;
+        }
+        let end = if index + 1 == last { self.whole } else { (index + 1) * self.chunk };
+        index * self.chunk..end
+    }
+}
+
+/// Buffers of one worker, and the chunk it made last.
+#[derive(Default)]
+struct Scratch {
+    content: Vec<u8>,
+    payload: Vec<u8>,
+    description: Vec<u8>,
+    split: split::Scratch,
+}
+
+impl Scratch {
+    /// Encodes one chunk. The data is copied first: another thread may be changing it, and what
+    /// is hashed, counted and coded must be the same bytes.
+    fn encode(&mut self, data: &[u8], options: &Options, hint: &Hint) {
+        self.content.clear();
+        self.content.extend_from_slice(data);
+        let content = &self.content;
+        self.payload.clear();
+        let kind = options.kind;
+        let whole = content.len().is_multiple_of(kind.size());
+        let mut layout = if !whole {
+            Layout::Opaque(Coder::Raw)
+        } else if kind.size() == 1 {
+            Layout::Opaque(encode_bytes(content, options.effort, &mut self.payload))
+        } else {
+            let payload = &mut self.payload;
+            Layout::Split(split::encode(content, kind, options.effort, hint, &mut self.split, payload))
+        };
+        self.description.clear();
+        let checksum = XxHash3_64::oneshot(content);
+        frame::write_description(&mut self.description, content.len(), checksum, &layout);
+        if layout == Layout::Opaque(Coder::Raw)
+            || self.payload.len() + self.description.len() > content.len() + OVERHEAD_PER_CHUNK
+        {
+            self.payload.clear();
+            self.payload.extend_from_slice(content);
+            self.description.clear();
+            layout = Layout::Opaque(Coder::Raw);
+            frame::write_description(&mut self.description, content.len(), checksum, &layout);
+        }
+    }
+}
+
+fn encode_bytes(content: &[u8], effort: Effort, payload: &mut Vec<u8>) -> Coder {
+    match effort {
+        Effort::Fast => stream::encode(content, payload),
+        _ => stream::encode_opaque(content, payload),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::element::Kind;
+
+    #[test]
+    fn chunks_tile_the_data() {
+        for kind in Kind::all() {
+            for len in [0, 1, 7, 8, CHUNK - 1, CHUNK + 9, CHUNK * 9 / 8 + 17, 3 * CHUNK + CHUNK / 2 + 3] {
+                let options = Options { kind, ..Options::default() };
+                let plan = Plan::new(len, &options).unwrap();
+                let mut at = 0;
+                for i in 0..plan.chunk_count() {
+                    let chunk = plan.chunk(i);
+                    assert_eq!(chunk.start, at);
+                    assert!(chunk.end > at);
+                    at = chunk.end;
+                }
+                assert_eq!(at, len);
+                assert!(plan.chunk_count() <= len / (CHUNK / 2) + 2);
+            }
+        }
+    }
+}

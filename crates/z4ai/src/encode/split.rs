@@ -1,0 +1,166 @@
+//! Encoding a chunk in the split layout: which bits are symbol, which classes, which coders.
+
+use super::classes::{self, Hint};
+use super::stream;
+use crate::coder::Coder;
+use crate::coder::huffman::Lengths;
+use crate::element::Kind;
+use crate::kernel::classes::{SLACK, scatter};
+use crate::kernel::fields::{self, Cut, Fields, Patch};
+use crate::kernel::{histogram, packed};
+use crate::layout::split::{PATCH, Split};
+use crate::options::Effort;
+use crate::wire::Put;
+
+/// Mantissa bits joined to the exponent, at most.
+const MAX_JOINED: u32 = 2;
+/// What each joined bit must save, in 1/64 bit per element: longer codes decode more slowly.
+const JOINED_MUST_SAVE: u64 = 1;
+
+/// Buffers that encoding reuses.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    codes: Vec<u8>,
+    mid: Vec<u8>,
+    planes: Vec<Vec<u8>>,
+    patches: Vec<Patch>,
+    runs: Vec<Vec<u8>>,
+}
+
+/// Appends the streams of `elements` to `payload` and describes them.
+pub(crate) fn encode(
+    elements: &[u8],
+    kind: Kind,
+    effort: Effort,
+    hint: &Hint,
+    scratch: &mut Scratch,
+    payload: &mut Vec<u8>,
+) -> Split {
+    let count = elements.len() / kind.size();
+    let fields =
+        if !kind.is_float() { Fields::new(kind, 8, 0) } else { choose_symbol(elements, kind, effort) }
+            .expect("every candidate is a valid cut");
+    scratch.cut(fields, elements, count);
+    let codes = &scratch.codes[..count];
+    let counts = histogram::of_bytes(codes);
+    let mut classes = None;
+    let coders = if effort == Effort::Fast && kind.is_float() {
+        vec![encode_palette(codes, &counts, fields, &mut scratch.patches, payload)]
+    } else if let Some(map) = classes::find(codes, &counts, hint) {
+        let sizes = map.sizes(count);
+        scratch.runs.resize(map.count(), Vec::new());
+        for (run, size) in scratch.runs.iter_mut().zip(sizes) {
+            run.resize(size + SLACK, 0);
+        }
+        scatter(&map, &scratch.codes, count, &mut scratch.runs);
+        let runs = scratch.runs.iter().zip(sizes);
+        let coders = runs.map(|(run, size)| {
+            stream::encode_counted(&run[..size], &histogram::of_bytes(&run[..size]), payload)
+        });
+        let coders = coders.collect();
+        classes = Some(map);
+        coders
+    } else {
+        vec![stream::encode_counted(codes, &counts, payload)]
+    };
+    let mid = (fields.mid_bits() > 0).then(|| stream::encode(&scratch.mid, payload));
+    let planes = scratch.planes.iter().map(|plane| stream::encode(plane, payload)).collect();
+    scratch.patches.iter().for_each(|patch| payload.put_u32(patch.index));
+    scratch.patches.iter().for_each(|patch| payload.put_u16(patch.symbol));
+    Split { fields, patches: scratch.patches.len() as u32, classes, codes: coders, mid, planes }
+}
+
+impl Scratch {
+    fn cut(&mut self, fields: Fields, elements: &[u8], count: usize) {
+        self.codes.resize(count + SLACK, 0);
+        self.mid.resize(fields.mid_len(count), 0);
+        self.planes.resize(fields.planes(), Vec::new());
+        self.planes.iter_mut().for_each(|plane| plane.resize(count, 0));
+        self.patches.clear();
+        let to = Cut {
+            codes: &mut self.codes[..count],
+            mid: &mut self.mid,
+            planes: self.planes.iter_mut().map(Vec::as_mut_slice).collect(),
+            patches: &mut self.patches,
+        };
+        fields::cut(fields, elements, to);
+    }
+}
+
+/// The cut that makes a chunk of floats smallest, judged by exact counts.
+fn choose_symbol(elements: &[u8], kind: Kind, effort: Effort) -> Option<Fields> {
+    let least = kind.exponent_bits();
+    let most = match (effort, kind) {
+        (Effort::Fast, _) => least,
+        (_, Kind::F16) => 8,
+        _ => least + MAX_JOINED,
+    };
+    let finest = histogram::of_leading_bits(elements, kind.size(), most);
+    let count = (elements.len() / kind.size()) as u64;
+    (least..=most)
+        .map(|bits| {
+            let counts: Vec<u32> = finest.chunks(1 << (most - bits)).map(|c| c.iter().sum()).collect();
+            let (base, window, covered) = best_window(&counts);
+            let codes = match Lengths::for_counts(&window) {
+                Some(lengths) => stream::huffman_len(&lengths, &window) * 8,
+                None => 0,
+            };
+            let patches = (count - covered) * PATCH as u64 * 8;
+            let raw = count * u64::from(kind.bits() - bits);
+            let slower = count * u64::from(bits - least) * JOINED_MUST_SAVE / 64;
+            (codes + patches + raw + slower, bits, base)
+        })
+        .min()
+        .and_then(|(_, bits, base)| Fields::new(kind, bits, base))
+}
+
+/// The 256 neighbouring symbols that cover most elements: the first, their counts, and how many.
+fn best_window(counts: &[u32]) -> (u16, [u32; 256], u64) {
+    let mut window = [0; 256];
+    if counts.len() <= 256 {
+        window[..counts.len()].copy_from_slice(counts);
+        return (0, window, counts.iter().map(|&c| u64::from(c)).sum());
+    }
+    let mut covered: u64 = counts[..256].iter().map(|&c| u64::from(c)).sum();
+    let (mut base, mut best) = (0, covered);
+    for start in 1..=counts.len() - 256 {
+        covered = covered + u64::from(counts[start + 255]) - u64::from(counts[start - 1]);
+        if covered > best {
+            (base, best) = (start, covered);
+        }
+    }
+    window.copy_from_slice(&counts[base..base + 256]);
+    (base as u16, window, best)
+}
+
+/// Codes as nibbles into the sixteen most frequent, the others patched, where that saves.
+fn encode_palette(
+    codes: &[u8],
+    counts: &[u32; 256],
+    fields: Fields,
+    patches: &mut Vec<Patch>,
+    payload: &mut Vec<u8>,
+) -> Coder {
+    let mut frequent: Vec<u8> = (0..=255).collect();
+    frequent.sort_by_key(|&code| (std::cmp::Reverse(counts[usize::from(code)]), code));
+    frequent.truncate(16);
+    let covered: u64 = frequent.iter().map(|&code| u64::from(counts[usize::from(code)])).sum();
+    let others = codes.len() as u64 - covered;
+    if others * PATCH as u64 > codes.len() as u64 / 4 {
+        return stream::encode_counted(codes, counts, payload);
+    }
+    frequent.sort_unstable();
+    let (palette, index_of) = stream::palette_of(&frequent);
+    packed::pack(4, codes.iter().map(|&code| index_of[usize::from(code)]), payload);
+    if others > 0 {
+        let mut known = [false; 256];
+        frequent.iter().for_each(|&code| known[usize::from(code)] = true);
+        let unknown = codes.iter().enumerate().filter(|&(_, &code)| !known[usize::from(code)]);
+        patches.extend(
+            unknown
+                .map(|(index, &code)| Patch { index: index as u32, symbol: u16::from(code) + fields.base }),
+        );
+        patches.sort_by_key(|patch| patch.index);
+    }
+    Coder::Packed { width: 4, palette }
+}

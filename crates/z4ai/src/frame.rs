@@ -1,0 +1,275 @@
+//! The frame: header, payload, index. Reading and writing of each stand side by side.
+//!
+//! ```text
+//! header   magic, version, kind, flags, lengths, array description
+//! payload  the streams of all chunks, back to back
+//! index    one description per chunk, then the checksum of header and index
+//! ```
+
+use std::ops::Range;
+
+use twox_hash::XxHash3_64;
+
+use crate::element::Kind;
+use crate::error::{Error, Result};
+use crate::layout::{Layout, Scratch};
+use crate::options::{Array, FrameInfo};
+use crate::wire::{Put, Reader};
+
+/// Magic of the fast and default tiers.
+pub(crate) const MAGIC_Z4AI: [u8; 4] = *b"Z4AI";
+/// Magic of the tiers above, whose frames are otherwise the same.
+pub(crate) const MAGIC_ZARA: [u8; 4] = *b"ZARA";
+/// The version written and read here.
+pub(crate) const VERSION: u8 = 2;
+/// Decoded bytes of a chunk, at most.
+pub(crate) const MAX_CHUNK: usize = 16 << 20;
+
+/// Bytes of the header before the array description.
+const FIXED: usize = 32;
+/// Where the frame length, and after it the other lengths, stand in the header.
+const LENGTHS: usize = 8;
+const CHECKSUM: usize = 8;
+const FLAG_ARRAY: u8 = 1;
+/// Bytes of the shortest chunk description: length, checksum, layout, coder.
+const MIN_DESCRIPTION: usize = 14;
+
+/// Whether `bytes` start like a frame of this version.
+pub(crate) fn is_ours(bytes: &[u8]) -> bool {
+    matches!(bytes, [a, b, c, d, VERSION, ..]
+        if [MAGIC_Z4AI, MAGIC_ZARA].contains(&[*a, *b, *c, *d]))
+}
+
+/// A parsed frame: its index is checked, its chunks are not decoded.
+pub(crate) struct Frame<'a> {
+    bytes: &'a [u8],
+    magic: [u8; 4],
+    pub(crate) kind: Kind,
+    pub(crate) array: Option<Array>,
+    pub(crate) content_len: u64,
+    chunks: Vec<Chunk>,
+}
+
+/// Where one chunk is.
+struct Chunk {
+    /// In the decoded bytes.
+    content: Range<u64>,
+    /// In the frame.
+    payload: Range<usize>,
+    /// Its description, in the frame.
+    description: Range<usize>,
+}
+
+impl<'a> Frame<'a> {
+    /// Checks everything but the payload.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self> {
+        if !is_ours(bytes) {
+            return Err(Error::unsupported("not a frame of this codec, or of another version"));
+        }
+        let mut reader = Reader::new(bytes);
+        let magic = [reader.u8()?, reader.u8()?, reader.u8()?, reader.u8()?];
+        reader.u8()?;
+        let [kind, flags, reserved] = [reader.u8()?, reader.u8()?, reader.u8()?];
+        let frame_len = reader.u64()?;
+        let content_len = reader.u64()?;
+        let index_len = reader.u32()? as usize;
+        let chunk_count = reader.u32()? as usize;
+        if frame_len != bytes.len() as u64 {
+            return Err(Error::corrupt(format_args!(
+                "the frame says it has {frame_len} bytes, but {} are here",
+                bytes.len()
+            )));
+        }
+        if index_len < CHECKSUM || index_len > bytes.len() - FIXED {
+            return Err(Error::corrupt("an index longer than the frame"));
+        }
+        let index_at = bytes.len() - index_len;
+        let mut index = Reader::new(&bytes[index_at..bytes.len() - CHECKSUM]);
+        let array_flag = flags & FLAG_ARRAY != 0;
+        let mut reader = Reader::new(&bytes[FIXED..index_at]);
+        let array = array_flag.then(|| read_array(&mut reader)).transpose()?;
+        let payload_at = index_at - reader.remaining();
+
+        let stored = Reader::new(&bytes[bytes.len() - CHECKSUM..]).u64()?;
+        if head_checksum(&bytes[..payload_at], &bytes[index_at..bytes.len() - CHECKSUM]) != stored {
+            return Err(Error::corrupt("header and index do not match their checksum"));
+        }
+        if flags & !FLAG_ARRAY != 0 || reserved != 0 {
+            return Err(Error::unsupported(format_args!(
+                "flags {flags:#04x}, {reserved:#04x} of a newer version"
+            )));
+        }
+        let Some(kind) = Kind::from_code(kind) else {
+            return Err(Error::unsupported(format_args!("element type {kind} is not known")));
+        };
+        check_array(array.as_ref(), content_len)?;
+        if chunk_count > index.remaining() / MIN_DESCRIPTION {
+            return Err(Error::corrupt("more chunks than the index has room for"));
+        }
+        let mut chunks = Vec::with_capacity(chunk_count);
+        let (mut content, mut payload) = (0u64, payload_at as u64);
+        for _ in 0..chunk_count {
+            let start = bytes.len() - CHECKSUM - index.remaining();
+            let (len, _, layout) = read_description(&mut index, kind)?;
+            let end = bytes.len() - CHECKSUM - index.remaining();
+            let payload_end = payload.saturating_add(layout.payload_len(len));
+            if payload_end > index_at as u64 {
+                return Err(Error::corrupt("a chunk runs into the index"));
+            }
+            if content % kind.size() as u64 != 0 {
+                return Err(Error::corrupt("a chunk starts inside an element"));
+            }
+            chunks.push(Chunk {
+                content: content..content + len as u64,
+                payload: payload as usize..payload_end as usize,
+                description: start..end,
+            });
+            content += len as u64;
+            payload = payload_end;
+        }
+        if index.remaining() != 0 || payload != index_at as u64 || content != content_len {
+            return Err(Error::corrupt("chunks that do not add up to their frame"));
+        }
+        Ok(Self { bytes, magic, kind, array, content_len, chunks })
+    }
+
+    pub(crate) fn info(&self) -> FrameInfo {
+        FrameInfo {
+            format: if self.magic == MAGIC_ZARA { "ZARA" } else { "Z4AI" },
+            version: u32::from(VERSION),
+            kind: self.kind,
+            array: self.array.clone(),
+            content_len: self.content_len,
+            frame_len: self.bytes.len() as u64,
+            chunks: self.chunks.len(),
+        }
+    }
+
+    /// The chunks that hold any of the decoded bytes `range`.
+    pub(crate) fn chunks_of(&self, range: Range<u64>) -> Range<usize> {
+        let first = self.chunks.partition_point(|chunk| chunk.content.end <= range.start);
+        let end = self.chunks.partition_point(|chunk| chunk.content.start < range.end);
+        first..end.max(first)
+    }
+
+    /// Where chunk `index` stands in the decoded bytes.
+    pub(crate) fn content_of(&self, index: usize) -> Range<u64> {
+        self.chunks[index].content.clone()
+    }
+
+    /// Decodes chunk `index` into `out`, which must have its length.
+    pub(crate) fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+        let chunk = &self.chunks[index];
+        let mut description = Reader::new(&self.bytes[chunk.description.clone()]);
+        let (_, checksum, layout) = read_description(&mut description, self.kind)?;
+        layout.decode(&self.bytes[chunk.payload.clone()], out, scratch)?;
+        if XxHash3_64::oneshot(out) != checksum {
+            return Err(Error::corrupt(format_args!("chunk {index} does not match its checksum")));
+        }
+        Ok(())
+    }
+}
+
+/// One hash over header and index, which do not touch.
+fn head_checksum(header: &[u8], index: &[u8]) -> u64 {
+    use std::hash::Hasher;
+    let mut hasher = XxHash3_64::new();
+    hasher.write(header);
+    hasher.write(index);
+    hasher.finish()
+}
+
+fn read_description(index: &mut Reader<'_>, kind: Kind) -> Result<(usize, u64, Layout)> {
+    let len = index.u32()? as usize;
+    if len == 0 || len > MAX_CHUNK {
+        return Err(Error::corrupt(format_args!("a chunk of {len} bytes")));
+    }
+    let checksum = index.u64()?;
+    Ok((len, checksum, Layout::read(index, kind, len)?))
+}
+
+/// Appends the description of a chunk of `len` bytes.
+pub(crate) fn write_description(index: &mut Vec<u8>, len: usize, checksum: u64, layout: &Layout) {
+    index.put_u32(len as u32);
+    index.put_u64(checksum);
+    layout.write(index);
+}
+
+fn read_array(reader: &mut Reader<'_>) -> Result<Array> {
+    let len = usize::from(reader.u8()?);
+    let dtype = std::str::from_utf8(reader.take(len)?)
+        .map_err(|_| Error::corrupt("an array dtype that is not text"))?
+        .to_owned();
+    let dimensions = reader.u8()?;
+    let shape = (0..dimensions).map(|_| reader.u64()).collect::<Result<_>>()?;
+    Ok(Array { dtype, shape })
+}
+
+/// Refuses an array whose elements do not divide the content evenly.
+fn check_array(array: Option<&Array>, content_len: u64) -> Result<()> {
+    let Some(array) = array else { return Ok(()) };
+    let count = array.shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+    let fits = match count {
+        // An empty array: `checked_mul` saw a zero before any overflow could matter.
+        Some(0) => content_len == 0,
+        Some(n) => content_len > 0 && content_len.is_multiple_of(n),
+        None => array.shape.contains(&0) && content_len == 0,
+    };
+    if !fits {
+        return Err(Error::corrupt(format_args!(
+            "an array of shape {:?} in {content_len} bytes",
+            array.shape
+        )));
+    }
+    Ok(())
+}
+
+/// Starts a frame in `out`: everything up to the payload, lengths still open.
+pub(crate) fn write_header(
+    out: &mut Vec<u8>,
+    magic: [u8; 4],
+    kind: Kind,
+    array: Option<&Array>,
+    content_len: u64,
+) -> Result<()> {
+    out.extend(magic);
+    out.extend([VERSION, kind.code(), if array.is_some() { FLAG_ARRAY } else { 0 }, 0]);
+    out.put_u64(0);
+    out.put_u64(content_len);
+    out.put_u64(0);
+    if let Some(array) = array {
+        let (Ok(len), Ok(dimensions)) = (u8::try_from(array.dtype.len()), u8::try_from(array.shape.len()))
+        else {
+            return Err(Error::invalid("an array dtype or shape of more than 255 parts"));
+        };
+        check_array(Some(array), content_len).map_err(|_| {
+            Error::invalid(format_args!("{content_len} bytes are no array of shape {:?}", array.shape))
+        })?;
+        out.put_u8(len);
+        out.extend_from_slice(array.dtype.as_bytes());
+        out.put_u8(dimensions);
+        array.shape.iter().for_each(|&d| out.put_u64(d));
+    }
+    Ok(())
+}
+
+/// Ends a frame whose header has `header_len` bytes: appends the index and closes the lengths.
+pub(crate) fn write_index(
+    out: &mut Vec<u8>,
+    header_len: usize,
+    index: &[u8],
+    chunk_count: usize,
+) -> Result<()> {
+    let index_len = u32::try_from(index.len() + CHECKSUM);
+    let (Ok(index_len), Ok(chunk_count)) = (index_len, u32::try_from(chunk_count)) else {
+        return Err(Error::invalid("too much data for one frame"));
+    };
+    let frame_len = (out.len() + index.len() + CHECKSUM) as u64;
+    out[LENGTHS..LENGTHS + 8].copy_from_slice(&frame_len.to_le_bytes());
+    out[LENGTHS + 16..LENGTHS + 20].copy_from_slice(&index_len.to_le_bytes());
+    out[LENGTHS + 20..LENGTHS + 24].copy_from_slice(&chunk_count.to_le_bytes());
+    let checksum = head_checksum(&out[..header_len], index);
+    out.extend_from_slice(index);
+    out.put_u64(checksum);
+    Ok(())
+}

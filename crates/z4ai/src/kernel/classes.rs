@@ -1,0 +1,230 @@
+//! Moving codes between element order and one run per scale class.
+//!
+//! Rows are plain copies. Columns alternate within a few elements, so they go sixteen at a time:
+//! each class loads the next sixteen codes of its run, a shuffle puts those of this group in
+//! place and clears the rest, and the classes are or-ed together. The shuffles depend on the
+//! column only and are made once per chunk.
+
+use super::{Isa, dispatch};
+
+/// Classes per chunk, at most.
+pub(crate) const MAX_CLASSES: usize = 4;
+/// Bytes that buffers of codes need behind their contents, because groups are moved whole.
+pub(crate) const SLACK: usize = GROUP;
+
+const GROUP: usize = 16;
+/// Short periods are repeated to at least this many columns, so that most groups are full.
+const SHORT: usize = 64;
+
+/// Which class each element of a chunk belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClassMap {
+    /// Whether `classes` lists columns (index modulo `period`) or rows (index divided by it).
+    pub(crate) columns: bool,
+    /// Elements per row.
+    pub(crate) period: usize,
+    /// The class of each row or column.
+    pub(crate) classes: Vec<u8>,
+}
+
+impl ClassMap {
+    /// Rows or columns that a chunk of `count` elements has.
+    pub(crate) fn units(columns: bool, period: usize, count: usize) -> usize {
+        if columns { period } else { count.div_ceil(period) }
+    }
+
+    /// Elements in each class of a chunk of `count` elements.
+    pub(crate) fn sizes(&self, count: usize) -> [usize; MAX_CLASSES] {
+        let mut sizes = [0; MAX_CLASSES];
+        let (rows, rest) = (count / self.period, count % self.period);
+        for (unit, &class) in self.classes.iter().enumerate() {
+            sizes[usize::from(class)] += match self.columns {
+                true => rows + usize::from(unit < rest),
+                false if unit < rows => self.period,
+                false => rest,
+            };
+        }
+        sizes
+    }
+
+    /// The number of classes: one more than the highest in use.
+    pub(crate) fn count(&self) -> usize {
+        self.classes.iter().max().map_or(0, |&class| usize::from(class) + 1)
+    }
+}
+
+/// One group of up to sixteen columns.
+struct Group {
+    /// Per class: the element that each of the next codes of its run goes to.
+    gather: [[u8; GROUP]; MAX_CLASSES],
+    /// Per class: the elements of the group that belong to it, in order.
+    scatter: [[u8; GROUP]; MAX_CLASSES],
+    /// Per class: how many that are.
+    taken: [usize; MAX_CLASSES],
+    /// Columns of the group.
+    width: usize,
+}
+
+/// The groups of one row, which may be several periods.
+fn groups(map: &ClassMap) -> Vec<Group> {
+    let repeats = SHORT.div_ceil(map.period);
+    let columns = map.classes.repeat(repeats);
+    columns
+        .chunks(GROUP)
+        .map(|classes| {
+            let mut group = Group {
+                gather: [[0x80; GROUP]; MAX_CLASSES],
+                scatter: [[0x80; GROUP]; MAX_CLASSES],
+                taken: [0; MAX_CLASSES],
+                width: classes.len(),
+            };
+            for (column, &class) in classes.iter().enumerate() {
+                let class = usize::from(class);
+                let taken = &mut group.taken[class];
+                group.gather[class][column] = *taken as u8;
+                group.scatter[class][*taken] = column as u8;
+                *taken += 1;
+            }
+            group
+        })
+        .collect()
+}
+
+dispatch! {
+    /// Puts codes from runs per class back into element order. Every buffer needs [`SLACK`] bytes
+    /// behind its contents.
+    pub(crate) fn gather(map: &ClassMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) = gather_with
+}
+
+dispatch! {
+    /// Parts codes in element order into runs per class. Every buffer needs [`SLACK`] bytes
+    /// behind its contents.
+    pub(crate) fn scatter(map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) = scatter_with
+}
+
+#[inline(always)]
+fn gather_with(isa: impl Isa, map: &ClassMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) {
+    let mut next = [0; MAX_CLASSES];
+    if !map.columns {
+        for (row, &class) in codes[..count].chunks_mut(map.period).zip(&map.classes) {
+            let class = usize::from(class);
+            row.copy_from_slice(&runs[class][next[class]..next[class] + row.len()]);
+            next[class] += row.len();
+        }
+        return;
+    }
+    let groups = groups(map);
+    let mut at = 0;
+    for group in groups.iter().cycle() {
+        if at + group.width > count {
+            break;
+        }
+        let mut joined = [0u8; GROUP];
+        for (class, run) in runs.iter().enumerate() {
+            let mut bytes = [0u8; GROUP];
+            bytes.copy_from_slice(&run[next[class]..next[class] + GROUP]);
+            let placed = isa.shuffle(bytes, group.gather[class]);
+            for i in 0..GROUP {
+                joined[i] |= placed[i];
+            }
+            next[class] += group.taken[class];
+        }
+        codes[at..at + GROUP].copy_from_slice(&joined);
+        at += group.width;
+    }
+    for index in at..count {
+        let class = usize::from(map.classes[index % map.period]);
+        codes[index] = runs[class][next[class]];
+        next[class] += 1;
+    }
+}
+
+#[inline(always)]
+fn scatter_with(isa: impl Isa, map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) {
+    let mut next = [0; MAX_CLASSES];
+    if !map.columns {
+        for (row, &class) in codes[..count].chunks(map.period).zip(&map.classes) {
+            let class = usize::from(class);
+            runs[class][next[class]..next[class] + row.len()].copy_from_slice(row);
+            next[class] += row.len();
+        }
+        return;
+    }
+    let groups = groups(map);
+    let mut at = 0;
+    for group in groups.iter().cycle() {
+        if at + group.width > count {
+            break;
+        }
+        let mut bytes = [0u8; GROUP];
+        bytes.copy_from_slice(&codes[at..at + GROUP]);
+        for (class, run) in runs.iter_mut().enumerate() {
+            let chosen = isa.shuffle(bytes, group.scatter[class]);
+            run[next[class]..next[class] + GROUP].copy_from_slice(&chosen);
+            next[class] += group.taken[class];
+        }
+        at += group.width;
+    }
+    for index in at..count {
+        let class = usize::from(map.classes[index % map.period]);
+        runs[class][next[class]] = codes[index];
+        next[class] += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Portable;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn map() -> impl Strategy<Value = (ClassMap, Vec<u8>)> {
+        (any::<bool>(), 1usize..200, 0usize..2000, any::<u64>()).prop_map(|(columns, period, count, seed)| {
+            let mut state = seed | 1;
+            let mut next = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state
+            };
+            let units = ClassMap::units(columns, period, count);
+            let classes = (0..units).map(|_| (next() % 4) as u8).collect();
+            let codes = (0..count).map(|_| next() as u8).collect();
+            (ClassMap { columns, period, classes }, codes)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn codes_return_to_their_places((map, codes) in map()) {
+            let count = codes.len();
+            // The naive twin: one class after the other, element by element.
+            let class_of = |i: usize| map.classes[if map.columns { i % map.period } else { i / map.period }];
+            let naive: Vec<Vec<u8>> = (0..4u8)
+                .map(|class| (0..count).filter(|&i| class_of(i) == class).map(|i| codes[i]).collect())
+                .collect();
+            let sizes = map.sizes(count);
+            let mut padded = codes.clone();
+            padded.resize(count + SLACK, 0);
+            for portable in [false, true] {
+                let mut runs: Vec<Vec<u8>> = sizes.iter().map(|&s| vec![0; s + SLACK]).collect();
+                if portable {
+                    scatter_with(Portable, &map, &padded, count, &mut runs);
+                } else {
+                    scatter(&map, &padded, count, &mut runs);
+                }
+                for (run, naive) in runs.iter().zip(&naive) {
+                    prop_assert_eq!(&run[..run.len() - SLACK], &naive[..]);
+                }
+                let runs: Vec<&[u8]> = runs.iter().map(Vec::as_slice).collect();
+                let mut back = vec![0; count + SLACK];
+                if portable {
+                    gather_with(Portable, &map, &runs, count, &mut back);
+                } else {
+                    gather(&map, &runs, count, &mut back);
+                }
+                prop_assert_eq!(&back[..count], &codes[..]);
+            }
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! Cutting elements into fields and joining them again.
+//!
+//! A float is `sign | symbol | rest`: the symbol is the exponent and perhaps the leading mantissa
+//! bits. What is not symbol, `sign | rest`, is *raw*: its low whole bytes are byte planes and
+//! the bits above those are packed without gaps, lowest bit first (`mid`). Integers have no sign
+//! field: the symbol is their highest byte.
+//!
+//! The symbol is kept as a one-byte *code*, its distance from `base`. A wider symbol may not fit;
+//! such an element has code 0 and is patched after joining.
+
+use super::{Isa, dispatch};
+use crate::element::Kind;
+
+/// Elements per block; a multiple of 8, so that blocks of packed bits are whole bytes.
+const BLOCK: usize = 32;
+
+/// How elements are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fields {
+    /// Bytes per element.
+    pub(crate) size: usize,
+    /// Whether the highest bit is a sign, kept apart from the symbol.
+    pub(crate) signed: bool,
+    /// Bits of the symbol.
+    pub(crate) symbol_bits: u32,
+    /// The symbol of code 0.
+    pub(crate) base: u16,
+}
+
+impl Fields {
+    /// The fields of `kind` with a symbol of `symbol_bits` bits, if there is such a cut.
+    pub(crate) fn new(kind: Kind, symbol_bits: u32, base: u16) -> Option<Self> {
+        let fits = if kind.size() == 1 {
+            false
+        } else if kind.is_float() {
+            symbol_bits >= kind.exponent_bits().min(8) && symbol_bits < kind.bits().min(16)
+        } else {
+            symbol_bits == 8
+        };
+        let highest_base = (1u32 << symbol_bits.min(16)).saturating_sub(256);
+        (fits && u32::from(base) <= highest_base).then_some(Self {
+            size: kind.size(),
+            signed: kind.is_float(),
+            symbol_bits,
+            base,
+        })
+    }
+
+    /// Bits per element outside the symbol.
+    pub(crate) fn raw_bits(self) -> u32 {
+        self.size as u32 * 8 - self.symbol_bits
+    }
+
+    /// Byte planes per element.
+    pub(crate) fn planes(self) -> usize {
+        self.raw_bits() as usize / 8
+    }
+
+    /// Packed bits per element.
+    pub(crate) fn mid_bits(self) -> u32 {
+        self.raw_bits() % 8
+    }
+
+    /// Bytes of the packed bits of `count` elements.
+    pub(crate) fn mid_len(self, count: usize) -> usize {
+        (count * self.mid_bits() as usize).div_ceil(8)
+    }
+
+    /// The lowest bit of the symbol.
+    fn symbol_shift(self) -> u32 {
+        self.raw_bits() - u32::from(self.signed)
+    }
+
+    fn symbol_mask(self) -> u64 {
+        (1 << self.symbol_bits) - 1
+    }
+
+    /// The symbol of an element.
+    pub(crate) fn symbol(self, element: u64) -> u64 {
+        element >> self.symbol_shift() & self.symbol_mask()
+    }
+
+    #[inline(always)]
+    fn raw(self, element: u64) -> u64 {
+        if self.signed {
+            let shift = self.symbol_shift();
+            element >> (self.size * 8 - 1) << shift | element & ((1 << shift) - 1)
+        } else {
+            element & ((1 << self.raw_bits()) - 1)
+        }
+    }
+
+    #[inline(always)]
+    fn join(self, symbol: u64, raw: u64) -> u64 {
+        let shift = self.symbol_shift();
+        let low = raw & ((1 << shift) - 1);
+        let sign = if self.signed { raw >> shift << (self.size * 8 - 1) } else { 0 };
+        sign | symbol << shift | low
+    }
+
+    /// Puts the symbol of the element at `bytes` right.
+    pub(crate) fn patch(self, bytes: &mut [u8], symbol: u16) {
+        let mut element = [0; 8];
+        element[..self.size].copy_from_slice(bytes);
+        let element = u64::from_le_bytes(element);
+        let patched = self.join(u64::from(symbol), self.raw(element)).to_le_bytes();
+        bytes.copy_from_slice(&patched[..self.size]);
+    }
+}
+
+/// An element whose symbol has no code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Patch {
+    pub(crate) index: u32,
+    pub(crate) symbol: u16,
+}
+
+/// Where the fields of elements go: all of exactly the length the count of elements asks for.
+pub(crate) struct Cut<'a> {
+    pub(crate) codes: &'a mut [u8],
+    pub(crate) mid: &'a mut [u8],
+    /// Lowest plane first.
+    pub(crate) planes: Vec<&'a mut [u8]>,
+    pub(crate) patches: &'a mut Vec<Patch>,
+}
+
+/// Where the fields of elements come from.
+#[derive(Debug, Clone)]
+pub(crate) struct Join<'a> {
+    pub(crate) codes: &'a [u8],
+    pub(crate) mid: &'a [u8],
+    /// Lowest plane first.
+    pub(crate) planes: Vec<&'a [u8]>,
+}
+
+dispatch! {
+    /// Cuts elements into fields.
+    pub(crate) fn cut(fields: Fields, elements: &[u8], to: Cut<'_>) = cut_with
+}
+
+dispatch! {
+    /// Joins fields to elements. Codes that stand for patched elements give any symbol.
+    pub(crate) fn join(fields: Fields, from: &Join<'_>, elements: &mut [u8]) = join_with
+}
+
+/// Turns the run-time cut into constants, so that every shift in the block is one.
+macro_rules! for_fields {
+    ($fields:expr, $size:ident, $bits:ident, $call:expr) => {
+        match ($fields.size, $fields.signed, $fields.symbol_bits) {
+            (2, true, 5) => for_fields!(@ $size 2, $bits 5, $call),
+            (2, true, 6) => for_fields!(@ $size 2, $bits 6, $call),
+            (2, true, 7) => for_fields!(@ $size 2, $bits 7, $call),
+            (2, true, 8) => for_fields!(@ $size 2, $bits 8, $call),
+            (2, true, 9) => for_fields!(@ $size 2, $bits 9, $call),
+            (2, true, 10) => for_fields!(@ $size 2, $bits 10, $call),
+            (4, true, 8) => for_fields!(@ $size 4, $bits 8, $call),
+            (4, true, 9) => for_fields!(@ $size 4, $bits 9, $call),
+            (4, true, 10) => for_fields!(@ $size 4, $bits 10, $call),
+            _ => for_fields!(@ $size 0, $bits 0, $call),
+        }
+    };
+    (@ $size:ident $s:literal, $bits:ident $b:literal, $call:expr) => {{
+        const $size: usize = $s;
+        const $bits: u32 = $b;
+        $call
+    }};
+}
+
+#[inline(always)]
+fn join_with(isa: impl Isa, fields: Fields, from: &Join<'_>, elements: &mut [u8]) {
+    let count = elements.len() / fields.size;
+    let whole = for_fields!(fields, SIZE, BITS, join_blocks::<SIZE, BITS>(isa, fields, from, elements));
+    let mut mid = BitReader::new(from.mid, fields.mid_bits(), whole);
+    for index in whole..count {
+        let mut raw = u64::from(mid.next());
+        for plane in from.planes.iter().rev() {
+            raw = raw << 8 | u64::from(plane[index]);
+        }
+        let symbol = u64::from(from.codes[index]) + u64::from(fields.base);
+        let element = fields.join(symbol, raw).to_le_bytes();
+        elements[index * fields.size..][..fields.size].copy_from_slice(&element[..fields.size]);
+    }
+}
+
+/// Joins whole blocks of 2- or 4-byte floats; returns how many elements that were.
+#[inline(always)]
+fn join_blocks<const SIZE: usize, const BITS: u32>(
+    isa: impl Isa,
+    fields: Fields,
+    from: &Join<'_>,
+    elements: &mut [u8],
+) -> usize {
+    if SIZE == 0 {
+        return 0;
+    }
+    // The sixteen bits from the sign down hold sign, symbol and this many bits of the rest.
+    let shift = 15 - BITS;
+    let mid_bits = (SIZE as u32 * 8 - BITS) % 8;
+    let high_plane = BITS <= 8;
+    let low_planes = SIZE - 2;
+    let mask = byte_mask(mid_bits);
+    let mut done = 0;
+    for (block, out) in elements.chunks_exact_mut(BLOCK * SIZE).enumerate() {
+        let at = block * BLOCK;
+        let codes: &[u8; BLOCK] = block_of(from.codes, at);
+        let mut raw = [0u16; BLOCK];
+        if mid_bits > 0 {
+            let Some(bytes) = expand(isa, from.mid, at, mid_bits, mask) else {
+                break;
+            };
+            for i in 0..BLOCK {
+                raw[i] = u16::from(bytes[i]) << if high_plane { 8 } else { 0 };
+            }
+        }
+        if high_plane {
+            let plane: &[u8; BLOCK] = block_of(from.planes[low_planes], at);
+            for i in 0..BLOCK {
+                raw[i] |= u16::from(plane[i]);
+            }
+        }
+        let mut top = [0u16; BLOCK];
+        for i in 0..BLOCK {
+            let symbol = u16::from(codes[i]).wrapping_add(fields.base);
+            let low = raw[i] & ((1 << shift) - 1);
+            top[i] = raw[i] >> shift << 15 | symbol << shift | low;
+        }
+        if SIZE == 2 {
+            for (out, top) in out.chunks_exact_mut(2).zip(&top) {
+                out.copy_from_slice(&top.to_le_bytes());
+            }
+        } else {
+            let low: &[u8; BLOCK] = block_of(from.planes[0], at);
+            let high: &[u8; BLOCK] = block_of(from.planes[1], at);
+            for i in 0..BLOCK {
+                let element = u32::from(top[i]) << 16 | u32::from(high[i]) << 8 | u32::from(low[i]);
+                out[4 * i..4 * i + 4].copy_from_slice(&element.to_le_bytes());
+            }
+        }
+        done = at + BLOCK;
+    }
+    done
+}
+
+#[inline(always)]
+fn cut_with(isa: impl Isa, fields: Fields, elements: &[u8], mut to: Cut<'_>) {
+    let count = elements.len() / fields.size;
+    let whole = for_fields!(fields, SIZE, BITS, cut_blocks::<SIZE, BITS>(isa, fields, elements, &mut to));
+    let mut mid = BitWriter::new(to.mid, fields.mid_bits(), whole);
+    for index in whole..count {
+        let mut element = [0; 8];
+        element[..fields.size].copy_from_slice(&elements[index * fields.size..][..fields.size]);
+        let element = u64::from_le_bytes(element);
+        let symbol = fields.symbol(element) as u16;
+        let code = symbol.wrapping_sub(fields.base);
+        to.codes[index] = code as u8;
+        if code > 255 {
+            to.codes[index] = 0;
+            to.patches.push(Patch { index: index as u32, symbol });
+        }
+        let mut raw = fields.raw(element);
+        for plane in &mut to.planes {
+            plane[index] = raw as u8;
+            raw >>= 8;
+        }
+        mid.put(raw as u8);
+    }
+}
+
+/// Cuts whole blocks of 2- or 4-byte floats; returns how many elements that were.
+#[inline(always)]
+fn cut_blocks<const SIZE: usize, const BITS: u32>(
+    isa: impl Isa,
+    fields: Fields,
+    elements: &[u8],
+    to: &mut Cut<'_>,
+) -> usize {
+    if SIZE == 0 {
+        return 0;
+    }
+    let shift = 15 - BITS;
+    let mid_bits = (SIZE as u32 * 8 - BITS) % 8;
+    let high_plane = BITS <= 8;
+    let low_planes = SIZE - 2;
+    let mask = byte_mask(mid_bits);
+    let mut done = 0;
+    for (block, elements) in elements.chunks_exact(BLOCK * SIZE).enumerate() {
+        let at = block * BLOCK;
+        let mut top = [0u16; BLOCK];
+        if SIZE == 2 {
+            for (top, element) in top.iter_mut().zip(elements.chunks_exact(2)) {
+                *top = u16::from_le_bytes([element[0], element[1]]);
+            }
+        } else {
+            let mut wide = [0u32; BLOCK];
+            for (wide, e) in wide.iter_mut().zip(elements.chunks_exact(4)) {
+                *wide = u32::from_le_bytes([e[0], e[1], e[2], e[3]]);
+            }
+            let (low, high) = to.planes.split_at_mut(1);
+            let low: &mut [u8; BLOCK] = block_of_mut(low[0], at);
+            let high: &mut [u8; BLOCK] = block_of_mut(high[0], at);
+            for i in 0..BLOCK {
+                top[i] = (wide[i] >> 16) as u16;
+                high[i] = (wide[i] >> 8) as u8;
+                low[i] = wide[i] as u8;
+            }
+        }
+        let mut code = [0u16; BLOCK];
+        let mut raw = [0u16; BLOCK];
+        let mut highest = 0;
+        for i in 0..BLOCK {
+            let symbol = top[i] >> shift & ((1 << BITS) - 1);
+            code[i] = symbol.wrapping_sub(fields.base);
+            highest |= code[i];
+            raw[i] = top[i] >> 15 << shift | top[i] & ((1 << shift) - 1);
+        }
+        let codes: &mut [u8; BLOCK] = block_of_mut(to.codes, at);
+        for i in 0..BLOCK {
+            codes[i] = code[i] as u8;
+        }
+        if highest > 255 {
+            for i in (0..BLOCK).filter(|&i| code[i] > 255) {
+                codes[i] = 0;
+                let symbol = code[i].wrapping_add(fields.base);
+                to.patches.push(Patch { index: (at + i) as u32, symbol });
+            }
+        }
+        if high_plane {
+            let plane: &mut [u8; BLOCK] = block_of_mut(to.planes[low_planes], at);
+            for i in 0..BLOCK {
+                plane[i] = raw[i] as u8;
+                raw[i] >>= 8;
+            }
+        }
+        if mid_bits > 0 {
+            let mut bytes = [0u8; BLOCK];
+            for i in 0..BLOCK {
+                bytes[i] = raw[i] as u8;
+            }
+            let width = mid_bits as usize;
+            let packed = &mut to.mid[at / 8 * width..][..BLOCK / 8 * width];
+            for (bytes, packed) in bytes.chunks_exact(8).zip(packed.chunks_exact_mut(width)) {
+                let word = isa.extract(word_of(bytes), mask);
+                packed.copy_from_slice(&word.to_le_bytes()[..width]);
+            }
+        }
+        done = at + BLOCK;
+    }
+    done
+}
+
+/// Eight bytes with their `bits` low bits set.
+#[inline(always)]
+fn byte_mask(bits: u32) -> u64 {
+    ((1u64 << bits) - 1) * 0x0101_0101_0101_0101
+}
+
+#[inline(always)]
+fn word_of(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+#[inline(always)]
+fn block_of(bytes: &[u8], at: usize) -> &[u8; BLOCK] {
+    bytes[at..at + BLOCK].try_into().expect("a slice of BLOCK bytes")
+}
+
+#[inline(always)]
+fn block_of_mut(bytes: &mut [u8], at: usize) -> &mut [u8; BLOCK] {
+    (&mut bytes[at..at + BLOCK]).try_into().expect("a slice of BLOCK bytes")
+}
+
+/// One block of packed fields as bytes; `None` near the end, where whole words cannot be read.
+#[inline(always)]
+fn expand(isa: impl Isa, packed: &[u8], at: usize, bits: u32, mask: u64) -> Option<[u8; BLOCK]> {
+    let width = bits as usize;
+    let start = at / 8 * width;
+    let window = packed.get(start..start + (BLOCK / 8 - 1) * width + 8)?;
+    let mut bytes = [0; BLOCK];
+    for group in 0..BLOCK / 8 {
+        let word = word_of(&window[group * width..group * width + 8]);
+        bytes[group * 8..group * 8 + 8].copy_from_slice(&isa.deposit(word, mask).to_le_bytes());
+    }
+    Some(bytes)
+}
+
+/// Reads packed fields one by one.
+struct BitReader<'a> {
+    bytes: &'a [u8],
+    bits: u32,
+    at: usize,
+}
+
+impl<'a> BitReader<'a> {
+    fn new(bytes: &'a [u8], bits: u32, index: usize) -> Self {
+        let at = index * bits as usize;
+        Self { bytes, bits, at }
+    }
+
+    fn next(&mut self) -> u8 {
+        if self.bits == 0 {
+            return 0;
+        }
+        let byte = |i: usize| u16::from(self.bytes.get(i).copied().unwrap_or(0));
+        let window = byte(self.at / 8) | byte(self.at / 8 + 1) << 8;
+        let field = window >> (self.at % 8) & ((1 << self.bits) - 1);
+        self.at += self.bits as usize;
+        field as u8
+    }
+}
+
+/// Writes packed fields one by one, over zeros.
+struct BitWriter<'a> {
+    bytes: &'a mut [u8],
+    bits: u32,
+    at: usize,
+}
+
+impl<'a> BitWriter<'a> {
+    fn new(bytes: &'a mut [u8], bits: u32, index: usize) -> Self {
+        let at = index * bits as usize;
+        bytes[at.div_ceil(8)..].fill(0);
+        Self { bytes, bits, at }
+    }
+
+    fn put(&mut self, field: u8) {
+        if self.bits == 0 {
+            return;
+        }
+        let [low, high] = (u16::from(field) << (self.at % 8)).to_le_bytes();
+        self.bytes[self.at / 8] |= low;
+        if high != 0 {
+            self.bytes[self.at / 8 + 1] |= high;
+        }
+        self.at += self.bits as usize;
+    }
+}

@@ -1,0 +1,279 @@
+//! The split layout: symbols, packed bits and byte planes as streams of their own.
+//!
+//! Payload: one stream of codes per scale class (or one for all), the packed bits if any, the
+//! byte planes from the lowest on, then the patches: all indices, then all symbols.
+
+use crate::coder::{self, Coder};
+use crate::element::Kind;
+use crate::error::{Error, Result};
+use crate::kernel::classes::{self, ClassMap, MAX_CLASSES, SLACK};
+use crate::kernel::fields::{self, Fields, Join};
+use crate::kernel::packed;
+use crate::wire::{Put, Reader};
+
+/// Elements joined at a time when codes are expanded on the way: what fits the first-level cache.
+const BLOCK: usize = 4096;
+/// Payload bytes of one patch: index and symbol.
+pub(crate) const PATCH: usize = 6;
+
+const NO_CLASSES: u8 = 0;
+const ROWS: u8 = 1;
+const COLUMNS: u8 = 2;
+
+/// The description of a split chunk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Split {
+    pub(crate) fields: Fields,
+    pub(crate) patches: u32,
+    pub(crate) classes: Option<ClassMap>,
+    /// One per class, or one.
+    pub(crate) codes: Vec<Coder>,
+    /// The packed bits, where there are any.
+    pub(crate) mid: Option<Coder>,
+    /// Lowest plane first.
+    pub(crate) planes: Vec<Coder>,
+}
+
+/// Buffers that decoding reuses.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    codes: Vec<u8>,
+    runs: [Vec<u8>; MAX_CLASSES],
+    mid: Vec<u8>,
+    planes: [Vec<u8>; 7],
+}
+
+impl Split {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.put_u8(self.fields.symbol_bits as u8);
+        out.put_u16(self.fields.base);
+        out.put_u32(self.patches);
+        match &self.classes {
+            None => out.put_u8(NO_CLASSES),
+            Some(map) => {
+                out.put_u8(if map.columns { COLUMNS } else { ROWS });
+                out.put_u32(map.period as u32);
+                let width = if map.count() > 2 { 2 } else { 1 };
+                out.put_u8(width);
+                packed::pack(u32::from(width), map.classes.iter().copied(), out);
+            }
+        }
+        for coder in self.codes.iter().chain(&self.mid).chain(&self.planes) {
+            coder.write(out);
+        }
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>, kind: Kind, len: usize) -> Result<Self> {
+        if !len.is_multiple_of(kind.size()) {
+            return Err(Error::corrupt("a split chunk ends inside an element"));
+        }
+        let count = len / kind.size();
+        let symbol_bits = u32::from(reader.u8()?);
+        let base = reader.u16()?;
+        let Some(fields) = Fields::new(kind, symbol_bits, base) else {
+            return Err(Error::corrupt(format_args!(
+                "symbols of {symbol_bits} bits from {base} in {} elements",
+                kind.name()
+            )));
+        };
+        let patches = reader.u32()?;
+        if patches as usize > count {
+            return Err(Error::corrupt("more patches than elements"));
+        }
+        let classes = read_classes(reader, count)?;
+        let streams = classes.as_ref().map_or(1, ClassMap::count);
+        Ok(Self {
+            fields,
+            patches,
+            classes,
+            codes: (0..streams).map(|_| Coder::read(reader)).collect::<Result<_>>()?,
+            mid: (fields.mid_bits() > 0).then(|| Coder::read(reader)).transpose()?,
+            planes: (0..fields.planes()).map(|_| Coder::read(reader)).collect::<Result<_>>()?,
+        })
+    }
+
+    pub(crate) fn payload_len(&self, len: usize) -> u64 {
+        let count = len / self.fields.size;
+        let sizes = self.code_sizes(count);
+        let codes = self.codes.iter().zip(sizes);
+        let mid = self.mid.iter().map(|mid| (mid, self.fields.mid_len(count)));
+        let planes = self.planes.iter().map(|plane| (plane, count));
+        let streams = codes.chain(mid).chain(planes);
+        streams.map(|(coder, len)| coder.stored_len(len)).sum::<u64>()
+            + u64::from(self.patches) * PATCH as u64
+    }
+
+    /// Codes in each class; all in the first when there are none.
+    fn code_sizes(&self, count: usize) -> [usize; MAX_CLASSES] {
+        match &self.classes {
+            Some(map) => map.sizes(count),
+            None => [count, 0, 0, 0],
+        }
+    }
+
+    pub(crate) fn decode(
+        &self,
+        payload: &[u8],
+        out: &mut [u8],
+        scratch: &mut Scratch,
+        coders: &mut coder::Scratch,
+    ) -> Result<()> {
+        let count = out.len() / self.fields.size;
+        let mut payload = Reader::new(payload);
+        let codes = self.decode_codes(&mut payload, count, scratch, coders)?;
+        let mid = match &self.mid {
+            Some(coder) => {
+                let len = self.fields.mid_len(count);
+                let mid = decode_stream(coder, &mut payload, len, &mut scratch.mid, coders)?;
+                coder::check_packed_padding(self.fields.mid_bits(), mid, count)?;
+                mid
+            }
+            None => &[],
+        };
+        let mut planes = Vec::with_capacity(self.planes.len());
+        for (coder, buffer) in self.planes.iter().zip(&mut scratch.planes) {
+            planes.push(decode_stream(coder, &mut payload, count, buffer, coders)?);
+        }
+        match codes {
+            Codes::Ready => {
+                let codes = &scratch.codes[..count];
+                fields::join(self.fields, &Join { codes, mid, planes }, out);
+            }
+            Codes::Stored(codes) => {
+                fields::join(self.fields, &Join { codes, mid, planes }, out);
+            }
+            Codes::Packed(width, palette, stored) => {
+                let mut codes = [0; BLOCK];
+                let block_bytes = BLOCK * self.fields.size;
+                for (block, out) in out.chunks_mut(block_bytes).enumerate() {
+                    let at = block * BLOCK;
+                    let codes = &mut codes[..out.len() / self.fields.size];
+                    let stored_at = at * width as usize / 8;
+                    let stored_len = (codes.len() * width as usize).div_ceil(8);
+                    packed::expand(width, palette, &stored[stored_at..][..stored_len], codes);
+                    let from = Join {
+                        codes,
+                        mid: &mid[self.fields.mid_len(at)..],
+                        planes: planes.iter().map(|plane| &plane[at..]).collect(),
+                    };
+                    fields::join(self.fields, &from, out);
+                }
+            }
+        }
+        self.apply_patches(payload, out)
+    }
+
+    /// The codes in element order, in `scratch.codes` unless that would be a needless copy.
+    fn decode_codes<'a>(
+        &'a self,
+        payload: &mut Reader<'a>,
+        count: usize,
+        scratch: &mut Scratch,
+        coders: &mut coder::Scratch,
+    ) -> Result<Codes<'a>> {
+        if let Some(map) = &self.classes {
+            let sizes = map.sizes(count);
+            for ((coder, run), size) in self.codes.iter().zip(&mut scratch.runs).zip(sizes) {
+                grow(run, size + SLACK);
+                let stored = take(payload, coder.stored_len(size))?;
+                coder.decode(stored, &mut run[..size], coders)?;
+            }
+            grow(&mut scratch.codes, count + SLACK);
+            let runs: [&[u8]; MAX_CLASSES] = std::array::from_fn(|i| scratch.runs[i].as_slice());
+            classes::gather(map, &runs[..self.codes.len()], count, &mut scratch.codes);
+            return Ok(Codes::Ready);
+        }
+        let coder = &self.codes[0];
+        let stored = take(payload, coder.stored_len(count))?;
+        match coder {
+            Coder::Raw => Ok(Codes::Stored(stored)),
+            Coder::Packed { width, palette } => {
+                coder::check_packed_padding(*width, stored, count)?;
+                Ok(Codes::Packed(*width, palette, stored))
+            }
+            _ => {
+                grow(&mut scratch.codes, count);
+                coder.decode(stored, &mut scratch.codes[..count], coders)?;
+                Ok(Codes::Ready)
+            }
+        }
+    }
+
+    fn apply_patches(&self, mut payload: Reader<'_>, out: &mut [u8]) -> Result<()> {
+        let count = self.patches as usize;
+        let mut indices = Reader::new(payload.take(count * 4)?);
+        let mut symbols = Reader::new(payload.take(count * 2)?);
+        let size = self.fields.size;
+        for _ in 0..count {
+            let index = indices.u32()? as usize;
+            let symbol = symbols.u16()?;
+            let Some(element) = out.chunks_exact_mut(size).nth(index) else {
+                return Err(Error::corrupt("a patch outside its chunk"));
+            };
+            if u32::from(symbol) >> self.fields.symbol_bits != 0 {
+                return Err(Error::corrupt("a patch wider than its symbol"));
+            }
+            self.fields.patch(element, symbol);
+        }
+        Ok(())
+    }
+}
+
+/// Where the codes of a chunk are.
+enum Codes<'a> {
+    /// In the scratch.
+    Ready,
+    /// In the payload as they are.
+    Stored(&'a [u8]),
+    /// In the payload as palette indices.
+    Packed(u32, &'a [u8; 16], &'a [u8]),
+}
+
+fn read_classes(reader: &mut Reader<'_>, count: usize) -> Result<Option<ClassMap>> {
+    let columns = match reader.u8()? {
+        NO_CLASSES => return Ok(None),
+        ROWS => false,
+        COLUMNS => true,
+        code => return Err(Error::corrupt(format_args!("scale classes of axis {code}"))),
+    };
+    let period = reader.u32()? as usize;
+    let width = reader.u8()?;
+    if period == 0 || period > count || !matches!(width, 1 | 2) {
+        return Err(Error::corrupt("scale classes that do not fit their chunk"));
+    }
+    let units = ClassMap::units(columns, period, count);
+    let stored = reader.take((units * usize::from(width)).div_ceil(8))?;
+    coder::check_packed_padding(u32::from(width), stored, units)?;
+    let mut classes = vec![0; units];
+    let palette = std::array::from_fn(|i| i as u8);
+    packed::expand(u32::from(width), &palette, stored, &mut classes);
+    Ok(Some(ClassMap { columns, period, classes }))
+}
+
+/// The bytes of a stream: those of the payload where they are stored as they are.
+fn decode_stream<'a>(
+    coder: &Coder,
+    payload: &mut Reader<'a>,
+    len: usize,
+    buffer: &'a mut Vec<u8>,
+    coders: &mut coder::Scratch,
+) -> Result<&'a [u8]> {
+    let stored = take(payload, coder.stored_len(len))?;
+    if *coder == Coder::Raw {
+        return Ok(stored);
+    }
+    grow(buffer, len);
+    coder.decode(stored, &mut buffer[..len], coders)?;
+    Ok(&buffer[..len])
+}
+
+fn take<'a>(payload: &mut Reader<'a>, len: u64) -> Result<&'a [u8]> {
+    let len = usize::try_from(len).map_err(|_| Error::corrupt("a stream beyond its chunk"))?;
+    payload.take(len)
+}
+
+fn grow(buffer: &mut Vec<u8>, len: usize) {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+}

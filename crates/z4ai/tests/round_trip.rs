@@ -1,0 +1,150 @@
+//! Whatever goes in comes out, for every kind, length and shape.
+
+use proptest::prelude::*;
+use z4ai::{Array, DecodeOptions, Effort, Kind, Options};
+
+fn noise(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
+
+/// Bytes that look like weights of `kind`: a few exponents, rare outliers, zeros.
+fn weights(kind: Kind, len: usize, seed: u64, row: usize) -> Vec<u8> {
+    let mut next = noise(seed);
+    let mut bytes = Vec::with_capacity(len + 8);
+    let mut index = 0usize;
+    while bytes.len() < len {
+        let random = next();
+        let gauss: f64 = (0..4).map(|i| f64::from((random >> (16 * i)) as u16) / 65536.0 - 0.5).sum();
+        let scale = if row > 0 && (index % row) % 3 == 0 { 0.002 } else { 0.05 };
+        let value = match next() % 1000 {
+            0 => 0.0,
+            1 => gauss * 1000.0,
+            _ => gauss * scale,
+        };
+        let single = (value as f32).to_bits();
+        match (kind.size(), kind) {
+            (_, Kind::F16) => bytes.extend(
+                ((single >> 16 & 0x8000) as u16 | ((single >> 13).wrapping_sub(0x1c000) & 0x7fff) as u16)
+                    .to_le_bytes(),
+            ),
+            (2, _) => bytes.extend(((single >> 16) as u16).to_le_bytes()),
+            (4, _) => bytes.extend(single.to_le_bytes()),
+            (8, _) => bytes.extend(value.to_bits().to_le_bytes()),
+            _ => bytes.push((value * 100.0) as i8 as u8),
+        }
+        index += 1;
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    prop::sample::select(Kind::all().collect::<Vec<_>>())
+}
+
+fn efforts() -> impl Strategy<Value = Effort> {
+    prop::sample::select(vec![Effort::Fast, Effort::Default])
+}
+
+fn check(data: &[u8], options: &Options) -> Vec<u8> {
+    let frame = z4ai::compress(data, options).unwrap();
+    assert!(frame.len() <= z4ai::max_compressed_len(data.len()));
+    let decoded = z4ai::decompress(&frame, &DecodeOptions::default()).unwrap();
+    assert!(decoded == data, "{options:?}, {} bytes", data.len());
+    let info = z4ai::inspect(&frame).unwrap();
+    assert_eq!(info.content_len, data.len() as u64);
+    assert_eq!(info.frame_len, frame.len() as u64);
+    assert_eq!((info.kind, info.array), (options.kind, options.array.clone()));
+    frame
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn any_bytes(data in prop::collection::vec(any::<u8>(), 0..5000), kind in kinds(), effort in efforts()) {
+        check(&data, &Options { kind, effort, ..Options::default() });
+    }
+
+    #[test]
+    fn few_values(data in prop::collection::vec(0u8..3, 0..5000), kind in kinds(), effort in efforts()) {
+        check(&data, &Options { kind, effort, ..Options::default() });
+    }
+
+    #[test]
+    fn weight_like(len in 0usize..40_000, seed: u64, kind in kinds(), effort in efforts()) {
+        check(&weights(kind, len, seed, 0), &Options { kind, effort, ..Options::default() });
+    }
+
+    #[test]
+    fn shaped(rows in 1u64..90, inner in 1u64..20, outer in 1u64..20, seed: u64, kind in kinds()) {
+        let shape = vec![rows, outer, inner];
+        let len = (rows * outer * inner) as usize * kind.size();
+        let data = weights(kind, len, seed, inner as usize);
+        check(&data, &Options { kind, shape, ..Options::default() });
+    }
+
+    #[test]
+    fn ranges_equal_the_whole(len in 1usize..300_000, seed: u64, kind in kinds(), a: u64, b: u64) {
+        let data = weights(kind, len, seed, 0);
+        let frame = check(&data, &Options { kind, ..Options::default() });
+        let elements = (len / kind.size()) as u64;
+        let (a, b) = (a % (elements + 1), b % (elements + 1));
+        let range = a.min(b)..a.max(b);
+        let bytes = range.start as usize * kind.size()..range.end as usize * kind.size();
+        let mut out = vec![0xaa; bytes.len()];
+        z4ai::decompress_range(&frame, range, &mut out, &DecodeOptions::default()).unwrap();
+        prop_assert!(out == data[bytes]);
+    }
+}
+
+#[test]
+fn many_chunks_every_kind_any_thread_count() {
+    for kind in Kind::all() {
+        for effort in [Effort::Fast, Effort::Default] {
+            let data = weights(kind, 3_000_017, 7, 64);
+            let mut frames = [1, 2, 3, 7]
+                .map(|threads| check(&data, &Options { kind, effort, threads, ..Options::default() }));
+            frames.sort();
+            assert!(frames[0] == frames[3], "{kind:?} {effort:?}");
+            for (start, end) in [(0, 1), (262_143, 262_145), (100, 370_000), (370_000, 374_000)] {
+                let mut out = vec![0; (end - start) * kind.size()];
+                let options = DecodeOptions { threads: 2, ..DecodeOptions::default() };
+                z4ai::decompress_range(&frames[0], start as u64..end as u64, &mut out, &options).unwrap();
+                assert!(out == data[start * kind.size()..end * kind.size()]);
+            }
+        }
+    }
+}
+
+#[test]
+fn classes_of_columns_and_rows_pay() {
+    let data = weights(Kind::Bf16, 1 << 20, 3, 96);
+    let bare = check(&data[..1 << 20], &Options { kind: Kind::Bf16, ..Options::default() });
+    let whole = (1 << 20) / 192 * 192;
+    let options = Options { kind: Kind::Bf16, shape: vec![whole as u64 / 192, 96], ..Options::default() };
+    let shaped = check(&data[..whole], &options);
+    assert!(shaped.len() * 100 < bare.len() * 97, "{} of {}", shaped.len(), bare.len());
+}
+
+#[test]
+fn arrays_are_kept() {
+    let array = |dtype: &str, shape: &[u64]| Some(Array { dtype: dtype.into(), shape: shape.to_vec() });
+    for (array, len) in [
+        (array("<f4", &[]), 4),
+        (array("<f4", &[3, 5]), 60),
+        (array("<f4", &[0, 5]), 0),
+        (array("bfloat16", &[2, 2, 2]), 16),
+    ] {
+        let data = weights(Kind::F32, len, 1, 0);
+        check(&data, &Options { kind: Kind::F32, array, ..Options::default() });
+    }
+    let bad = Options { array: array("<f4", &[7]), ..Options::default() };
+    assert_eq!(z4ai::compress(&[0; 12], &bad).unwrap_err().kind(), z4ai::ErrorKind::InvalidArgument);
+}
