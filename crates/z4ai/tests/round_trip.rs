@@ -21,7 +21,7 @@ fn weights(kind: Kind, len: usize, seed: u64, row: usize) -> Vec<u8> {
     while bytes.len() < len {
         let random = next();
         let gauss: f64 = (0..4).map(|i| f64::from((random >> (16 * i)) as u16) / 65536.0 - 0.5).sum();
-        let scale = if row > 0 && (index % row) % 3 == 0 { 0.002 } else { 0.05 };
+        let scale = if row > 0 && (index % row).is_multiple_of(3) { 0.002 } else { 0.05 };
         let value = match next() % 1000 {
             0 => 0.0,
             1 => gauss * 1000.0,
