@@ -3,6 +3,7 @@
 
 #[allow(dead_code)] // until the formats that use it are here
 mod deflate;
+mod refused;
 #[allow(dead_code)]
 mod strided;
 mod swap;
@@ -13,6 +14,7 @@ use std::ops::Range;
 
 #[allow(unused_imports)]
 pub(crate) use deflate::Deflate;
+pub(crate) use refused::Refused;
 #[allow(unused_imports)]
 pub(crate) use strided::{fortran_strides, strided};
 pub(crate) use swap::Swapped;

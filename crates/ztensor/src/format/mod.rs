@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub(crate) mod json;
+pub(crate) mod onnx;
 pub(crate) mod safetensors;
 #[allow(dead_code)] // until the formats that use it are here
 pub(crate) mod zip;
@@ -75,10 +76,8 @@ pub(crate) struct Probe<'a> {
     /// The first bytes, up to 4 KiB.
     pub(crate) head: &'a [u8],
     /// The whole file, for formats that are known by their end.
-    #[allow(dead_code)] // for formats known by their end or their members
     pub(crate) source: &'a dyn Source,
     /// The path's extension in lower case.
-    #[allow(dead_code)] // for the formats whose files carry no marks
     pub(crate) extension: Option<&'a str>,
 }
 
@@ -88,7 +87,6 @@ pub(crate) struct Context {
     /// The path the file was opened by, if it was: siblings are found beside it.
     pub(crate) path: Option<PathBuf>,
     /// How siblings are to be opened.
-    #[allow(dead_code)]
     pub(crate) map_mode: MapMode,
 }
 
@@ -102,7 +100,12 @@ pub(crate) struct Driver {
 }
 
 /// Every format, in the order in which they are asked.
-static DRIVERS: &[&Driver] = &[&zt::DRIVER, &safetensors::DRIVER];
+#[rustfmt::skip]
+static DRIVERS: &[&Driver] = &[
+    &zt::DRIVER,
+    &safetensors::DRIVER,
+    &onnx::DRIVER,
+];
 
 /// Opens a path: a file of any format.
 pub(crate) fn open(path: &Path, context: &Context) -> Result<Catalog> {

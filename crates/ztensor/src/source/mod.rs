@@ -1,5 +1,6 @@
 //! Where bytes live: a mapped file, positioned reads, or memory.
 
+pub(crate) mod beside;
 mod cursor;
 mod file;
 mod memory;
