@@ -263,7 +263,8 @@ impl Decode for Elements {
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], _threads: usize) -> Result<()> {
         let source = sources.get(0)?;
         let (per_group, group_len) = self.kind.group();
-        let whole = range.start % group_len == 0 && (range.end % group_len == 0 || range.end == self.len);
+        let whole = range.start.is_multiple_of(group_len)
+            && (range.end.is_multiple_of(group_len) || range.end == self.len);
         if whole {
             return self.decode_groups(&**source, range.start / group_len * per_group, out);
         }

@@ -239,7 +239,7 @@ impl Raw {
             ));
         }
         let id = self.data_type.unwrap_or(0);
-        let count = elements(&self.shape()).ok_or_else(|| {
+        let count = elements(&self.dims).ok_or_else(|| {
             Error::corrupt(
                 "object.overflow",
                 format!("the shape {:?} has more than 2^64 elements", self.dims),
@@ -278,10 +278,6 @@ impl Raw {
             }
         };
         Ok(Tensor { name: String::new(), shape: self.dims, component, unreadable, attributes })
-    }
-
-    fn shape(&self) -> &[u64] {
-        &self.dims
     }
 
     fn stored_len(&self) -> u64 {
