@@ -47,7 +47,7 @@ pub enum Digest {
     /// CRC-32C.
     Crc32c(u32),
     /// SHA-256.
-    Sha256([u8; 32]),
+    Sha256(Box<[u8; 32]>),
     /// One of a kind that this version cannot compute; kept as it is.
     Other(Box<str>),
 }
@@ -66,7 +66,7 @@ impl Digest {
             )
         };
         if let Some(hex) = text.strip_prefix("sha256:") {
-            let mut bytes = [0; 32];
+            let mut bytes = Box::new([0; 32]);
             if hex.len() != 64 {
                 return Err(malformed());
             }
@@ -133,7 +133,7 @@ impl Hasher {
     pub(crate) fn finish(self) -> Digest {
         match self {
             Hasher::Crc32c(value) => Digest::Crc32c(value),
-            Hasher::Sha256(state) => Digest::Sha256(state.finalize().into()),
+            Hasher::Sha256(state) => Digest::Sha256(Box::new(state.finalize().into())),
         }
     }
 }

@@ -271,6 +271,9 @@ pub trait Decode: Send + Sync + std::fmt::Debug {
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()>;
 }
 
+/// Objects by name. The hash is seeded at random and fast on short names.
+pub type Objects = IndexMap<Box<str>, Object, foldhash::fast::RandomState>;
+
 /// What a file holds: names, objects, and where their bytes are.
 #[derive(Debug)]
 pub struct Catalog {
@@ -279,7 +282,7 @@ pub struct Catalog {
     /// The file, and any others its objects point into.
     pub sources: Sources,
     /// The objects by name, in the order of the file.
-    pub objects: IndexMap<Box<str>, Object>,
+    pub objects: Objects,
     /// Attributes of the whole file.
     pub attributes: Attributes,
     pub(crate) unknown: Unknown,
@@ -291,7 +294,7 @@ impl Catalog {
         Catalog {
             format,
             sources,
-            objects: IndexMap::new(),
+            objects: Objects::default(),
             attributes: Attributes::new(),
             unknown: Unknown::default(),
         }
@@ -314,4 +317,16 @@ impl Catalog {
 
 /// Manifest keys that this version does not know, with their values as CBOR.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Unknown(pub(crate) Vec<(String, Vec<u8>)>);
+pub(crate) struct Unknown(Option<Box<Pairs>>);
+
+type Pairs = Vec<(String, Vec<u8>)>;
+
+impl Unknown {
+    pub(crate) fn push(&mut self, key: String, value: Vec<u8>) {
+        self.0.get_or_insert_default().push((key, value));
+    }
+
+    pub(crate) fn pairs(&self) -> &[(String, Vec<u8>)] {
+        self.0.as_ref().map_or(&[], |pairs| pairs)
+    }
+}

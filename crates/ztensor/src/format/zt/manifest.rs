@@ -22,27 +22,17 @@ pub(crate) const VERSION: &str = "1.2.0";
 pub(crate) fn decode(bytes: &[u8], data_end: u64, catalog: &mut Catalog) -> Result<()> {
     let mut d = Decoder::new(bytes);
     let (mut version, mut objects_seen) = (None, false);
-    map(&mut d, "the manifest", |d, key, unknown| {
+    catalog.unknown = map(&mut d, "the manifest", &["version", "attributes", "objects"], |d, key| {
         match key {
             "version" => version = Some(decode_text(d)?),
             "attributes" => catalog.attributes = decode_attributes(d)?,
-            "objects" => {
+            _ => {
                 objects_seen = true;
-                let len = d.map().map_err(malformed)?;
-                // Each object takes at least a dozen bytes of manifest.
-                let earned = (bytes.len() / 12) as u64;
-                catalog.objects.reserve(len.unwrap_or(0).min(earned) as usize);
-                sequence(d, len, |d| {
-                    let name = text(d)?;
-                    let object = decode_object(d, data_end).map_err(|error| error.in_tensor(&*name))?;
-                    catalog.insert(name, object)
-                })?;
+                decode_objects(d, data_end, catalog)?;
             }
-            _ => return unknown.keep(d, key),
         }
         Ok(())
-    })
-    .map(|unknown| catalog.unknown = unknown)?;
+    })?;
     if d.position() != bytes.len() {
         return Err(Error::corrupt(
             "zt.manifest-trailing",
@@ -54,6 +44,18 @@ pub(crate) fn decode(bytes: &[u8], data_end: u64, catalog: &mut Catalog) -> Resu
         return Err(Error::corrupt("zt.objects", "the manifest has no \"objects\""));
     }
     validate::overlaps(catalog)
+}
+
+fn decode_objects(d: &mut Decoder<'_>, data_end: u64, catalog: &mut Catalog) -> Result<()> {
+    let len = d.map().map_err(malformed)?;
+    // Each object takes at least fifty bytes of manifest.
+    let earned = (d.input().len() / 50) as u64;
+    catalog.objects.reserve(len.unwrap_or(0).min(earned) as usize);
+    sequence(d, len, |d| {
+        let name = text(d)?;
+        let object = decode_object(d, data_end).map_err(|error| error.in_tensor(&*name))?;
+        catalog.insert(name, object)
+    })
 }
 
 fn check_version(version: Option<&str>) -> Result<()> {
@@ -74,60 +76,87 @@ fn check_version(version: Option<&str>) -> Result<()> {
 
 /// Text, borrowed when it is in one piece.
 fn text<'b>(d: &mut Decoder<'b>) -> Result<Cow<'b, str>> {
-    match d.datatype().map_err(malformed)? {
-        minicbor::data::Type::StringIndef => decode_text(d).map(Cow::Owned),
+    const IN_PIECES: u8 = 0x7f;
+    match d.input().get(d.position()) {
+        Some(&IN_PIECES) => decode_text(d).map(Cow::Owned),
         _ => d.str().map(Cow::Borrowed).map_err(malformed),
     }
 }
 
 impl Unknown {
-    /// Keeps a key that this version does not know, with its value as it stands.
-    fn keep(&mut self, d: &mut Decoder<'_>, key: &str) -> Result<()> {
-        let start = d.position();
-        d.skip().map_err(malformed)?;
-        let value = d.input()[start..d.position()].to_vec();
-        self.0.push((key.to_owned(), value));
-        Ok(())
-    }
-
     fn len(&self) -> u64 {
-        self.0.len() as u64
+        self.pairs().len() as u64
     }
 
     fn encode(&self, e: &mut Encoder<&mut Vec<u8>>) {
-        for (key, value) in &self.0 {
+        for (key, value) in self.pairs() {
             infallible(e.str(key));
             e.writer_mut().extend_from_slice(value);
         }
     }
 }
 
-/// Walks a map with text keys, refusing a key that comes twice.
+/// Walks a map with text keys, refusing a key that comes twice. `known` are the
+/// keys that `entry` takes, by their index; the others are kept as they stand.
 fn map<'b>(
     d: &mut Decoder<'b>,
     what: &str,
-    mut entry: impl FnMut(&mut Decoder<'b>, &str, &mut Unknown) -> Result<()>,
+    known: &[&'static str],
+    mut entry: impl FnMut(&mut Decoder<'b>, &'static str) -> Result<()>,
 ) -> Result<Unknown> {
+    /// Maps that legitimately hold many keys (objects, attributes) do not come here.
+    const MAX_UNKNOWN: usize = 256;
+    let twice =
+        |key: &str| Error::corrupt("zt.key-duplicate", format!("{what} has the key {} twice", quoted(key)));
     let mut unknown = Unknown::default();
-    let mut seen: SmallVec<[Cow<'b, str>; 8]> = SmallVec::new();
+    let mut seen = 0u32;
     let len = d.map().map_err(malformed)?;
     sequence(d, len, |d| {
-        let key = text(d)?;
-        // Maps that legitimately hold many keys (objects, attributes) do not come here.
-        if seen.len() >= 256 {
-            return Err(Error::corrupt("zt.key-count", format!("{what} has more than 256 keys")));
+        let mut other = None;
+        let index = match known_key(d, known) {
+            Some(index) => Some(index),
+            None => {
+                let key = &*other.insert(text(d)?);
+                known.iter().position(|known| known == key)
+            }
+        };
+        if let Some(index) = index {
+            if seen & (1 << index) != 0 {
+                return Err(twice(known[index]));
+            }
+            seen |= 1 << index;
+            return entry(d, known[index]);
         }
-        if seen.contains(&key) {
+        let key = other.unwrap_or_default();
+        if unknown.pairs().iter().any(|(other, _)| *other == key) {
+            return Err(twice(&key));
+        }
+        if unknown.pairs().len() == MAX_UNKNOWN {
             return Err(Error::corrupt(
-                "zt.key-duplicate",
-                format!("{what} has the key {} twice", quoted(&key)),
+                "zt.key-count",
+                format!("{what} has more than {MAX_UNKNOWN} unknown keys"),
             ));
         }
-        entry(d, &key, &mut unknown)?;
-        seen.push(key);
+        let start = d.position();
+        d.skip().map_err(malformed)?;
+        unknown.push(key.into_owned(), d.input()[start..d.position()].to_vec());
         Ok(())
     })?;
     Ok(unknown)
+}
+
+/// Passes over one of the `known` keys and returns its index. Opening a file is
+/// mostly reading these, so they are compared as bytes, without decoding them.
+/// A key in any other spelling than the shortest is left to [`text`].
+fn known_key(d: &mut Decoder<'_>, known: &[&str]) -> Option<usize> {
+    const SHORT_TEXT: u8 = 0x60;
+    let at = d.position();
+    let len = d.input().get(at)?.checked_sub(SHORT_TEXT).filter(|&len| len < 24)?;
+    let end = at + 1 + usize::from(len);
+    let key = d.input().get(at + 1..end)?;
+    let index = known.iter().position(|known| known.as_bytes() == key)?;
+    d.set_position(end);
+    Some(index)
 }
 
 fn decode_attributes(d: &mut Decoder<'_>) -> Result<Attributes> {
@@ -151,13 +180,12 @@ fn missing(rule: &'static str, what: &str, key: &str) -> Error {
 fn decode_object(d: &mut Decoder<'_>, data_end: u64) -> Result<Object> {
     let (mut shape, mut layout, mut attributes) = (None, None, None);
     let mut components: Option<SmallVec<[(Role, Component); 1]>> = None;
-    let unknown = map(d, "the object", |d, key, unknown| {
+    let unknown = map(d, "the object", &["shape", "format", "attributes", "components"], |d, key| {
         match key {
             "shape" => shape = Some(decode_shape(d)?),
             "format" => layout = Some(Layout::from_name(&text(d)?)),
             "attributes" => attributes = Some(Box::new(decode_attributes(d)?)),
-            "components" => components = Some(decode_components(d, data_end)?),
-            _ => return unknown.keep(d, key),
+            _ => components = Some(decode_components(d, data_end)?),
         }
         Ok(())
     })?;
@@ -224,7 +252,8 @@ pub(crate) fn role(name: &str) -> Role {
 fn decode_component(d: &mut Decoder<'_>, data_end: u64) -> Result<Component> {
     let (mut dtype, mut logical, mut offset, mut length) = (None, None, None, None);
     let (mut uncompressed, mut encoding, mut digest) = (None, None, None);
-    let unknown = map(d, "the component", |d, key, unknown| {
+    const KEYS: &[&str] = &["dtype", "type", "offset", "length", "uncompressed_length", "encoding", "digest"];
+    let unknown = map(d, "the component", KEYS, |d, key| {
         let number = |d: &mut Decoder<'_>, rule| {
             d.u64().map_err(|_| Error::corrupt(rule, format!("{key:?} is not a number from 0 to 2^64 - 1")))
         };
@@ -235,13 +264,12 @@ fn decode_component(d: &mut Decoder<'_>, data_end: u64) -> Result<Component> {
                     Error::corrupt("component.dtype", format!("unknown storage type {}", quoted(&name)))
                 })?);
             }
-            "type" => logical = Some(text(d)?.into_owned()),
+            "type" => logical = Some(text(d)?),
             "offset" => offset = Some(number(d, "component.offset")?),
             "length" => length = Some(number(d, "component.length")?),
             "uncompressed_length" => uncompressed = Some(number(d, "component.uncompressed-length")?),
-            "encoding" => encoding = Some(text(d)?.into_owned()),
-            "digest" => digest = Some(Digest::parse(&text(d)?)?),
-            _ => return unknown.keep(d, key),
+            "encoding" => encoding = Some(text(d)?),
+            _ => digest = Some(Digest::parse(&text(d)?)?),
         }
         Ok(())
     })?;
@@ -254,7 +282,7 @@ fn decode_component(d: &mut Decoder<'_>, data_end: u64) -> Result<Component> {
         None => (storage, None),
         Some(name) => match DType::from_logical_name(&name, storage) {
             Some(dtype) => (dtype, None),
-            None => (storage, Some(name.into_boxed_str())),
+            None => (storage, Some(name.into())),
         },
     };
     let (len, storage) = match encoding.as_deref() {
