@@ -116,6 +116,12 @@ impl Error {
         self
     }
 
+    /// Says in front of the message which part of the file it is about.
+    pub(crate) fn within(mut self, place: impl fmt::Display) -> Self {
+        self.0.message = format!("{place}: {}", self.0.message);
+        self
+    }
+
     /// What a caller can do about it.
     pub fn kind(&self) -> Kind {
         self.0.kind

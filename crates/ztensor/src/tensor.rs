@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::format::gguf::{self, GgmlType};
 use crate::format::zt::manifest::role;
 use crate::object::{Component, Extent, Layout, Object, Role, Shape, elements};
 use crate::validate;
@@ -179,6 +180,33 @@ impl<'a> Tensor<'a> {
                 Err(Error::unsupported(format!("a {other} tensor cannot be made dense; read its components")))
             }
         }
+    }
+
+    /// The elements of a GGUF block tensor as `f32`, on all cores. Dense tensors
+    /// of `f32`, `f16` and `bf16` are converted too.
+    pub fn dequantize(&self) -> Result<Dense<f32>> {
+        let (ggml_type, role) = match (&self.layout, self.dtype()) {
+            (Layout::Dense, Some(dtype)) => (dtype.gguf_id().and_then(GgmlType::from_id), "data"),
+            (layout, _) => (GgmlType::from_layout_name(layout.name()), "blocks"),
+        };
+        let ggml_type = ggml_type.ok_or_else(|| {
+            Error::unsupported(format!("a {} tensor of this type cannot be dequantized", self.layout))
+        })?;
+        if self.attribute("byte_order").is_some() {
+            return Err(Error::unsupported(
+                "its blocks are from a big-endian file, whose scales nobody agrees on how to turn round",
+            ));
+        }
+        let blocks = &self.require(role)?.bytes;
+        let count = elements(&self.shape)
+            .filter(|_| ggml_type.byte_len(&self.shape) == Some(blocks.len() as u64))
+            .ok_or_else(|| {
+                let len = blocks.len();
+                Error::invalid(format!("{len} bytes are not a {ggml_type} tensor of shape {:?}", self.shape))
+            })?;
+        let mut data = crate::buffer::zeroed_vec::<f32>(count)?;
+        gguf::dequantize(ggml_type, blocks, &mut data, 0)?;
+        Ok(Dense { shape: self.shape.clone(), data })
     }
 
     /// The parts of a CSR matrix, its indices checked.

@@ -5,6 +5,7 @@
 //! [`Catalog`] without touching tensor data ([`parse`](Driver::parse)).
 #![forbid(unsafe_code)]
 
+pub mod gguf;
 pub(crate) mod json;
 pub(crate) mod onnx;
 pub(crate) mod safetensors;
@@ -104,6 +105,7 @@ pub(crate) struct Driver {
 static DRIVERS: &[&Driver] = &[
     &zt::DRIVER,
     &safetensors::DRIVER,
+    &gguf::DRIVER,
     &onnx::DRIVER,
 ];
 
