@@ -5,10 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use z4ai::{DecodeOptions, legacy};
 
 fuzz_target!(|frame: &[u8]| {
-    let options = DecodeOptions {
-        threads: 1,
-        max_output: 1 << 20,
-    };
+    let options = DecodeOptions { threads: 1, max_output: 1 << 20 };
     let info = legacy::inspect(frame);
     let bytes = legacy::decompress(frame, &options);
     if let (Ok(info), Ok(bytes)) = (&info, &bytes) {
