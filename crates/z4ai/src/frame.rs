@@ -6,6 +6,7 @@
 //! index    one description per chunk, then the checksum of header and index
 //! ```
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use twox_hash::XxHash3_64;
@@ -34,20 +35,52 @@ const FLAG_ARRAY: u8 = 1;
 /// Bytes of the shortest chunk description: length, checksum, layout, coder.
 const MIN_DESCRIPTION: usize = 14;
 
-/// Whether `bytes` start like a frame of this version.
-pub(crate) fn is_ours(bytes: &[u8]) -> bool {
-    matches!(bytes, [a, b, c, d, VERSION, ..]
-        if [MAGIC_Z4AI, MAGIC_ZARA].contains(&[*a, *b, *c, *d]))
+/// What the chunks of a family of frames are described by.
+pub(crate) trait Describe: Sized {
+    /// The magics that such frames start with.
+    const MAGICS: &'static [[u8; 4]];
+    /// The version written and read here.
+    const VERSION: u8;
+
+    /// Reads the description of a chunk of `len` bytes.
+    fn read(reader: &mut Reader<'_>, kind: Kind, len: usize) -> Result<Self>;
+    fn write(&self, out: &mut Vec<u8>);
+    /// The bytes that a chunk of `len` bytes takes in the payload.
+    fn payload_len(&self, len: usize) -> u64;
+}
+
+impl Describe for Layout {
+    const MAGICS: &'static [[u8; 4]] = &[MAGIC_Z4AI, MAGIC_ZARA];
+    const VERSION: u8 = VERSION;
+
+    fn read(reader: &mut Reader<'_>, kind: Kind, len: usize) -> Result<Self> {
+        Layout::read(reader, kind, len)
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        Layout::write(self, out);
+    }
+
+    fn payload_len(&self, len: usize) -> u64 {
+        Layout::payload_len(self, len)
+    }
+}
+
+/// Whether `bytes` start like a frame whose chunks are described by `D`.
+pub(crate) fn starts_like<D: Describe>(bytes: &[u8]) -> bool {
+    matches!(bytes, [a, b, c, d, version, ..]
+        if *version == D::VERSION && D::MAGICS.contains(&[*a, *b, *c, *d]))
 }
 
 /// A parsed frame: its index is checked, its chunks are not decoded.
-pub(crate) struct Frame<'a> {
+pub(crate) struct Frame<'a, D: Describe = Layout> {
     bytes: &'a [u8],
     magic: [u8; 4],
     pub(crate) kind: Kind,
     pub(crate) array: Option<Array>,
     pub(crate) content_len: u64,
     chunks: Vec<Chunk>,
+    described_by: PhantomData<D>,
 }
 
 /// Where one chunk is.
@@ -60,10 +93,10 @@ struct Chunk {
     description: Range<usize>,
 }
 
-impl<'a> Frame<'a> {
+impl<'a, D: Describe> Frame<'a, D> {
     /// Checks everything but the payload.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self> {
-        if !is_ours(bytes) {
+        if !starts_like::<D>(bytes) {
             return Err(Error::unsupported("not a frame of this codec, or of another version"));
         }
         let mut reader = Reader::new(bytes);
@@ -110,7 +143,7 @@ impl<'a> Frame<'a> {
         let (mut content, mut payload) = (0u64, payload_at as u64);
         for _ in 0..chunk_count {
             let start = bytes.len() - CHECKSUM - index.remaining();
-            let (len, _, layout) = read_description(&mut index, kind)?;
+            let (len, _, layout) = read_description::<D>(&mut index, kind)?;
             let end = bytes.len() - CHECKSUM - index.remaining();
             let payload_end = payload.saturating_add(layout.payload_len(len));
             if payload_end > index_at as u64 {
@@ -130,13 +163,17 @@ impl<'a> Frame<'a> {
         if index.remaining() != 0 || payload != index_at as u64 || content != content_len {
             return Err(Error::corrupt("chunks that do not add up to their frame"));
         }
-        Ok(Self { bytes, magic, kind, array, content_len, chunks })
+        Ok(Self { bytes, magic, kind, array, content_len, chunks, described_by: PhantomData })
     }
 
     pub(crate) fn info(&self) -> FrameInfo {
         FrameInfo {
-            format: if self.magic == MAGIC_ZARA { "ZARA" } else { "Z4AI" },
-            version: u32::from(VERSION),
+            format: match self.magic {
+                MAGIC_Z4AI => "Z4AI",
+                MAGIC_ZARA => "ZARA",
+                _ => "Z4DL",
+            },
+            version: u32::from(D::VERSION),
             kind: self.kind,
             array: self.array.clone(),
             content_len: self.content_len,
@@ -157,17 +194,30 @@ impl<'a> Frame<'a> {
         self.chunks[index].content.clone()
     }
 
-    /// Decodes chunk `index` into `out`, which must have its length.
-    pub(crate) fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+    /// Checksum, description and payload of chunk `index`.
+    pub(crate) fn chunk(&self, index: usize) -> Result<(u64, D, &'a [u8])> {
         let chunk = &self.chunks[index];
         let mut description = Reader::new(&self.bytes[chunk.description.clone()]);
         let (_, checksum, layout) = read_description(&mut description, self.kind)?;
-        layout.decode(&self.bytes[chunk.payload.clone()], out, scratch)?;
-        if XxHash3_64::oneshot(out) != checksum {
-            return Err(Error::corrupt(format_args!("chunk {index} does not match its checksum")));
-        }
-        Ok(())
+        Ok((checksum, layout, &self.bytes[chunk.payload.clone()]))
     }
+}
+
+impl Frame<'_> {
+    /// Decodes chunk `index` into `out`, which must have its length.
+    pub(crate) fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+        let (checksum, layout, payload) = self.chunk(index)?;
+        layout.decode(payload, out, scratch)?;
+        check_content(index, checksum, out)
+    }
+}
+
+/// Refuses decoded bytes that are not the ones that were encoded.
+pub(crate) fn check_content(index: usize, checksum: u64, content: &[u8]) -> Result<()> {
+    if XxHash3_64::oneshot(content) != checksum {
+        return Err(Error::corrupt(format_args!("chunk {index} does not match its checksum")));
+    }
+    Ok(())
 }
 
 /// One hash over header and index, which do not touch.
@@ -179,17 +229,17 @@ fn head_checksum(header: &[u8], index: &[u8]) -> u64 {
     hasher.finish()
 }
 
-fn read_description(index: &mut Reader<'_>, kind: Kind) -> Result<(usize, u64, Layout)> {
+fn read_description<D: Describe>(index: &mut Reader<'_>, kind: Kind) -> Result<(usize, u64, D)> {
     let len = index.u32()? as usize;
     if len == 0 || len > MAX_CHUNK {
         return Err(Error::corrupt(format_args!("a chunk of {len} bytes")));
     }
     let checksum = index.u64()?;
-    Ok((len, checksum, Layout::read(index, kind, len)?))
+    Ok((len, checksum, D::read(index, kind, len)?))
 }
 
 /// Appends the description of a chunk of `len` bytes.
-pub(crate) fn write_description(index: &mut Vec<u8>, len: usize, checksum: u64, layout: &Layout) {
+pub(crate) fn write_description(index: &mut Vec<u8>, len: usize, checksum: u64, layout: &impl Describe) {
     index.put_u32(len as u32);
     index.put_u64(checksum);
     layout.write(index);
@@ -227,13 +277,13 @@ fn check_array(array: Option<&Array>, content_len: u64) -> Result<()> {
 /// Starts a frame in `out`: everything up to the payload, lengths still open.
 pub(crate) fn write_header(
     out: &mut Vec<u8>,
-    magic: [u8; 4],
+    (magic, version): ([u8; 4], u8),
     kind: Kind,
     array: Option<&Array>,
     content_len: u64,
 ) -> Result<()> {
     out.extend(magic);
-    out.extend([VERSION, kind.code(), if array.is_some() { FLAG_ARRAY } else { 0 }, 0]);
+    out.extend([version, kind.code(), if array.is_some() { FLAG_ARRAY } else { 0 }, 0]);
     out.put_u64(0);
     out.put_u64(content_len);
     out.put_u64(0);

@@ -37,7 +37,7 @@ pub(crate) fn into(data: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<
     let plan = Plan::new(data.len(), options)?;
     memory::reserve(out, max_len(data.len()))?;
     let array = options.array.as_ref();
-    frame::write_header(out, frame::MAGIC_Z4AI, options.kind, array, data.len() as u64)?;
+    frame::write_header(out, (frame::MAGIC_Z4AI, frame::VERSION), options.kind, array, data.len() as u64)?;
     let header_len = out.len();
     let chunks = plan.chunk_count();
     let sink = InOrder::new((&mut *out, Vec::new()));
@@ -145,16 +145,7 @@ impl Scratch {
         self.content.extend_from_slice(data);
         let content = &self.content;
         self.payload.clear();
-        let kind = options.kind;
-        let whole = content.len().is_multiple_of(kind.size());
-        let mut layout = if !whole {
-            Layout::Opaque(Coder::Raw)
-        } else if kind.size() == 1 {
-            Layout::Opaque(encode_bytes(content, options.effort, &mut self.payload))
-        } else {
-            let payload = &mut self.payload;
-            Layout::Split(split::encode(content, kind, options.effort, hint, &mut self.split, payload))
-        };
+        let mut layout = smallest(content, options, hint, &mut self.split, &mut self.payload);
         self.description.clear();
         let checksum = XxHash3_64::oneshot(content);
         frame::write_description(&mut self.description, content.len(), checksum, &layout);
@@ -167,6 +158,25 @@ impl Scratch {
             layout = Layout::Opaque(Coder::Raw);
             frame::write_description(&mut self.description, content.len(), checksum, &layout);
         }
+    }
+}
+
+/// Appends the streams of `content` to `payload` and describes them; unless the layout is
+/// `Opaque(Raw)`, for which nothing is appended.
+fn smallest(
+    content: &[u8],
+    options: &Options,
+    hint: &Hint,
+    split: &mut split::Scratch,
+    payload: &mut Vec<u8>,
+) -> Layout {
+    let kind = options.kind;
+    if !content.len().is_multiple_of(kind.size()) {
+        Layout::Opaque(Coder::Raw)
+    } else if kind.size() == 1 {
+        Layout::Opaque(encode_bytes(content, options.effort, payload))
+    } else {
+        Layout::Split(split::encode(content, kind, options.effort, hint, split, payload))
     }
 }
 
