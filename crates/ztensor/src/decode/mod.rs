@@ -1,10 +1,8 @@
 //! Decoders that more than one format needs, each behind the one door of
 //! [`Decode`](crate::object::Decode).
 
-#[allow(dead_code)] // until the formats that use it are here
 mod deflate;
 mod refused;
-#[allow(dead_code)]
 mod strided;
 mod swap;
 mod unknown;
@@ -12,10 +10,8 @@ mod zstd;
 
 use std::ops::Range;
 
-#[allow(unused_imports)]
 pub(crate) use deflate::Deflate;
 pub(crate) use refused::Refused;
-#[allow(unused_imports)]
 pub(crate) use strided::{fortran_strides, strided};
 pub(crate) use swap::Swapped;
 pub(crate) use unknown::UnknownEncoding;

@@ -7,9 +7,9 @@
 
 pub mod gguf;
 pub(crate) mod json;
+pub(crate) mod npz;
 pub(crate) mod onnx;
 pub(crate) mod safetensors;
-#[allow(dead_code)] // until the formats that use it are here
 pub(crate) mod zip;
 pub(crate) mod zt;
 
@@ -106,6 +106,7 @@ static DRIVERS: &[&Driver] = &[
     &zt::DRIVER,
     &safetensors::DRIVER,
     &gguf::DRIVER,
+    &npz::DRIVER,
     &onnx::DRIVER,
 ];
 

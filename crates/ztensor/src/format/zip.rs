@@ -151,6 +151,13 @@ pub(crate) fn entries(source: &dyn Source) -> Result<Vec<Entry>> {
     }
 }
 
+/// The name in the local header that a file starts with, if it is all there.
+pub(crate) fn first_name(head: &[u8]) -> Option<&[u8]> {
+    const FIXED: usize = 30;
+    let len = head.get(26..28)?;
+    head.get(FIXED..FIXED + usize::from(u16::from_le_bytes([len[0], len[1]])))
+}
+
 /// What the central directory says of a member.
 struct Claims<'a> {
     name: &'a [u8],

@@ -5,3 +5,4 @@
 pub mod allocations;
 pub mod conformance;
 pub mod fixtures;
+pub mod zip;

@@ -1,0 +1,148 @@
+//! `.npy` arrays, and `.npz` archives of them.
+//!
+//! A stored array in row-major, little-endian order is viewed where it lies;
+//! deflated, Fortran-ordered and big-endian ones are decoded when they are read.
+
+mod header;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use header::{Header, Kind};
+
+use crate::decode::{Deflate, Swapped, fortran_strides, strided};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::format::zip::{self, Entry, Method};
+use crate::format::{Context, Driver, Format, Probe, Verdict};
+use crate::object::{Catalog, Component, Extent, Layout, Object, Storage};
+use crate::source::{Source, Sources};
+use crate::validate;
+
+/// The layout of arrays whose elements no tensor has (text, dates, raw bytes):
+/// the bytes as they are, with NumPy's name of the type in the attribute `descr`.
+const OPAQUE: &str = "npy.opaque";
+/// The layout of archive members that are not arrays.
+const FILE: &str = "npz.file";
+
+pub(crate) static DRIVER: Driver = Driver { format: Format::Npz, extensions: &["npz", "npy"], detect, parse };
+
+fn detect(probe: &Probe<'_>) -> Verdict {
+    if probe.head.starts_with(header::MAGIC) {
+        return Verdict::Yes;
+    }
+    if probe.head.starts_with(zip::MAGIC) {
+        return match zip::first_name(probe.head) {
+            Some(name) if name.ends_with(b".npy") => Verdict::Yes,
+            _ => Verdict::Maybe,
+        };
+    }
+    match probe.head.starts_with(zip::EMPTY_MAGIC) {
+        true => Verdict::Maybe,
+        false => Verdict::No,
+    }
+}
+
+fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
+    let single = source.bytes(0, source.len().min(header::MAGIC.len() as u64))?.as_ref() == header::MAGIC;
+    let entries = match single {
+        true => vec![whole_file(&*source)],
+        false => zip::entries(&*source)?,
+    };
+    let mut catalog = Catalog::new(Format::Npz, Sources::one(source));
+    for entry in entries {
+        let object = member(&entry, &catalog.sources).map_err(|error| error.in_tensor(&*entry.name))?;
+        let name = entry.name.strip_suffix(".npy").unwrap_or(&entry.name);
+        catalog.insert(name, object)?;
+    }
+    Ok(catalog)
+}
+
+/// A bare `.npy` file, as if it were an archive's only member. NumPy gives its
+/// array no name; it is called `data` here.
+fn whole_file(source: &dyn Source) -> Entry {
+    let data = Extent::new(0, source.len());
+    Entry { name: "data".to_owned(), method: Method::Stored, data, len: data.len, crc: 0 }
+}
+
+fn member(entry: &Entry, sources: &Sources) -> Result<Object> {
+    let deflate = match entry.method {
+        Method::Stored => None,
+        Method::Deflated => Some(Deflate::new(entry.data, entry.len, Some(entry.crc))?),
+    };
+    let head = |len: u64| -> Result<Cow<'_, [u8]>> {
+        match &deflate {
+            None => sources.bytes(Extent { len: len.min(entry.data.len), ..entry.data }),
+            Some(deflate) => deflate.head(sources, len).map(Cow::Owned),
+        }
+    };
+    let mut start = head(header::USUAL)?;
+    if !start.starts_with(header::MAGIC) {
+        let storage = match deflate {
+            None => Storage::Plain(entry.data),
+            Some(deflate) => Storage::Encoded(Arc::new(deflate)),
+        };
+        let bytes = Component::new(DType::U8, entry.len, storage);
+        let layout = Layout::Other(FILE.into());
+        return Ok(Object::new(&[entry.len][..], layout, [(Cow::Borrowed("data"), bytes)]));
+    }
+    let needed = header::header_len(&start)?;
+    if needed > start.len() as u64 {
+        start = head(needed)?;
+    }
+    let header = header::parse(&start)?;
+    drop(start);
+    let data = Extent {
+        offset: entry.data.offset + header.len,
+        len: entry.data.len.saturating_sub(header.len),
+        ..entry.data
+    };
+    let inner = match deflate {
+        None => Storage::Plain(data),
+        Some(deflate) => Storage::Encoded(Arc::new(deflate.after(header.len))),
+    };
+    array(header, inner, entry.len)
+}
+
+/// The object for an array whose elements, as stored, are `inner`; `total` is
+/// the array's size with its header.
+fn array(header: Header, inner: Storage, total: u64) -> Result<Object> {
+    let size = header.kind.size();
+    let len = crate::object::elements(&header.shape).and_then(|count| count.checked_mul(size));
+    let Some(len) = len else {
+        return Err(Error::corrupt(
+            "npy.overflow",
+            format!("the shape {:?} of {size}-byte elements has more than 2^64 bytes", header.shape),
+        ));
+    };
+    let there = total.saturating_sub(header.len);
+    if len != there {
+        return Err(Error::corrupt(
+            "npy.size",
+            format!(
+                "the shape {:?} of {size}-byte elements takes {len} bytes, there are {there}",
+                header.shape
+            ),
+        ));
+    }
+    let mut storage = inner;
+    if header.fortran_order && size > 0 {
+        let strides = fortran_strides(&header.shape);
+        storage = strided(storage, len, size as usize, 0, &header.shape, &strides)?;
+    }
+    if header.big_endian && header.kind.width() > 1 {
+        storage = Storage::Encoded(Arc::new(Swapped::new(storage, header.kind.width(), len)));
+    }
+    let object = match header.kind {
+        Kind::Known(dtype) => Object::dense(header.shape, Component::new(dtype, len, storage)),
+        Kind::Opaque { descr, .. } => {
+            let bytes = Component::new(DType::U8, len, storage);
+            let layout = Layout::Other(OPAQUE.into());
+            let mut object = Object::new(header.shape, layout, [(Cow::Borrowed("data"), bytes)]);
+            object.set_attribute("descr", descr);
+            object
+        }
+    };
+    validate::object(&object)?;
+    Ok(object)
+}
