@@ -64,7 +64,7 @@ fn tensors_are_viewed_where_they_lie() {
 fn opening_reads_the_header_only() {
     let header = r#"{"big":{"dtype":"U8","shape":[8000000],"data_offsets":[0,8000000]}}"#;
     let read = conformance::bytes_read_to_open(file(header, 8_000_000));
-    assert!(read < 10_000, "{read} bytes were read");
+    assert!(read < 200_000, "{read} bytes were read");
 }
 
 #[test]
