@@ -90,5 +90,5 @@ pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
     if legacy::is_legacy(frame) {
         return legacy::inspect(frame);
     }
-    Frame::parse(frame).map(|frame| frame.info())
+    Frame::<layout::Layout>::parse(frame).map(|frame| frame.info())
 }
