@@ -1,8 +1,60 @@
-.PHONY: demo test lint bench
+.PHONY: demo test lint bench venv wheel install rust-test python-test doc
 
-test: lint
-	cargo test --workspace
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+# One interpreter for every build, so that the bindings are compiled once.
+export PYO3_PYTHON := $(abspath $(PYTHON))
 
-lint:
+SOURCES := $(shell find crates python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name 'Cargo.toml') \
+	Cargo.toml pyproject.toml
+
+# Everything: formatting and lints, Rust tests and documentation, the wheel and its tests.
+test: lint rust-test doc python-test
+
+# Writes a model, opens it mapped, verifies it, and says what happened.
+demo: $(VENV)/.installed
+	$(PYTHON) examples/demo.py
+
+lint: $(VENV)/.tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+rust-test: $(VENV)/.tools
+	cargo test --workspace
+
+doc: $(VENV)/.tools
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+python-test: $(VENV)/.installed
+	$(VENV)/bin/pytest
+
+bench: wheel
+	$(PYTHON) benchmark/run.py
+
+venv: $(VENV)/.tools
+
+# What users get: an optimised wheel in dist/, installed.
+wheel: $(VENV)/.tools
+	$(VENV)/bin/maturin build --release --out dist
+	$(VENV)/bin/uv pip install --quiet --python $(PYTHON) --reinstall-package ztensor --no-deps --find-links dist --no-index ztensor
+	rm -f $(VENV)/.installed
+
+install: $(VENV)/.installed
+
+$(VENV)/.tools: pyproject.toml
+	test -x $(PYTHON) || python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet uv
+# Torch without CUDA is a tenth of the size, where its index can be reached.
+	$(VENV)/bin/uv pip install --quiet --python $(PYTHON) --group test --group lint maturin --torch-backend cpu 2>/dev/null \
+		|| $(VENV)/bin/uv pip install --quiet --python $(PYTHON) --group test --group lint maturin
+	touch $@
+
+# Tests use the profile of `cargo test`, which keeps overflow checks and shares its products.
+$(VENV)/.installed: $(VENV)/.tools $(SOURCES)
+	rm -rf target/test-wheel
+	$(VENV)/bin/maturin build --quiet --profile dev --out target/test-wheel
+	$(VENV)/bin/uv pip install --quiet --python $(PYTHON) --reinstall-package ztensor --no-deps target/test-wheel/*.whl
+	touch $@

@@ -18,6 +18,8 @@ mod validate;
 pub mod value;
 pub mod write;
 
+#[doc(hidden)]
+pub use buffer::advise_huge;
 pub use digest::{Checksum, Digest};
 pub use dtype::{DType, Element};
 pub use error::{Error, Kind, Result};

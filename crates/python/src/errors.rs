@@ -1,0 +1,44 @@
+//! Errors of the library as Python exceptions.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use ztensor::{Error, Kind};
+
+static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// The exception for an error of the library. The classes, which also are
+/// `KeyError`, `ValueError` or `OSError`, are defined in `ztensor._errors`.
+pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    let make = || -> PyResult<PyErr> {
+        let make = MAKE.import(py, "ztensor._errors", "make")?;
+        let kind = match error.kind() {
+            Kind::Io => "io",
+            Kind::Corrupt => "corrupt",
+            Kind::NotFound => "not_found",
+            Kind::InvalidArgument => "invalid_argument",
+            Kind::Mismatch => "mismatch",
+            Kind::Limit => "limit",
+            _ => "unsupported",
+        };
+        let errno = error.io_error().and_then(|cause| cause.raw_os_error());
+        let args = (kind, error.to_string(), errno, error.file(), error.tensor(), error.rule());
+        Ok(PyErr::from_value(make.call1(args)?))
+    };
+    make().unwrap_or_else(|failure| failure)
+}
+
+/// Turns the library's results into Python's.
+pub(crate) trait OrRaise<T> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T>;
+}
+
+impl<T> OrRaise<T> for ztensor::Result<T> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T> {
+        self.map_err(|error| exception(py, &error))
+    }
+}
+
+/// The exception for a call that is wrong, whatever the file says.
+pub(crate) fn invalid(py: Python<'_>, message: impl Into<String>) -> PyErr {
+    exception(py, &Error::invalid(message))
+}

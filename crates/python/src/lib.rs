@@ -1,0 +1,27 @@
+//! The extension module `ztensor._native`: conversions between Python's objects
+//! and the library, and no logic of its own. Its types are private; the
+//! documented classes are in the Python package around it.
+
+mod arrays;
+mod dlpack;
+mod dtypes;
+mod errors;
+mod fetch;
+mod reader;
+mod values;
+mod watch;
+mod writer;
+
+use pyo3::prelude::*;
+
+/// Private: use the `ztensor` package.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+    module.add("DTYPES", dtypes::table(py)?)?;
+    module.add_class::<arrays::Mapping>()?;
+    module.add_class::<reader::Reader>()?;
+    module.add_class::<writer::Writer>()?;
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! The reader as Python sees it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyDict, PyList};
+use ztensor::source::{MapMode, MemorySource};
+use ztensor::{Component, Object, OpenOptions, Verification};
+
+use crate::errors::{OrRaise, invalid};
+use crate::fetch::{Framework, fetch};
+use crate::watch::Watch;
+use crate::{arrays, dtypes, values};
+
+/// An open tensor file. Safe to use from many threads.
+#[pyclass(frozen, module = "ztensor._native")]
+pub(crate) struct Reader {
+    inner: Arc<ztensor::Reader>,
+}
+
+fn options(map: bool, verify: bool, threads: usize, max_component: Option<u64>) -> OpenOptions {
+    OpenOptions::default()
+        .map(if map { MapMode::Auto } else { MapMode::Never })
+        .verify(verify)
+        .threads(threads)
+        .max_component(max_component.unwrap_or(u64::MAX))
+}
+
+#[pymethods]
+impl Reader {
+    #[staticmethod]
+    #[pyo3(signature = (path, *, map = true, verify = true, threads = 0, max_component = None))]
+    fn open(
+        py: Python<'_>,
+        path: PathBuf,
+        map: bool,
+        verify: bool,
+        threads: usize,
+        max_component: Option<u64>,
+    ) -> PyResult<Reader> {
+        let options = options(map, verify, threads, max_component);
+        let inner = py.detach(|| options.open(path)).or_raise(py)?;
+        Ok(Reader { inner: Arc::new(inner) })
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (data, *, verify = true, threads = 0, max_component = None))]
+    fn from_bytes(
+        py: Python<'_>,
+        data: PyBackedBytes,
+        verify: bool,
+        threads: usize,
+        max_component: Option<u64>,
+    ) -> PyResult<Reader> {
+        let options = options(true, verify, threads, max_component);
+        let source = Arc::new(MemorySource::new(data));
+        let inner = py.detach(|| options.open_source(source)).or_raise(py)?;
+        Ok(Reader { inner: Arc::new(inner) })
+    }
+
+    #[getter]
+    fn format(&self) -> &'static str {
+        self.inner.format().name()
+    }
+
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, self.inner.keys())
+    }
+
+    fn __len__(&self) -> usize {
+        self.inner.len()
+    }
+
+    fn __contains__(&self, name: &str) -> bool {
+        self.inner.contains(name)
+    }
+
+    #[getter]
+    fn attributes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        values::to_dict(py, self.inner.attributes())
+    }
+
+    /// What the file says about a tensor: shape, dtype, type, format,
+    /// components and attributes.
+    fn metadata<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyDict>> {
+        describe(py, self.inner.get(name).or_raise(py)?)
+    }
+
+    /// Tensors by name. `framework` is `"numpy"`, `"torch"` or `None`; whatever
+    /// it has no array for is made by `other(components, shape, dtype, type, format, attributes)`.
+    #[pyo3(signature = (names, framework, copy, other, progress = None))]
+    fn fetch<'py>(
+        &self,
+        py: Python<'py>,
+        names: Option<Vec<String>>,
+        framework: Option<&str>,
+        copy: bool,
+        other: &Bound<'py, PyAny>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let framework = match framework {
+            None => Framework::None,
+            Some("numpy") => Framework::Numpy,
+            Some("torch") => Framework::Torch,
+            Some(name) => return Err(invalid(py, format!("unknown framework {name:?}"))),
+        };
+        let objects: Vec<(&str, &Object)> = match &names {
+            None => self.inner.objects().collect(),
+            Some(names) => names
+                .iter()
+                .map(|name| self.inner.get(name).map(|object| (name.as_str(), object)))
+                .collect::<ztensor::Result<_>>()
+                .or_raise(py)?,
+        };
+        fetch(py, &self.inner, &objects, framework, copy, other, &Watch::new(progress))
+    }
+
+    /// Decoded size of the data of all tensors named, for progress bars.
+    fn byte_len(&self, py: Python<'_>, names: Option<Vec<String>>) -> PyResult<u64> {
+        match names {
+            None => Ok(self.inner.objects().map(|(_, object)| object.byte_len()).sum()),
+            Some(names) => names
+                .iter()
+                .map(|name| self.inner.get(name).map(Object::byte_len))
+                .sum::<ztensor::Result<u64>>()
+                .or_raise(py),
+        }
+    }
+
+    /// Bytes of a dense tensor as a flat array of bytes: rows `start..stop`.
+    fn read_rows<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        start: u64,
+        stop: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let range = self.inner.row_bytes(name, start..stop).or_raise(py)?;
+        let len = range.end - range.start;
+        let Some(descr) = dtypes::descr(py, ztensor::DType::U8)? else {
+            return Err(invalid(py, "NumPy has no uint8"));
+        };
+        let size = isize::try_from(len).map_err(|_| invalid(py, "too many rows for an array"))?;
+        let (array, data) = arrays::empty(py, descr, &[size].into_iter().collect())?;
+        // SAFETY: the array is new, has `len` bytes and nobody else has it yet.
+        let out = unsafe { std::slice::from_raw_parts_mut(data, len as usize) };
+        py.detach(|| self.inner.read_range_into(name, range, out)).or_raise(py)?;
+        Ok(array.into_any())
+    }
+
+    /// Fills memory at `(name, address, bytes)`.
+    ///
+    /// The Python side has checked that each is the memory of a live, writable,
+    /// contiguous array of the tensor's shape and type.
+    #[pyo3(signature = (requests, progress = None))]
+    fn read_into(
+        &self,
+        py: Python<'_>,
+        requests: Vec<(String, usize, usize)>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let mut ranges: Vec<_> = requests.iter().map(|(_, start, len)| (*start, start + len)).collect();
+        ranges.sort_unstable();
+        if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+            return Err(invalid(py, "two destinations overlap in memory: give each tensor its own"));
+        }
+        Watch::new(progress).run(py, |observer| {
+            let requests = requests.iter().filter(|(_, _, len)| *len > 0).map(|(name, address, len)| {
+                let data = std::ptr::with_exposed_provenance_mut::<u8>(*address);
+                // SAFETY: memory of a live array, see above; no two of them overlap.
+                let out = unsafe { std::slice::from_raw_parts_mut(data, *len) };
+                (name.as_str(), "data", out)
+            });
+            self.inner.read_many(requests.collect(), Some(observer))
+        })
+    }
+
+    /// Compares one tensor's digests: `True`, or `False` if it has none.
+    fn verify(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        let verification = py.detach(|| self.inner.verify(name)).or_raise(py)?;
+        Ok(verification == Verification::Checked)
+    }
+
+    /// Compares all digests: how many tensors were checked, how many had none.
+    #[pyo3(signature = (progress = None))]
+    fn verify_all(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<(u64, u64)> {
+        let summary = Watch::new(progress).run(py, |observer| self.inner.verify_all(Some(observer)))?;
+        Ok((summary.checked, summary.unchecked))
+    }
+}
+
+fn describe<'py>(py: Python<'py>, object: &Object) -> PyResult<Bound<'py, PyDict>> {
+    let main = object
+        .component("data")
+        .or_else(|| object.component("values"))
+        .or(object.components.first().map(|(_, component)| component));
+    let components = PyDict::new(py);
+    for (role, component) in &object.components {
+        components.set_item(&**role, describe_component(py, component)?)?;
+    }
+    let attributes = object.attributes.as_deref().map(|map| values::to_dict(py, map)).transpose()?;
+    let dict = PyDict::new(py);
+    dict.set_item("shape", object.shape.to_vec())?;
+    dict.set_item("dtype", main.map(|component| component.dtype.storage().python_name()))?;
+    dict.set_item("type", main.and_then(Component::type_name))?;
+    dict.set_item("format", object.layout.name())?;
+    dict.set_item("components", components)?;
+    dict.set_item("attributes", attributes)?;
+    Ok(dict)
+}
+
+fn describe_component<'py>(py: Python<'py>, component: &Component) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("dtype", component.dtype.storage().python_name())?;
+    dict.set_item("type", component.type_name())?;
+    dict.set_item("length", component.len)?;
+    dict.set_item("stored_length", component.stored_len())?;
+    dict.set_item("encoding", component.encoding())?;
+    dict.set_item("offset", component.extent().map(|extent| extent.offset))?;
+    dict.set_item("digest", component.digest.as_ref().map(ToString::to_string))?;
+    Ok(dict)
+}

@@ -1,0 +1,136 @@
+"""Tensors of every kind as the native writer takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ztensor import _dtypes
+from ztensor._errors import InvalidArgumentError
+from ztensor._tensor import Tensor, is_sparse_matrix
+
+if TYPE_CHECKING:
+    import torch
+
+    from ztensor._native import _Item
+    from ztensor._types import AnyArray
+
+
+class Prepared(NamedTuple):
+    """A tensor that can be written."""
+
+    item: _Item
+    tie: object
+    """Equal for tensors that are the same memory seen the same way; ``None`` for others."""
+    nbytes: int
+    copied: bool
+    """Whether its bytes had to be copied first, and so take memory of their own."""
+
+
+def prepare(name: str, value: Any) -> Prepared:
+    """Any tensor: NumPy's, torch's, SciPy's, ours, or one that speaks DLPack."""
+    if type(name) is not str and not isinstance(name, str):
+        raise InvalidArgumentError(f"tensor names are strings, not {type(name).__name__}")
+    if isinstance(value, np.ndarray):
+        return from_array(name, value)
+    if _dtypes.is_torch(value):
+        return from_torch(name, value)
+    if isinstance(value, Tensor):
+        return from_tensor(name, value)
+    if is_sparse_matrix(value):
+        return from_tensor(name, Tensor.from_scipy(value))
+    if isinstance(value, np.generic):
+        return from_array(name, np.asarray(value))
+    if hasattr(value, "__dlpack__"):
+        return from_array(name, np.from_dlpack(value))
+    if hasattr(value, "__array__"):
+        return from_array(name, np.asarray(value))
+    raise InvalidArgumentError(
+        f"tensor {name!r} is a {type(value).__name__}: "
+        "give a NumPy array, a torch tensor or a ztensor.Tensor"
+    )
+
+
+def contiguous(array: AnyArray) -> AnyArray:
+    """The same array, little-endian and in row-major order."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidArgumentError("a masked array would lose its mask: use filled() first")
+    dtype = array.dtype
+    if array.flags.c_contiguous and dtype.byteorder != ">":
+        return array
+    return np.array(
+        array, dtype=dtype.newbyteorder("<") if dtype.byteorder == ">" else dtype, order="C"
+    )
+
+
+def from_array(name: str, array: AnyArray) -> Prepared:
+    """A NumPy array."""
+    element = _dtypes.of_numpy(array.dtype)
+    dense = contiguous(array)
+    item = (name, "dense", array.shape, [("data", element.storage, element.logical, dense)], None)
+    tie = None
+    if array.size:
+        interface = array.__array_interface__
+        tie = (interface["data"][0], element.name, array.shape, interface["strides"])
+    return Prepared(item, tie, dense.nbytes, dense is not array)
+
+
+def from_torch(name: str, tensor: torch.Tensor) -> Prepared:
+    """A torch tensor on any device, of any strides, or sparse."""
+    import torch
+
+    if tensor.layout is not torch.strided:
+        return from_tensor(name, Tensor.from_torch(tensor))
+    if tensor.is_meta:
+        raise InvalidArgumentError(f"tensor {name!r} is on the meta device and has no data to save")
+    element = _dtypes.of_torch(tensor.dtype)
+    shape = list(tensor.shape)
+    tie = (tensor.data_ptr(), element.name, shape, tensor.stride(), tensor.device)
+    dense = tensor.detach() if tensor.requires_grad else tensor
+    if not dense.is_cpu:
+        dense = dense.cpu()
+    if dense.is_conj() or dense.is_neg():
+        dense = dense.resolve_conj().resolve_neg()
+    dense = dense.contiguous()
+    address = dense.data_ptr()
+    if element.bits % 8 and shape:
+        shape[-1] *= 2  # torch counts bytes of two elements
+    memory = (address, dense.nbytes, dense)
+    item = (name, "dense", shape, [("data", element.storage, element.logical, memory)], None)
+    return Prepared(item, tuple_or_none(tie), dense.nbytes, address != tie[0])
+
+
+def tuple_or_none(tie: tuple[Any, ...]) -> object:
+    """A key for a dictionary, or nothing for tensors without memory."""
+    return (*tie[:2], tuple(tie[2]), *tie[3:]) if tie[0] else None
+
+
+def from_tensor(name: str, tensor: Tensor) -> Prepared:
+    """A tensor of ours, of any layout."""
+    parts = []
+    main = "data" if "data" in tensor.components else "values"
+    if main not in tensor.components:
+        main = next(iter(tensor.components), "")
+    copied = False
+    for role, array in tensor.components.items():
+        if role == main:
+            dtype, logical = tensor.dtype, tensor.type
+        else:
+            element = _dtypes.of_numpy(array.dtype)
+            dtype, logical = element.storage, element.logical
+            if tensor.format.startswith("sparse") and array.dtype.kind == "i":
+                array = unsigned(name, role, array)
+                dtype = "uint64"
+        dense = contiguous(array)
+        copied = copied or dense is not array
+        parts.append((role, dtype, logical, dense))
+    item = (name, tensor.format, tensor.shape, parts, tensor.attributes)
+    return Prepared(item, None, tensor.nbytes, copied)
+
+
+def unsigned(name: str, role: str, array: AnyArray) -> AnyArray:
+    """Indices of a signed type, as files store them."""
+    if array.size and int(array.min()) < 0:
+        raise InvalidArgumentError(f"tensor {name!r}: {role} holds a negative index")
+    return array.astype(np.uint64)

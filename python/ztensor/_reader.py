@@ -1,0 +1,251 @@
+"""``ztensor.Reader``: any tensor file, tensor by tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+
+from ztensor import _dtypes, _native
+from ztensor._errors import InvalidArgumentError, UnsupportedError
+from ztensor._metadata import TensorMetadata
+from ztensor._progress import reporting
+from ztensor._tensor import Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+    from ztensor._types import AnyArray, Device, Names, Path, Progress
+
+
+class Verification(NamedTuple):
+    """What :meth:`Reader.verify` found in a file without mismatches."""
+
+    checked: int
+    """Tensors whose checksums agree."""
+    unchecked: int
+    """Tensors that have none."""
+
+
+class Reader:
+    """An open tensor file of any format, used like a dictionary.
+
+    >>> import numpy as np, ztensor
+    >>> from ztensor.numpy import save_file
+    >>> save_file({"weight": np.ones((2, 3), dtype=np.float32)}, "model.zt")
+    >>> with ztensor.Reader("model.zt") as reader:
+    ...     reader.keys(), reader.format
+    ...     reader["weight"]
+    (['weight'], 'zt')
+    ztensor.Tensor(shape=[2, 3], dtype='float32')
+
+    Arrays read with ``copy=False`` are writable views of a private mapping:
+    writing to them changes neither the file nor what others read, and they
+    live on when the reader is closed. Tensors that cannot be viewed (because
+    they are compressed, for example) are read instead.
+
+    ``map=False`` never maps the file, for files that others may truncate.
+    ``verify=False`` skips the checksums that copying reads compare.
+    ``threads`` limits the threads of one read. ``max_bytes`` refuses to decode
+    tensors larger than that, for files from strangers.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        map: bool = True,
+        verify: bool = True,
+        threads: int = 0,
+        max_bytes: int | None = None,
+    ) -> None:
+        self._path = path
+        self._open: _native.Reader | None = _native.Reader.open(
+            path, map=map, verify=verify, threads=threads, max_component=max_bytes
+        )
+
+    @property
+    def _native(self) -> _native.Reader:
+        if self._open is None:
+            raise InvalidArgumentError(f"the reader of {str(self._path)!r} is closed")
+        return self._open
+
+    @property
+    def format(self) -> str:
+        """The format that was found: ``"zt"``, ``"safetensors"``, ``"pickle"``,
+        ``"gguf"``, ``"npz"``, ``"onnx"``, ``"hdf5"`` or ``"unknown"``."""
+        return self._native.format
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What the file says about itself: the metadata that it was saved with."""
+        return self._native.attributes
+
+    def keys(self) -> list[str]:
+        """The names of all tensors, in the order of the file."""
+        return self._native.keys()
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._native
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.read(name)
+
+    def values(self) -> Iterator[Tensor]:
+        """All tensors, one at a time."""
+        return (self.read(name) for name in self.keys())
+
+    def items(self) -> Iterator[tuple[str, Tensor]]:
+        """All names and tensors, one at a time."""
+        return ((name, self.read(name)) for name in self.keys())
+
+    @overload
+    def metadata(self, name: str) -> TensorMetadata: ...
+    @overload
+    def metadata(self, name: Names) -> list[TensorMetadata]: ...
+    def metadata(self, name: str | Names) -> TensorMetadata | list[TensorMetadata]:
+        """What the file says about a tensor, or a list of that for a list of names."""
+        if isinstance(name, str):
+            return TensorMetadata(name=name, **self._native.metadata(name))
+        return [TensorMetadata(name=one, **self._native.metadata(one)) for one in name]
+
+    @overload
+    def read(self, name: str, *, copy: bool = False) -> Tensor: ...
+    @overload
+    def read(self, name: Names, *, copy: bool = False) -> dict[str, Tensor]: ...
+    def read(self, name: str | Names, *, copy: bool = False) -> Any:
+        """Tensors of any layout; a list of names gives a dictionary."""
+        return self._fetch(name, None, copy, Tensor._trusted)
+
+    @overload
+    def read_numpy(self, name: str, *, copy: bool = False) -> AnyArray: ...
+    @overload
+    def read_numpy(self, name: Names, *, copy: bool = False) -> dict[str, AnyArray]: ...
+    def read_numpy(self, name: str | Names, *, copy: bool = False) -> Any:
+        """Dense tensors as NumPy arrays; a list of names gives a dictionary."""
+        return self._fetch(name, "numpy", copy, _only_dense)
+
+    @overload
+    def read_torch(
+        self, name: str, *, copy: bool = False, device: Device = "cpu"
+    ) -> torch.Tensor: ...
+    @overload
+    def read_torch(
+        self, name: Names, *, copy: bool = False, device: Device = "cpu"
+    ) -> dict[str, torch.Tensor]: ...
+    def read_torch(self, name: str | Names, *, copy: bool = False, device: Device = "cpu") -> Any:
+        """Dense and sparse tensors as torch's; a list of names gives a dictionary."""
+        found = self._fetch(name, "torch", copy, _only_torch)
+        return found if device == "cpu" else moved(found, device)
+
+    def _fetch(self, name: str | Names, framework: str | None, copy: bool, other: Any) -> Any:
+        if isinstance(name, str):
+            return self._native.fetch([name], framework, copy, other)[name]
+        return self._native.fetch(list(name), framework, copy, other)
+
+    def read_into(
+        self,
+        name: str | Mapping[str, AnyArray | torch.Tensor],
+        dst: AnyArray | torch.Tensor | None = None,
+        *,
+        progress: Progress = None,
+    ) -> None:
+        """Fills arrays or tensors that already exist, without another in between.
+
+        Takes a name and a destination, or a dictionary of them. Destinations
+        may be strided and on any device. Shapes and dtypes must match; all are
+        checked before the first byte is written.
+
+        >>> import numpy as np, ztensor
+        >>> from ztensor.numpy import save_file
+        >>> save_file({"a": np.arange(6.0).reshape(2, 3)}, "model.zt")
+        >>> arena = np.zeros((2, 6))
+        >>> ztensor.open("model.zt").read_into("a", arena[:, ::2])
+        >>> arena[1]
+        array([3., 0., 4., 0., 5., 0.])
+        """
+        from ztensor._into import read_into
+
+        if isinstance(name, str):
+            if dst is None:
+                raise InvalidArgumentError("read_into(name, dst) needs a destination")
+            wanted: Mapping[str, AnyArray | torch.Tensor] = {name: dst}
+        elif dst is not None:
+            raise InvalidArgumentError("read_into takes a name and a destination, or a dictionary")
+        else:
+            wanted = name
+        read_into(self, wanted, progress)
+
+    @overload
+    def verify(self, name: str) -> bool: ...
+    @overload
+    def verify(self, name: None = None, *, progress: Progress = None) -> Verification: ...
+    def verify(self, name: str | None = None, *, progress: Progress = None) -> Any:
+        """Compares stored bytes with their checksums and raises where they differ.
+
+        For one tensor, returns whether it has any; for the whole file, how many
+        have and have not.
+        """
+        if name is not None:
+            return self._native.verify(name)
+        with reporting(progress, self._native.byte_len(None), "verifying") as tell:
+            return Verification(*self._native.verify_all(tell))
+
+    def close(self) -> None:
+        """Closes the file. Arrays that were read from it stay valid."""
+        self._open = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        path = repr(str(self._path))
+        if self._open is None:
+            return f"ztensor.Reader({path}) (closed)"
+        return f"<ztensor.Reader {path}: {self.format}, {len(self)} tensors>"
+
+
+def open(path: Path) -> Reader:
+    """Opens a tensor file of any format: the same as ``Reader(path)``."""
+    return Reader(path)
+
+
+def _only_dense(*parts: Any) -> AnyArray:
+    tensor = Tensor._trusted(*parts)
+    if tensor.format == "dense":
+        return tensor.numpy()  # raises, and says why there is no such array
+    raise UnsupportedError(
+        f"the tensor is {tensor.format}, not dense: use read(), which returns its components"
+    )
+
+
+def _only_torch(*parts: Any) -> torch.Tensor:
+    return Tensor._trusted(*parts).torch()
+
+
+def moved(tensors: Any, device: Device) -> Any:
+    """Tensors on another device; names of one tensor stay names of one tensor."""
+    if not isinstance(tensors, dict):
+        return tensors.to(device)
+    done: dict[int, Any] = {}
+    for tensor in tensors.values():
+        if _dtypes.is_torch(tensor) and id(tensor) not in done:
+            done[id(tensor)] = tensor.to(device)
+    return {name: done.get(id(tensor), tensor) for name, tensor in tensors.items()}
+
+
+__all__ = ["Reader", "Verification", "open"]

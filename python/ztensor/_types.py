@@ -1,0 +1,19 @@
+"""Types that several modules name; nothing here is needed at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+AnyArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Names: TypeAlias = list[str] | tuple[str, ...]
+Path: TypeAlias = str | PathLike[str]
+Device: TypeAlias = Union[str, int, "torch.device"]
+Progress: TypeAlias = bool | Callable[[int, int], object] | None
+"""``True`` shows a bar; a function is called with the bytes done and the bytes in all."""

@@ -1,0 +1,183 @@
+"""``ztensor.Writer``: ``.zt`` files, tensor by tensor."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from ztensor import _dtypes, _items, _native
+from ztensor._errors import InvalidArgumentError
+from ztensor._progress import reporting
+from ztensor._tensor import Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+    from ztensor._types import AnyArray, Path, Progress
+
+Compression = bool | int | None
+
+_COPIES = 128 << 20
+"""Tensors that had to be copied are written before more than this many bytes of them pile up."""
+
+
+def zstd_level(compression: Compression) -> int | None:
+    """The level that a ``compression`` argument asks for; ``None`` is no compression."""
+    if compression is None or compression is False:
+        return None
+    if compression is True:
+        return 3
+    try:
+        level = operator.index(compression)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"compression is True, False or a zstd level from 1 to 22, not {compression!r}"
+        ) from None
+    if not 1 <= level <= 22:
+        raise InvalidArgumentError(f"zstd levels run from 1 to 22, not {level}")
+    return level
+
+
+class Writer:
+    """Writes a ``.zt`` file.
+
+    As a context manager it finishes the file at the end of the block; if the
+    block raises, no file is left and an older one of that name stays as it was.
+
+    >>> import numpy as np, ztensor
+    >>> with ztensor.Writer("model.zt") as w:
+    ...     w.write_numpy("weight", np.ones((2, 3), dtype=np.float32), checksum="crc32c")
+    ...     w.write_numpy("bias", np.zeros(1000), compress=True)
+    >>> ztensor.open("model.zt").keys()
+    ['weight', 'bias']
+
+    ``attributes`` describe the whole file; ``durable`` makes :meth:`finish`
+    wait until the disk has it all.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        durable: bool = False,
+    ) -> None:
+        self._native = _native.Writer.create(path, durable=durable)
+        self._path, self._finished = path, False
+        if attributes:
+            self._native.set_attributes(dict(attributes))
+
+    def write(
+        self, name: str, tensor: Tensor, *, compress: Compression = None, checksum: str = "none"
+    ) -> None:
+        """Writes a tensor of any layout.
+
+        ``compress`` is ``True`` for zstd level 3 or a level from 1 to 22;
+        ``checksum`` is ``"none"``, ``"crc32c"`` or ``"sha256"``.
+        """
+        self._write(_items.prepare(name, tensor), compress, checksum)
+
+    def write_numpy(
+        self, name: str, data: AnyArray, *, compress: Compression = None, checksum: str = "none"
+    ) -> None:
+        """Writes a NumPy array; one that is not contiguous is copied first."""
+        self._write(_items.from_array(name, np.asanyarray(data)), compress, checksum)
+
+    def write_torch(
+        self, name: str, data: torch.Tensor, *, compress: Compression = None, checksum: str = "none"
+    ) -> None:
+        """Writes a torch tensor of any device, strides and dtype."""
+        if not _dtypes.is_torch(data):
+            raise InvalidArgumentError(f"tensor {name!r} is a {type(data).__name__}, not torch's")
+        self._write(_items.from_torch(name, data), compress, checksum)
+
+    def add(
+        self, name: str, data: AnyArray, compress: Compression = None, checksum: str = "none"
+    ) -> None:
+        """Another name of :meth:`write_numpy`."""
+        self.write_numpy(name, data, compress=compress, checksum=checksum)
+
+    def tie(self, name: str, existing: str) -> None:
+        """Gives a tensor that was already written a second name; its bytes are stored once."""
+        self._native.tie(name, existing)
+
+    def _write(self, prepared: _items.Prepared, compress: Compression, checksum: str) -> None:
+        self._native.write([prepared.item], zstd_level(compress), checksum)
+
+    def finish(self) -> int:
+        """Completes the file and returns its size in bytes."""
+        size = self._native.finish()
+        self._finished = True
+        return size
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._native
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._native.abort()
+        elif not self._finished:
+            self.finish()
+
+    def __repr__(self) -> str:
+        state = " (finished)" if self._finished else ""
+        return f"ztensor.Writer({str(self._path)!r}){state}"
+
+
+def write_all(
+    writer: _native.Writer,
+    tensors: Mapping[str, Any],
+    metadata: Mapping[str, Any] | None,
+    compression: Compression,
+    checksum: str,
+    progress: Progress,
+) -> None:
+    """Writes a dictionary of tensors; names of the same memory are tied."""
+    level = zstd_level(compression)
+    if metadata:
+        writer.set_attributes(dict(metadata))
+    total = sum(_nbytes(value) for value in tensors.values()) if progress else 0
+    first: dict[object, str] = {}
+    batch: list[_native._Item] = []
+    ties: list[tuple[str, str]] = []
+    copies = 0
+    with reporting(progress, total, "saving") as tell:
+
+        def flush() -> None:
+            nonlocal copies
+            if batch:
+                writer.write(batch, level, checksum, tell)
+            for name, existing in ties:
+                writer.tie(name, existing)
+            batch.clear()
+            ties.clear()
+            copies = 0
+
+        for name, value in tensors.items():
+            item, tie, nbytes, copied = _items.prepare(name, value)
+            if tie is not None:
+                existing = first.setdefault(tie, name)
+                if existing is not name:
+                    ties.append((name, existing))
+                    continue
+            batch.append(item)
+            copies += nbytes if copied else 0
+            if copies > _COPIES:
+                flush()
+        flush()
+
+
+def _nbytes(value: Any) -> int:
+    return int(getattr(value, "nbytes", 0))
