@@ -125,19 +125,17 @@ pub(crate) fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalo
         .and_then(|path| path.extension())
         .map(|extension| extension.to_string_lossy().to_ascii_lowercase());
     let probe = Probe { head: &head, source: &*source, extension: extension.as_deref() };
-    let claimed =
-        |driver: &&&Driver| extension.as_deref().is_some_and(|ext| driver.extensions.contains(&ext));
-    let verdicts: Vec<_> = DRIVERS.iter().map(|driver| (driver, (driver.detect)(&probe))).collect();
-    let best = |wanted: Verdict, by_name: bool| {
-        verdicts
-            .iter()
-            .filter(|(_, verdict)| *verdict >= wanted)
-            .map(|(driver, _)| driver)
-            .find(|driver| !by_name || claimed(driver))
+    // The drivers that own the extension are asked first, and asking ends with
+    // the first that finds its own marks: others may have to look further.
+    let owns = |driver: &Driver| extension.as_deref().is_some_and(|ext| driver.extensions.contains(&ext));
+    let (owners, others): (Vec<&'static Driver>, Vec<&'static Driver>) =
+        DRIVERS.iter().partition(|driver| owns(driver));
+    let asked = |drivers: &[&'static Driver], wanted| {
+        drivers.iter().copied().find(|driver| (driver.detect)(&probe) >= wanted)
     };
-    // Content first: a driver that knows its own marks wins, by extension if
-    // several do; then whoever finds the content possible and owns the extension.
-    let driver = best(Verdict::Yes, true).or(best(Verdict::Yes, false)).or(best(Verdict::Maybe, true));
+    let driver = asked(&owners, Verdict::Yes)
+        .or_else(|| asked(&others, Verdict::Yes))
+        .or_else(|| asked(&owners, Verdict::Maybe));
     match driver {
         Some(driver) => {
             let parse = driver.parse;
