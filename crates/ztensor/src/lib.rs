@@ -6,6 +6,7 @@ mod decode;
 pub mod digest;
 pub mod dtype;
 pub mod error;
+pub mod export;
 pub mod format;
 pub mod object;
 pub mod parallel;

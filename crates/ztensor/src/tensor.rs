@@ -148,13 +148,34 @@ impl<'a> Tensor<'a> {
     /// Checks the structure as a reader would, and the contents of sparse indices.
     pub(crate) fn check(&self) -> Result<()> {
         // The same function that judges files judges tensors about to be written.
+        validate::object(&self.describe()).map_err(|error| Error::invalid(error.to_string()))
+    }
+
+    /// What it would be in a file: the same, without the bytes.
+    pub(crate) fn describe(&self) -> Object {
         let components = self.components.iter().map(|(role, array)| {
             let mut component = Component::plain(array.dtype, Extent::new(0, array.bytes.len() as u64));
             component.unknown_type = array.unknown_type.clone();
             (role.clone(), component)
         });
-        let object = Object::new(self.shape.clone(), self.layout.clone(), components);
-        validate::object(&object).map_err(|error| Error::invalid(error.to_string()))
+        let mut object = Object::new(self.shape.clone(), self.layout.clone(), components);
+        object.attributes = self.attributes.clone();
+        object
+    }
+
+    /// The same tensor, borrowing the bytes of this one.
+    pub fn borrowed(&self) -> Tensor<'_> {
+        let components = self.components.iter().map(|(role, array)| {
+            let bytes = Cow::Borrowed(&*array.bytes);
+            let unknown_type = array.unknown_type.clone();
+            (role.clone(), Array { dtype: array.dtype, unknown_type, bytes })
+        });
+        Tensor {
+            shape: self.shape.clone(),
+            layout: self.layout.clone(),
+            components: components.collect(),
+            attributes: self.attributes.clone(),
+        }
     }
 
     /// The same tensor, independent of the file.

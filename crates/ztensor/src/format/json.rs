@@ -291,7 +291,6 @@ impl<'a> Scanner<'a> {
 }
 
 /// Appends a JSON string: quotes, and the escapes that JSON requires.
-#[allow(dead_code)] // for the writer
 pub(crate) fn push_string(out: &mut String, text: &str) {
     out.push('"');
     for char in text.chars() {

@@ -217,7 +217,13 @@ fn name(bytes: &[u8], flags: EntryFlags) -> Result<String> {
         }
         _ => bytes.iter().map(|&byte| code_page_437(byte)).collect(),
     };
-    let bad = |rule, why: &str| Err(Error::corrupt(rule, format!("the member name {} {why}", quoted(&name))));
+    check_name(&name)?;
+    Ok(name)
+}
+
+/// Names that lead nowhere but into the archive, and mean the same everywhere.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let bad = |rule, why: &str| Err(Error::corrupt(rule, format!("the member name {} {why}", quoted(name))));
     if name.is_empty() {
         return bad("zip.name", "is empty");
     }
@@ -231,7 +237,7 @@ fn name(bytes: &[u8], flags: EntryFlags) -> Result<String> {
     if name.split(['/', '\\']).any(|part| part == "..") {
         return bad("zip.parent", "leads out of the archive");
     }
-    Ok(name)
+    Ok(())
 }
 
 fn code_page_437(byte: u8) -> char {

@@ -222,7 +222,7 @@ impl<'a> Literal<'a> {
 }
 
 /// An element type from NumPy's name of it, and whether it is big-endian.
-fn element(descr: &str) -> Result<(Kind, bool)> {
+pub(crate) fn element(descr: &str) -> Result<(Kind, bool)> {
     let unsupported =
         |why: &str| Err(Error::unsupported(format!("the element type {} {why}", quoted(descr))));
     let (order, name) = match descr.as_bytes().first() {
@@ -261,7 +261,36 @@ fn element(descr: &str) -> Result<(Kind, bool)> {
         _ => return unsupported("is not one this version knows"),
     };
     let big_endian = order == ">" && width > 1;
-    Ok((Kind::Opaque { descr: descr.to_owned(), size, width }, big_endian))
+    // The bytes are handed out little-endian, whatever they are in the file.
+    let descr = if big_endian { format!("<{name}") } else { descr.to_owned() };
+    Ok((Kind::Opaque { descr, size, width }, big_endian))
+}
+
+/// Writes a header the way NumPy does, for elements in row-major order.
+pub(crate) fn write(descr: &str, shape: &[u64]) -> Result<Vec<u8>> {
+    /// NumPy leaves room for the first size to grow to this many digits.
+    const DIGITS: usize = 21;
+    const ALIGNMENT: usize = 64;
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (");
+    for (index, size) in shape.iter().enumerate() {
+        text.push_str(if index > 0 { ", " } else { "" });
+        text.push_str(&size.to_string());
+    }
+    text.push_str(if shape.len() == 1 { ",), }" } else { "), }" });
+    let room = shape.first().map_or(0, |size| DIGITS.saturating_sub(size.to_string().len()));
+    let prefix = MAGIC.len() + 4;
+    // At least the line end, and up to a multiple of the alignment.
+    let len = (prefix + text.len() + room + 1) / ALIGNMENT * ALIGNMENT + ALIGNMENT - prefix;
+    let declared = u16::try_from(len).ok().filter(|len| u64::from(*len) <= MAX_HEADER);
+    let declared = declared.ok_or_else(|| Error::unsupported("its header is too long for an .npy file"))?;
+    let mut bytes = Vec::with_capacity(prefix + len);
+    bytes.extend(MAGIC);
+    bytes.extend([1, 0]);
+    bytes.extend(declared.to_le_bytes());
+    bytes.extend(text.as_bytes());
+    bytes.resize(prefix + len - 1, b' ');
+    bytes.push(b'\n');
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 //! A stored array in row-major, little-endian order is viewed where it lies;
 //! deflated, Fortran-ordered and big-endian ones are decoded when they are read.
 
+mod archive;
 mod header;
+pub(crate) mod write;
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,6 +1,8 @@
 //! `.safetensors`: a header length, a JSON header, and the tensors' bytes one
 //! after another.
 
+pub(crate) mod write;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 

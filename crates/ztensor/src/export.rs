@@ -1,0 +1,316 @@
+//! Writing other formats: one door for every target.
+//!
+//! An export first sees the whole plan (names, types, shapes), so that what the
+//! target cannot hold is refused by name before anything is written; then the
+//! tensors' bytes are fetched and written one at a time. The new file appears
+//! under its name only when it is complete.
+//!
+//! ```no_run
+//! use ztensor::export::{ExportFormat, ExportOptions, export};
+//!
+//! let reader = ztensor::Reader::open("model.zt")?;
+//! export(&reader, "model.safetensors", ExportFormat::Safetensors, &ExportOptions::default())?;
+//! # Ok::<(), ztensor::Error>(())
+//! ```
+
+use std::borrow::Cow;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use crate::atomic::AtomicFile;
+use crate::dtype::DType;
+use crate::error::{Error, Result, quoted};
+use crate::format::{npz, safetensors};
+use crate::object::{Layout, Object};
+use crate::progress::{Observer, advance};
+use crate::read::Reader;
+use crate::tensor::Tensor;
+use crate::value::Attributes;
+
+/// A format that tensors can be exported to. (`.zt` files have their own
+/// [`Writer`](crate::Writer), which can do more.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ExportFormat {
+    /// `.safetensors`: dense tensors, and text attributes of the whole file.
+    Safetensors,
+    /// `.npz`: dense tensors of NumPy's own types.
+    Npz,
+    /// `.npy`: exactly one such tensor.
+    Npy,
+}
+
+impl ExportFormat {
+    /// Every target.
+    pub const ALL: [ExportFormat; 3] = [ExportFormat::Safetensors, ExportFormat::Npz, ExportFormat::Npy];
+
+    /// Its name, which is also its extension.
+    pub fn name(self) -> &'static str {
+        match self {
+            ExportFormat::Safetensors => "safetensors",
+            ExportFormat::Npz => "npz",
+            ExportFormat::Npy => "npy",
+        }
+    }
+
+    /// The target that a path's extension asks for.
+    pub fn from_path(path: impl AsRef<Path>) -> Option<ExportFormat> {
+        let extension = path.as_ref().extension()?.to_str()?.to_ascii_lowercase();
+        Self::ALL.into_iter().find(|format| format.name() == extension)
+    }
+
+    fn exporter(self) -> &'static Exporter {
+        match self {
+            ExportFormat::Safetensors => &safetensors::write::EXPORTER,
+            ExportFormat::Npz => &npz::write::ARCHIVE,
+            ExportFormat::Npy => &npz::write::ARRAY,
+        }
+    }
+}
+
+impl std::fmt::Display for ExportFormat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// How to export.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub struct ExportOptions<'a> {
+    /// Attributes for the file instead of the source's own.
+    pub attributes: Option<Attributes>,
+    /// Leave out attributes that the target cannot hold, instead of refusing.
+    pub drop_attributes: bool,
+    /// Deflate level 1 to 9 for the members of an `.npz`; stored as they are
+    /// (and so viewable without a copy) if `None`.
+    pub deflate: Option<u32>,
+    /// Wait until the disk has it all.
+    pub durable: bool,
+    /// Told about every tensor written; may cancel.
+    pub observer: Option<&'a dyn Observer>,
+}
+
+impl<'a> ExportOptions<'a> {
+    /// Writes these attributes instead of the source's own.
+    pub fn attributes(mut self, attributes: Attributes) -> Self {
+        self.attributes = Some(attributes);
+        self
+    }
+
+    /// Leaves out attributes that the target cannot hold, instead of refusing.
+    pub fn drop_attributes(mut self, drop: bool) -> Self {
+        self.drop_attributes = drop;
+        self
+    }
+
+    /// Deflates the members of an `.npz`, at a level of 1 to 9.
+    pub fn deflate(mut self, level: Option<u32>) -> Self {
+        self.deflate = level;
+        self
+    }
+
+    /// Waits until the disk has it all.
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.durable = durable;
+        self
+    }
+
+    /// Tells `observer` about every tensor written; it may cancel.
+    pub fn observer(mut self, observer: Option<&'a dyn Observer>) -> Self {
+        self.observer = observer;
+        self
+    }
+}
+
+/// Tensors to export: what they are, and their bytes one at a time.
+pub trait ExportSource {
+    /// Every name and what it stands for. Names differ from each other.
+    fn objects(&self) -> Vec<(&str, Cow<'_, Object>)>;
+
+    /// Attributes of the whole.
+    fn attributes(&self) -> &Attributes;
+
+    /// The tensor at that index of [`objects`](ExportSource::objects).
+    fn fetch(&self, index: usize) -> Result<Tensor<'_>>;
+}
+
+impl ExportSource for Reader {
+    fn objects(&self) -> Vec<(&str, Cow<'_, Object>)> {
+        Reader::objects(self).map(|(name, object)| (name, Cow::Borrowed(object))).collect()
+    }
+
+    fn attributes(&self) -> &Attributes {
+        Reader::attributes(self)
+    }
+
+    fn fetch(&self, index: usize) -> Result<Tensor<'_>> {
+        match self.catalog().objects.get_index(index) {
+            Some((name, _)) => {
+                if self.options().verify {
+                    self.verify(name)?; // a copy must not inherit damage
+                }
+                self.read_object(name)
+            }
+            None => Err(Error::invalid(format!("there is no tensor {index}"))),
+        }
+    }
+}
+
+/// Tensors in memory, for export.
+#[derive(Debug, Clone, Default)]
+pub struct TensorList<'a> {
+    /// Names and tensors; no name may appear twice.
+    pub tensors: Vec<(String, Tensor<'a>)>,
+    /// Attributes of the whole.
+    pub attributes: Attributes,
+}
+
+impl ExportSource for TensorList<'_> {
+    fn objects(&self) -> Vec<(&str, Cow<'_, Object>)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), Cow::Owned(tensor.describe()))).collect()
+    }
+
+    fn attributes(&self) -> &Attributes {
+        &self.attributes
+    }
+
+    fn fetch(&self, index: usize) -> Result<Tensor<'_>> {
+        match self.tensors.get(index) {
+            Some((_, tensor)) => Ok(tensor.borrowed()),
+            None => Err(Error::invalid(format!("there is no tensor {index}"))),
+        }
+    }
+}
+
+/// Writes a new file. It replaces an old one of that name only when it is complete.
+pub fn export(
+    source: &dyn ExportSource,
+    path: impl AsRef<Path>,
+    format: ExportFormat,
+    options: &ExportOptions<'_>,
+) -> Result<()> {
+    let path = path.as_ref();
+    let plan = Plan::new(source, options, format).map_err(|error| error.in_file(path))?;
+    let mut file = AtomicFile::create(path)?;
+    plan.write(&mut file).map_err(|error| error.in_file(path))?;
+    file.commit(options.durable)
+}
+
+/// Like [`export`], to anything that can be written to.
+pub fn export_to(
+    source: &dyn ExportSource,
+    out: &mut dyn Write,
+    format: ExportFormat,
+    options: &ExportOptions<'_>,
+) -> Result<()> {
+    Plan::new(source, options, format)?.write(out)
+}
+
+/// What a target format has to do.
+pub(crate) struct Exporter {
+    /// Refuses, by name, what the format cannot hold. Nothing is written before.
+    pub(crate) check: fn(&Plan<'_>) -> Result<()>,
+    /// Writes the file from front to back.
+    pub(crate) write: fn(&Plan<'_>, &mut Output<'_>) -> Result<()>,
+}
+
+/// What is to be written.
+pub(crate) struct Plan<'a> {
+    source: &'a dyn ExportSource,
+    format: ExportFormat,
+    pub(crate) objects: Vec<(&'a str, Cow<'a, Object>)>,
+    pub(crate) attributes: &'a Attributes,
+    pub(crate) options: &'a ExportOptions<'a>,
+}
+
+/// Where an export goes: a buffer that large tensors pass by.
+pub(crate) type Output<'a> = BufWriter<&'a mut dyn Write>;
+
+const BUFFER: usize = 1 << 20;
+
+impl<'a> Plan<'a> {
+    fn new(
+        source: &'a dyn ExportSource,
+        options: &'a ExportOptions<'a>,
+        format: ExportFormat,
+    ) -> Result<Plan<'a>> {
+        let objects = source.objects();
+        let mut names = std::collections::HashSet::with_capacity(objects.len());
+        if let Some((name, _)) = objects.iter().find(|(name, _)| !names.insert(*name)) {
+            return Err(Error::invalid("two tensors have this name").in_tensor(*name));
+        }
+        let attributes = options.attributes.as_ref().unwrap_or_else(|| source.attributes());
+        let plan = Plan { source, format, objects, attributes, options };
+        (format.exporter().check)(&plan)?;
+        Ok(plan)
+    }
+
+    fn write(&self, out: &mut dyn Write) -> Result<()> {
+        let mut out = BufWriter::with_capacity(BUFFER, out);
+        (self.format.exporter().write)(self, &mut out)?;
+        out.flush().map_err(write_failed)
+    }
+
+    /// Refuses, by name, tensors that are not dense, of a type that is not
+    /// `known`, or with attributes of their own (unless those are to be left
+    /// out); `own` picks objects that the format has a form of its own for.
+    pub(crate) fn require_dense(
+        &self,
+        known: impl Fn(DType) -> bool,
+        own: impl Fn(&Object) -> bool,
+    ) -> Result<()> {
+        for (name, object) in self.objects.iter().filter(|(_, object)| !own(object)) {
+            if object.layout != Layout::Dense {
+                return Err(self.cannot(name, &format!("the layout {}", object.layout)));
+            }
+            let data = object.require("data").map_err(|error| error.in_tensor(*name))?;
+            if !known(data.dtype) || data.unknown_type.is_some() {
+                let shown = data.type_name().unwrap_or(data.dtype.name());
+                return Err(self.cannot(name, &format!("elements of the type {shown}")));
+            }
+            let attributes = object.attributes.as_ref().is_some_and(|attributes| !attributes.is_empty());
+            if attributes && !self.options.drop_attributes {
+                return Err(self.cannot(name, "a tensor's own attributes (they can be left out on request)"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses an attribute of the file, unless such are to be left out.
+    pub(crate) fn refuse_attribute(&self, key: &str, why: &str) -> Result<()> {
+        if self.options.drop_attributes {
+            return Ok(());
+        }
+        Err(Error::unsupported(format!(
+            "a .{} file cannot hold the attribute {}: {why} (it can be left out on request)",
+            self.format,
+            quoted(key)
+        )))
+    }
+
+    /// The target cannot hold `what`, which tensor `name` has.
+    pub(crate) fn cannot(&self, name: &str, what: &str) -> Error {
+        Error::unsupported(format!("a .{} file cannot hold {what}", self.format)).in_tensor(name)
+    }
+
+    /// Calls `each` with the bytes of a tensor's `data`, then tells the observer.
+    pub(crate) fn with_data(&self, index: usize, each: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
+        let (name, object) = &self.objects[index];
+        let at = |error: Error| error.in_tensor(*name);
+        let tensor = self.source.fetch(index).map_err(at)?;
+        let data = tensor.component("data").ok_or_else(|| at(Error::invalid("it has no data")))?;
+        let planned = object.component("data").map_or(0, |component| component.len);
+        if data.bytes.len() as u64 != planned {
+            let message = format!("it has {} bytes where {planned} were announced", data.bytes.len());
+            return Err(at(Error::mismatch(message)));
+        }
+        each(&data.bytes).map_err(at)?;
+        advance(self.options.observer, planned)
+    }
+}
+
+/// An output that does not take its bytes.
+pub(crate) fn write_failed(error: std::io::Error) -> Error {
+    Error::io("cannot write", error)
+}

@@ -1,0 +1,143 @@
+//! Writing `.npy` and `.npz`: headers as NumPy writes them, members stored at
+//! multiples of 64 so that they can be viewed in place, or deflated on request.
+
+use std::collections::HashSet;
+use std::io::Write;
+
+use flate2::write::DeflateEncoder;
+use flate2::{Compression, Crc};
+
+use super::archive::{Archive, Member};
+use super::{FILE, OPAQUE, header};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::export::{Exporter, Output, Plan, write_failed};
+use crate::format::zip;
+use crate::object::{Layout, Object};
+
+pub(crate) static ARCHIVE: Exporter = Exporter { check: check_archive, write: write_archive };
+pub(crate) static ARRAY: Exporter = Exporter { check: check_array, write: write_array };
+
+/// Stored members start at multiples of this; headers are a multiple of it long.
+const ALIGNMENT: u64 = 64;
+
+fn check_archive(plan: &Plan<'_>) -> Result<()> {
+    if let Some(level) = plan.options.deflate.filter(|level| !(1..=9).contains(level)) {
+        return Err(Error::invalid(format!("deflate level {level} is not one of 1 to 9")));
+    }
+    let mut members = HashSet::with_capacity(plan.objects.len());
+    for (name, object) in &plan.objects {
+        let member = member_name(name, object);
+        let long = member.len() > usize::from(u16::MAX);
+        if long || zip::check_name(&member).is_err() || !members.insert(member) {
+            return Err(plan.cannot(
+                name,
+                "a tensor of this name: an archive's members are relative paths, each of its own",
+            ));
+        }
+    }
+    check(plan)
+}
+
+fn check_array(plan: &Plan<'_>) -> Result<()> {
+    match &plan.objects[..] {
+        [(name, object)] if is_layout(object, FILE) => Err(plan.cannot(name, "a file that is no array")),
+        [_] => check(plan),
+        objects => {
+            Err(Error::unsupported(format!("a .npy file holds exactly one array, not {}", objects.len())))
+        }
+    }
+}
+
+fn check(plan: &Plan<'_>) -> Result<()> {
+    plan.require_dense(
+        |dtype| numpy_descr(dtype).is_some(),
+        |object| is_layout(object, FILE) || (is_layout(object, OPAQUE) && descr(object).is_some()),
+    )?;
+    for (name, object) in &plan.objects {
+        head(object).map_err(|error| error.in_tensor(*name))?;
+    }
+    match plan.attributes.keys().next() {
+        Some(key) => plan.refuse_attribute(key, "it has no attributes"),
+        None => Ok(()),
+    }
+}
+
+fn is_layout(object: &Object, name: &str) -> bool {
+    matches!(&object.layout, Layout::Other(layout) if **layout == *name)
+}
+
+/// NumPy's own name of a type; `ml_dtypes` are not NumPy's own.
+fn numpy_descr(dtype: DType) -> Option<&'static str> {
+    dtype.numpy_name().filter(|name| name.starts_with(['<', '|']))
+}
+
+/// The type as the header has it.
+fn descr(object: &Object) -> Option<&str> {
+    match is_layout(object, OPAQUE) {
+        false => numpy_descr(object.dtype()?),
+        true => {
+            let descr = object.attribute("descr")?.as_text()?;
+            let (kind, big_endian) = header::element(descr).ok()?;
+            let len = object.elements()?.checked_mul(kind.size())?;
+            (!big_endian && len == object.byte_len()).then_some(descr)
+        }
+    }
+}
+
+/// What precedes the elements: a header, or nothing for what is no array.
+fn head(object: &Object) -> Result<Vec<u8>> {
+    match is_layout(object, FILE) {
+        true => Ok(Vec::new()),
+        false => header::write(descr(object).unwrap_or_default(), &object.shape),
+    }
+}
+
+fn member_name(name: &str, object: &Object) -> String {
+    match is_layout(object, FILE) {
+        true => name.to_owned(),
+        false => format!("{name}.npy"),
+    }
+}
+
+fn write_archive(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
+    let mut archive = Archive::new(out);
+    for (index, (name, object)) in plan.objects.iter().enumerate() {
+        let head = head(object)?;
+        let name = member_name(name, object);
+        plan.with_data(index, |data| {
+            let mut crc = Crc::new();
+            crc.update(&head);
+            crc.update(data);
+            let len = head.len() as u64 + data.len() as u64;
+            let member = |method, stored, alignment| Member {
+                name: &name,
+                method,
+                crc: crc.sum(),
+                stored,
+                len,
+                alignment,
+            };
+            match plan.options.deflate {
+                None => archive.add(&member(0, len, ALIGNMENT), &[&head, data]),
+                Some(level) => {
+                    let packed = deflate(&[&head, data], level)?;
+                    archive.add(&member(8, packed.len() as u64, 1), &[&packed])
+                }
+            }
+        })?;
+    }
+    archive.finish()
+}
+
+fn deflate(parts: &[&[u8]], level: u32) -> Result<Vec<u8>> {
+    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::new(level));
+    parts.iter().try_for_each(|part| encoder.write_all(part)).map_err(write_failed)?;
+    encoder.finish().map_err(write_failed)
+}
+
+fn write_array(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
+    let (_, object) = &plan.objects[0]; // there is exactly one: checked
+    out.write_all(&head(object)?).map_err(write_failed)?;
+    plan.with_data(0, |data| out.write_all(data).map_err(write_failed))
+}

@@ -1,0 +1,104 @@
+//! Writing `.safetensors`, byte for byte as the format's own library does.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::export::{Exporter, Output, Plan, write_failed};
+use crate::format::json::push_string;
+use crate::format::safetensors::{MAX_HEADER, METADATA};
+
+pub(crate) static EXPORTER: Exporter = Exporter { check, write };
+
+/// The order of the data: large elements first, so that every tensor starts at
+/// a multiple of its element's size without holes. This is the library's order.
+#[rustfmt::skip]
+const ORDER: [DType; 22] = [
+    DType::U64, DType::I64, DType::F64, DType::C64,
+    DType::F32, DType::U32, DType::I32,
+    DType::BF16, DType::F16, DType::U16, DType::I16,
+    DType::F8E5M2FNUZ, DType::F8E4M3FNUZ, DType::F8E8M0, DType::F8E4M3FN, DType::F8E5M2, DType::I8, DType::U8,
+    DType::F6E3M2, DType::F6E2M3, DType::F4E2M1, DType::Bool,
+];
+
+fn check(plan: &Plan<'_>) -> Result<()> {
+    plan.require_dense(|dtype| dtype.safetensors_name().is_some(), |_| false)?;
+    for (name, object) in &plan.objects {
+        if *name == METADATA {
+            return Err(plan.cannot(name, "a tensor of this name, which stands for the file's attributes"));
+        }
+        let bits = object.dtype().map(|dtype| u64::from(dtype.bits()));
+        let whole = object.elements().zip(bits).and_then(|(count, bits)| count.checked_mul(bits));
+        if whole.is_none_or(|bits| bits % 8 != 0) {
+            return Err(plan.cannot(name, "packed elements that do not fill whole bytes"));
+        }
+    }
+    for (key, value) in plan.attributes {
+        if value.as_text().is_none() {
+            plan.refuse_attribute(key, "its attributes are text")?;
+        }
+    }
+    Ok(())
+}
+
+fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
+    let rank = |index: &usize| {
+        let dtype = plan.objects[*index].1.dtype();
+        ORDER.iter().position(|known| Some(*known) == dtype)
+    };
+    let mut order: Vec<usize> = (0..plan.objects.len()).collect();
+    order.sort_by_cached_key(|index| (rank(index), plan.objects[*index].0));
+    let header = header(plan, &order)?;
+    out.write_all(&(header.len() as u64).to_le_bytes()).map_err(write_failed)?;
+    out.write_all(header.as_bytes()).map_err(write_failed)?;
+    for index in order {
+        plan.with_data(index, |bytes| out.write_all(bytes).map_err(write_failed))?;
+    }
+    Ok(())
+}
+
+fn header(plan: &Plan<'_>, order: &[usize]) -> Result<String> {
+    let mut json = String::with_capacity(order.len() * 128);
+    json.push('{');
+    let metadata: Vec<_> =
+        plan.attributes.iter().filter_map(|(key, value)| Some((key, value.as_text()?))).collect();
+    if !metadata.is_empty() {
+        push_string(&mut json, METADATA);
+        json.push_str(":{");
+        for (index, (key, value)) in metadata.into_iter().enumerate() {
+            json.push_str(if index > 0 { "," } else { "" });
+            push_string(&mut json, key);
+            json.push(':');
+            push_string(&mut json, value);
+        }
+        json.push('}');
+    }
+    let mut offset = 0u64;
+    for &index in order {
+        let (name, object) = &plan.objects[index];
+        json.push_str(if json.len() > 1 { "," } else { "" });
+        push_string(&mut json, name);
+        let dtype = object.dtype().and_then(DType::safetensors_name).unwrap_or_default();
+        let end =
+            offset.checked_add(object.byte_len()).ok_or_else(|| Error::invalid("more than 2^64 bytes"))?;
+        // Writing to a string cannot fail.
+        let _ = write!(json, ":{{\"dtype\":\"{dtype}\",\"shape\":[");
+        for (index, size) in object.shape.iter().enumerate() {
+            let _ = write!(json, "{}{size}", if index > 0 { "," } else { "" });
+        }
+        let _ = write!(json, "],\"data_offsets\":[{offset},{end}]}}");
+        offset = end;
+    }
+    json.push('}');
+    // The data starts at a multiple of eight, which is all that its largest elements need.
+    let padded = json.len().next_multiple_of(8);
+    json.extend(std::iter::repeat_n(' ', padded - json.len()));
+    if json.len() as u64 > MAX_HEADER {
+        return Err(Error::unsupported(format!(
+            "a header of {} bytes: readers of .safetensors allow {MAX_HEADER}; write several files",
+            json.len()
+        )));
+    }
+    Ok(json)
+}
