@@ -9,6 +9,7 @@ pub mod gguf;
 pub(crate) mod json;
 pub(crate) mod npz;
 pub(crate) mod onnx;
+pub(crate) mod pickle;
 pub(crate) mod safetensors;
 pub(crate) mod zip;
 pub(crate) mod zt;
@@ -108,6 +109,7 @@ static DRIVERS: &[&Driver] = &[
     &gguf::DRIVER,
     &npz::DRIVER,
     &onnx::DRIVER,
+    &pickle::DRIVER,
 ];
 
 /// Opens a path: a file of any format.

@@ -1,0 +1,569 @@
+//! From nested values to names: tensors become objects, plain values become
+//! attributes, and the way to them, joined by dots, becomes their name.
+//!
+//! - A key of a dictionary, an index of a list and an attribute of an object
+//!   are each one step. `{"model": {"fc.weight": t}}` gives `model.fc.weight`.
+//! - The `_parameters`, `_buffers` and `_modules` of a pickled module are no
+//!   steps of their own, so that it gives the names of its state dict.
+//! - Different ways may read the same (`{"a.b": t, "a": {"b": u}}`): the first
+//!   in the file keeps the name, later ones get `#2`, `#3`, … behind it and the
+//!   attribute `path`, which has the steps one by one.
+//! - A tensor that *is* the file, rather than in it, is called `tensor`.
+
+use std::collections::{HashMap, HashSet};
+
+use super::arena::{Arena, Dict, Item, Node, Object};
+use super::globals::{Known, Rebuild};
+use super::torch::Tensors;
+use super::{numpy, storage};
+use crate::error::{Error, Result, quoted};
+use crate::object::{self, Catalog, Storage};
+use crate::validate;
+use crate::value::{Attributes, Value};
+
+/// Deeper nesting is refused.
+const MAX_DEPTH: usize = 1000;
+/// Memory that names and what they name may take per byte of the file: values
+/// that are shared within a pickle are named each time they are met.
+const MEMORY_PER_BYTE: u64 = 24;
+/// Memory that even the smallest file may take.
+const MEMORY_AT_LEAST: u64 = 256 << 10;
+
+/// What a file's pickles hold, by name.
+pub(super) struct Names {
+    objects: Vec<(Box<str>, object::Object)>,
+    attributes: Attributes,
+    /// How often a name was wanted, for each of the two kinds.
+    wanted: [HashMap<Box<str>, u32>; 2],
+    budget: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Tensor = 0,
+    Attribute = 1,
+}
+
+/// A container being walked through.
+struct Frame {
+    item: Item,
+    /// The next of its children.
+    next: usize,
+    /// Lengths of the path to it: bytes of the name, and steps.
+    path: (usize, usize),
+    role: Role,
+}
+
+/// What a container is to the one it is in.
+#[derive(Clone, Copy, PartialEq)]
+enum Role {
+    /// A value by itself.
+    Plain,
+    /// The attributes of an object.
+    State,
+    /// The attributes of a module, some of which are no steps.
+    ModuleState,
+}
+
+/// The way to a value.
+#[derive(Default)]
+struct Path {
+    name: String,
+    /// Where each step starts in `name`.
+    steps: Vec<usize>,
+}
+
+impl Path {
+    fn push(&mut self, step: &str) {
+        if !self.steps.is_empty() {
+            self.name.push('.');
+        }
+        self.steps.push(self.name.len());
+        self.name.push_str(step);
+    }
+
+    fn mark(&self) -> (usize, usize) {
+        (self.name.len(), self.steps.len())
+    }
+
+    fn reset(&mut self, (name, steps): (usize, usize)) {
+        self.name.truncate(name);
+        self.steps.truncate(steps);
+    }
+
+    fn steps(&self) -> Vec<Value> {
+        let ends = self.steps.iter().skip(1).map(|start| start - 1).chain([self.name.len()]);
+        self.steps.iter().zip(ends).map(|(&start, end)| Value::from(&self.name[start..end])).collect()
+    }
+}
+
+impl Names {
+    /// For a file of `len` bytes.
+    pub(super) fn new(len: u64) -> Names {
+        Names {
+            objects: Vec::new(),
+            attributes: Attributes::new(),
+            wanted: Default::default(),
+            budget: len.saturating_mul(MEMORY_PER_BYTE).saturating_add(MEMORY_AT_LEAST),
+        }
+    }
+
+    pub(super) fn into_catalog(self, catalog: &mut Catalog) -> Result<()> {
+        catalog.objects.reserve(self.objects.len());
+        for (name, object) in self.objects {
+            catalog.insert(name, object)?;
+        }
+        catalog.attributes = self.attributes;
+        Ok(())
+    }
+
+    fn charge(&mut self, bytes: usize) -> Result<()> {
+        match self.budget.checked_sub(bytes as u64) {
+            Some(left) => {
+                self.budget = left;
+                Ok(())
+            }
+            None => Err(Error::corrupt(
+                "pickle.expansion",
+                format!(
+                    "values that are used again and again come to more than {MEMORY_PER_BYTE} times the file"
+                ),
+            )),
+        }
+    }
+
+    /// A name that nothing of this kind has yet, and whether it differs from the path.
+    fn unique(&mut self, kind: Kind, name: &str) -> (Box<str>, bool) {
+        let wanted = &mut self.wanted[kind as usize];
+        match wanted.get_mut(name) {
+            None => {
+                wanted.insert(name.into(), 1);
+                (name.into(), false)
+            }
+            Some(count) => {
+                let mut number = *count;
+                let told_apart = loop {
+                    number += 1;
+                    let candidate = format!("{name}#{number}");
+                    if !wanted.contains_key(&*candidate) {
+                        break candidate;
+                    }
+                };
+                wanted.insert(name.into(), number);
+                wanted.insert((*told_apart).into(), 1);
+                (told_apart.into(), true)
+            }
+        }
+    }
+
+    /// Names everything that can be reached from `root`.
+    pub(super) fn walk(&mut self, tensors: &Tensors<'_>, root: Item, prefix: &str) -> Result<()> {
+        let arena = tensors.arena();
+        let mut path = Path::default();
+        if !prefix.is_empty() {
+            path.push(prefix);
+        }
+        let mut on_path = HashSet::new();
+        let mut frames = Vec::new();
+        self.enter(tensors, root, Role::Plain, &path, &mut frames, &mut on_path)?;
+        while let Some(frame) = frames.last_mut() {
+            path.reset(frame.path);
+            let index = frame.next;
+            frame.next += 1;
+            let (item, role, frame_start) = (frame.item, frame.role, frame.path.0);
+            match child(arena, item, index, role, &mut path) {
+                Some((child, role)) => {
+                    self.charge(path.name.len() - frame_start)?;
+                    self.enter(tensors, child, role, &path, &mut frames, &mut on_path)?;
+                }
+                None => {
+                    frames.pop();
+                    if let Item::Node(node) = item {
+                        on_path.remove(&node);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Names a value, or prepares to walk through it.
+    fn enter(
+        &mut self,
+        tensors: &Tensors<'_>,
+        item: Item,
+        role: Role,
+        path: &Path,
+        frames: &mut Vec<Frame>,
+        on_path: &mut HashSet<u32>,
+    ) -> Result<()> {
+        let arena = tensors.arena();
+        self.charge(size_of::<Frame>())?;
+        if let Some(object) = tensors.object(item).map_err(|error| error.in_tensor(display(path)))? {
+            return self.tensor(object, path);
+        }
+        let walks = match self.value(tensors, item)? {
+            Meaning::Nothing => false,
+            Meaning::Value(value) => {
+                self.attribute(value, path)?;
+                false
+            }
+            Meaning::Container => true,
+            Meaning::Opaque(value) => {
+                self.attribute(value, path)?;
+                true
+            }
+        };
+        let Item::Node(node) = item else { return Ok(()) };
+        // A value that contains itself has all its names already.
+        if !walks || !on_path.insert(node) {
+            return Ok(());
+        }
+        if frames.len() >= MAX_DEPTH {
+            return Err(Error::corrupt(
+                "pickle.depth",
+                format!("values are nested more than {MAX_DEPTH} deep"),
+            ));
+        }
+        if let Some(entries) = entries(arena, item) {
+            self.charge(entries.len() * size_of::<Key<'_>>())?;
+            distinct(arena, entries)?;
+        }
+        frames.push(Frame { item, next: 0, path: path.mark(), role });
+        Ok(())
+    }
+
+    fn tensor(&mut self, mut object: object::Object, path: &Path) -> Result<()> {
+        let name = display(path);
+        validate::object(&object).map_err(|error| error.in_tensor(name))?;
+        self.charge(name.len() + size_of::<(Box<str>, object::Object)>())?;
+        let (unique, differs) = self.unique(Kind::Tensor, name);
+        if differs {
+            object.set_attribute("path", Value::Array(path.steps()));
+        }
+        self.objects.push((unique, object));
+        Ok(())
+    }
+
+    fn attribute(&mut self, value: Value, path: &Path) -> Result<()> {
+        let name = if path.steps.is_empty() { "value" } else { &path.name };
+        self.charge(2 * name.len() + 2 * size_of::<(String, Value)>())?;
+        let (unique, _) = self.unique(Kind::Attribute, name);
+        self.attributes.insert(unique.into(), value);
+        Ok(())
+    }
+
+    /// What a value that is no tensor means.
+    fn value(&mut self, tensors: &Tensors<'_>, item: Item) -> Result<Meaning> {
+        let arena = tensors.arena();
+        if let Some(value) = scalar(arena, item) {
+            self.charge(value_size(&value))?;
+            return Ok(Meaning::Value(value));
+        }
+        let opaque =
+            |name: &str| Meaning::Opaque(Value::Map(vec![(Value::from("global"), Value::from(name))]));
+        Ok(match arena.node(item) {
+            Some(Node::Tuple(items)) => self.plain_list(arena, items)?,
+            Some(Node::List(items) | Node::Set(items)) => self.plain_list(arena, items)?,
+            Some(Node::Dict(_)) => Meaning::Container,
+            Some(Node::Blob { len, .. }) => {
+                Meaning::Value(Value::Map(vec![(Value::from("bytes"), Value::from(*len))]))
+            }
+            Some(Node::Global(global)) => match global.known {
+                Known::DType(_) => Meaning::Value(Value::from(arena.global_name(global))),
+                _ => opaque(arena.global_name(global)),
+            },
+            Some(Node::Object(object)) => match self.known_object(tensors, item, object)? {
+                Some(meaning) => meaning,
+                None => match arena.node(object.class) {
+                    // The attributes of a module say what it is.
+                    _ if is_module(arena, object) => Meaning::Container,
+                    Some(Node::Global(global)) => opaque(arena.global_name(global)),
+                    _ => Meaning::Container,
+                },
+            },
+            _ => Meaning::Nothing,
+        })
+    }
+
+    /// Objects of classes that have a plain meaning.
+    fn known_object(
+        &mut self,
+        tensors: &Tensors<'_>,
+        item: Item,
+        object: &Object,
+    ) -> Result<Option<Meaning>> {
+        let arena = tensors.arena();
+        let first = arena.tuple(object.args).and_then(|args| args.first().copied());
+        Ok(Some(match object.known {
+            Known::Size => match first.and_then(|items| arena.sequence(items)) {
+                Some(items) => self.plain_list(arena, items)?,
+                None => return Ok(None),
+            },
+            Known::ScriptList => Meaning::Container,
+            Known::Named => match first.and_then(|name| arena.as_name(name)) {
+                Some(name) => Meaning::Value(Value::from(name)),
+                None => return Ok(None),
+            },
+            Known::NumpyScalar => match numpy::scalar(arena, tensors.blobs(), object)? {
+                Some(value) => Meaning::Value(value),
+                None => return Ok(None),
+            },
+            Known::Encode | Known::Bytes => match storage::bytes_of(arena, tensors.blobs(), item)? {
+                Some((Storage::Inline(bytes), _)) => {
+                    self.charge(bytes.len())?;
+                    Meaning::Value(Value::Bytes(bytes.to_vec()))
+                }
+                _ => return Ok(None),
+            },
+            _ => return Ok(None),
+        }))
+    }
+
+    /// A list of plain values is one attribute; any other is walked through.
+    fn plain_list(&mut self, arena: &Arena, items: &[Item]) -> Result<Meaning> {
+        if items.iter().any(|item| matches!(item, Item::Node(_)) && scalar(arena, *item).is_none()) {
+            return Ok(Meaning::Container);
+        }
+        self.charge(items.len() * size_of::<Value>())?;
+        let mut values = Vec::with_capacity(items.len());
+        for value in items.iter().filter_map(|item| scalar(arena, *item)) {
+            self.charge(value_size(&value))?;
+            values.push(value);
+        }
+        Ok(Meaning::Value(Value::Array(values)))
+    }
+}
+
+/// What a value that is no tensor means.
+enum Meaning {
+    Nothing,
+    Value(Value),
+    /// Its children have names, it has none.
+    Container,
+    /// An object that is only known by the name of its class, perhaps with attributes.
+    Opaque(Value),
+}
+
+/// The name of a tensor at `path`.
+fn display(path: &Path) -> &str {
+    if path.steps.is_empty() { "tensor" } else { &path.name }
+}
+
+/// The child of that number; adds its step to the path, if it is one.
+fn child(arena: &Arena, item: Item, index: usize, role: Role, path: &mut Path) -> Option<(Item, Role)> {
+    match arena.node(item)? {
+        Node::Tuple(items) => list_child(arena, items, index, role, path),
+        Node::List(items) | Node::Set(items) => list_child(arena, items, index, Role::Plain, path),
+        Node::Dict(dict) => {
+            let &(key, value) = dict.entries.get(index)?;
+            let transparent = role == Role::ModuleState
+                && is_dict(arena, value)
+                && matches!(arena.as_name(key), Some("_parameters" | "_buffers" | "_modules"));
+            if !transparent {
+                path.push(&step(arena, key));
+            }
+            Some((value, Role::Plain))
+        }
+        Node::Object(object) => object_child(arena, object, index, path),
+        _ => None,
+    }
+}
+
+fn list_child(
+    arena: &Arena,
+    items: &[Item],
+    index: usize,
+    role: Role,
+    path: &mut Path,
+) -> Option<(Item, Role)> {
+    let &item = items.get(index)?;
+    // The state of an object with slots is a pair of dictionaries.
+    if role != Role::Plain && is_dict(arena, item) {
+        return Some((item, role));
+    }
+    path.push(&index.to_string());
+    Some((item, Role::Plain))
+}
+
+/// The children of an object: its state, then its items, then its entries.
+fn object_child(arena: &Arena, object: &Object, index: usize, path: &mut Path) -> Option<(Item, Role)> {
+    let args = arena.tuple(object.args).unwrap_or_default();
+    let state = match object.known {
+        // These stand for their argument.
+        Known::Size | Known::ScriptList => {
+            return args.first().filter(|_| index == 0).map(|item| (*item, Role::Plain));
+        }
+        // A subclass that could not be looked through still has attributes.
+        Known::Rebuild(Rebuild::FromType) => args.get(3).copied(),
+        _ => object.state,
+    };
+    let index = match (state, index) {
+        (Some(state), 0) => {
+            let role = if is_module(arena, object) { Role::ModuleState } else { Role::State };
+            if !is_attributes(arena, state) {
+                path.push("state");
+                return Some((state, Role::Plain));
+            }
+            return Some((state, role));
+        }
+        (Some(_), index) => index - 1,
+        (None, index) => index,
+    };
+    if let Some(item) = object.items.get(index) {
+        path.push(&index.to_string());
+        return Some((*item, Role::Plain));
+    }
+    let &(key, value) = object.entries.get(index - object.items.len())?;
+    path.push(&step(arena, key));
+    Some((value, Role::Plain))
+}
+
+fn is_dict(arena: &Arena, item: Item) -> bool {
+    matches!(arena.node(item), Some(Node::Dict(_)))
+}
+
+/// Whether a state is an object's attributes: a dictionary, or one of them and
+/// one of slots.
+fn is_attributes(arena: &Arena, state: Item) -> bool {
+    match arena.tuple(state) {
+        Some(&[attributes, slots]) => {
+            is_dict(arena, slots) && (attributes == Item::None || is_dict(arena, attributes))
+        }
+        Some(_) => false,
+        None => is_dict(arena, state),
+    }
+}
+
+/// Whether an object is a module: torch's have three dictionaries, and
+/// TorchScript's classes have names of their own.
+fn is_module(arena: &Arena, object: &Object) -> bool {
+    if let Some(Node::Global(global)) = arena.node(object.class)
+        && arena.global_name(global).starts_with("__torch__.")
+    {
+        return true;
+    }
+    let Some(Node::Dict(Dict { entries, .. })) = object.state.and_then(|state| arena.node(state)) else {
+        return false;
+    };
+    let has = |wanted: &str| {
+        entries.iter().any(|&(key, value)| arena.as_name(key) == Some(wanted) && is_dict(arena, value))
+    };
+    has("_parameters") && has("_buffers") && has("_modules")
+}
+
+fn entries(arena: &Arena, item: Item) -> Option<&[(Item, Item)]> {
+    match arena.node(item)? {
+        Node::Dict(dict) => Some(&dict.entries),
+        Node::Object(object) => Some(&object.entries),
+        _ => None,
+    }
+}
+
+/// A key as Python compares them.
+#[derive(PartialEq, Eq, Hash)]
+enum Key<'a> {
+    None,
+    Number(i64),
+    Fraction(u64),
+    Text(&'a str),
+    Bytes(&'a [u8]),
+    Node(u32),
+}
+
+/// Python would let the last of two equal keys win. No pickler writes such a
+/// dictionary, and readers that keep the first would see another file.
+fn distinct(arena: &Arena, entries: &[(Item, Item)]) -> Result<()> {
+    let mut keys = HashSet::with_capacity(entries.len());
+    for &(item, _) in entries {
+        let key = match item {
+            Item::None => Key::None,
+            Item::Bool(flag) => Key::Number(flag.into()),
+            Item::Int(number) => Key::Number(number),
+            Item::Float(number) if number == (number as i64) as f64 => Key::Number(number as i64),
+            Item::Float(number) => Key::Fraction(number.to_bits()),
+            Item::Text { .. } => Key::Text(arena.as_text(item).unwrap_or_default()),
+            Item::Bytes { .. } => Key::Bytes(arena.as_bytes(item).unwrap_or_default()),
+            Item::Node(node) => Key::Node(node),
+        };
+        if !keys.insert(key) {
+            return Err(Error::corrupt(
+                "pickle.key-duplicate",
+                format!("a dictionary has the key {} twice", quoted(&step(arena, item))),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A key as a step of a path.
+fn step(arena: &Arena, key: Item) -> String {
+    match arena.node(key) {
+        // Keys of several parts; the first few are enough to read.
+        Some(Node::Tuple(items)) => {
+            let mut parts: Vec<_> = items.iter().take(4).map(|item| simple_step(arena, *item)).collect();
+            if items.len() > parts.len() {
+                parts.push("…".into());
+            }
+            format!("({})", parts.join(", "))
+        }
+        _ => simple_step(arena, key),
+    }
+}
+
+fn simple_step(arena: &Arena, key: Item) -> String {
+    match key {
+        Item::None => "None".into(),
+        Item::Bool(true) => "True".into(),
+        Item::Bool(false) => "False".into(),
+        Item::Int(number) => number.to_string(),
+        Item::Float(number) => number.to_string(),
+        Item::Text { .. } => arena.as_text(key).unwrap_or_default().to_owned(),
+        Item::Bytes { .. } => String::from_utf8_lossy(arena.as_bytes(key).unwrap_or_default()).into_owned(),
+        Item::Node(_) => match arena.node(key) {
+            Some(Node::Global(global)) => arena.global_name(global).to_owned(),
+            _ => arena.kind(key),
+        },
+    }
+}
+
+/// The plain value that an item is, if it is one.
+fn scalar(arena: &Arena, item: Item) -> Option<Value> {
+    Some(match item {
+        Item::None => Value::Null,
+        Item::Bool(flag) => Value::Bool(flag),
+        Item::Int(number) => Value::Int(number.into()),
+        Item::Float(number) => Value::Float(number),
+        Item::Text { .. } => Value::Text(arena.as_text(item)?.to_owned()),
+        Item::Bytes { .. } => Value::Bytes(arena.as_bytes(item)?.to_vec()),
+        Item::Node(_) => match arena.node(item)? {
+            Node::Long(bytes) => long(bytes),
+            _ => return None,
+        },
+    })
+}
+
+/// A large integer: a number up to 64 bits and a sign, a CBOR bignum beyond.
+fn long(bytes: &[u8]) -> Value {
+    let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+    if bytes.len() <= 9 {
+        let mut number = [if negative { 0xff } else { 0 }; 16];
+        number[..bytes.len()].copy_from_slice(bytes);
+        let number = i128::from_le_bytes(number);
+        if number.unsigned_abs() < 1 << 64 {
+            return Value::Int(number);
+        }
+    }
+    let (tag, flip) = if negative { (3, 0xff) } else { (2, 0) };
+    let magnitude = bytes.iter().rev().map(|byte| byte ^ flip).skip_while(|byte| *byte == 0);
+    Value::Tag(tag, Box::new(Value::Bytes(magnitude.collect())))
+}
+
+/// Memory that a value takes beyond itself.
+fn value_size(value: &Value) -> usize {
+    match value {
+        Value::Text(text) => text.len(),
+        Value::Bytes(bytes) => bytes.len(),
+        _ => 0,
+    }
+}

@@ -1,0 +1,90 @@
+//! Lazily conjugated and negated tensors: torch saves the numbers as they were
+//! and a note that their signs are to be flipped.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::arena::{Arena, Item, Node};
+use crate::error::{Error, Result};
+use crate::object::{Decode, Extent, Storage};
+use crate::source::Sources;
+
+/// Which signs to flip.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Flips {
+    /// Of every imaginary part.
+    conjugate: bool,
+    /// Of every number.
+    negate: bool,
+}
+
+impl Flips {
+    /// From a tensor's metadata, a dictionary of flags.
+    pub(super) fn of(arena: &Arena, metadata: Item) -> Result<Flips> {
+        let mut flips = Flips::default();
+        let entries = match arena.node(metadata) {
+            Some(Node::Dict(dict)) => &dict.entries[..],
+            None if metadata == Item::None => &[],
+            _ => return Err(Error::corrupt("torch.metadata", "a tensor's metadata is no dictionary")),
+        };
+        for &(name, flag) in entries {
+            let set = flag == Item::Bool(true);
+            match arena.as_name(name) {
+                Some("conj") => flips.conjugate = set,
+                Some("neg") => flips.negate = set,
+                // Notes of other backends do not concern the numbers.
+                _ => {}
+            }
+        }
+        Ok(flips)
+    }
+
+    /// `storage`, whose `len` bytes are numbers of `width` bytes, with signs flipped.
+    pub(super) fn apply(self, storage: Storage, width: usize, len: u64) -> Storage {
+        match self == Flips::default() || width == 0 {
+            true => storage,
+            false => Storage::Encoded(Arc::new(Flipped { inner: storage, flips: self, width, len })),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Flipped {
+    inner: Storage,
+    flips: Flips,
+    width: usize,
+    len: u64,
+}
+
+impl Decode for Flipped {
+    fn encoding(&self) -> &str {
+        "conjugated"
+    }
+
+    fn stored_len(&self) -> u64 {
+        self.extent().map_or(self.len, |extent| extent.len)
+    }
+
+    fn extent(&self) -> Option<Extent> {
+        match &self.inner {
+            Storage::Plain(extent) => Some(*extent),
+            Storage::Inline(_) => None,
+            Storage::Encoded(decoder) => decoder.extent(),
+        }
+    }
+
+    fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
+        self.inner.read(sources, range.clone(), out, threads)?;
+        let width = self.width as u64;
+        // The sign is in the last byte of each little-endian number.
+        let first = range.start / width;
+        for number in first..range.end.div_ceil(width) {
+            let sign = number * width + width - 1;
+            let flip = self.flips.negate ^ (self.flips.conjugate && number % 2 == 1);
+            if flip && range.contains(&sign) {
+                out[(sign - range.start) as usize] ^= 0x80;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! The storages that a pickle's tensors are views of, and where their bytes are.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::arena::{Arena, Item, Node};
+use super::globals::{Known, TorchType};
+use crate::decode::{Deflate, strided};
+use crate::error::{Error, Result, quoted};
+use crate::format::zip::{Entry, Method};
+use crate::object::{Extent, Storage};
+
+/// A storage as a pickle names it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StorageRef<'a> {
+    pub(super) dtype: TorchType,
+    pub(super) key: &'a str,
+    /// Number of elements.
+    pub(super) numel: u64,
+    /// First element and number of elements of a part, in very old files.
+    view: Option<(u64, u64)>,
+}
+
+impl<'a> StorageRef<'a> {
+    /// `("storage", class, key, location, numel)`, perhaps with a view.
+    pub(super) fn of(arena: &'a Arena, id: Item) -> Result<StorageRef<'a>> {
+        let malformed = |what: &str| Error::corrupt("torch.storage", format!("a storage's {what}"));
+        let (kind, class, key, numel, view) = match arena.tuple(id) {
+            Some(&[kind, class, key, _location, numel]) => (kind, class, key, numel, Item::None),
+            Some(&[kind, class, key, _location, numel, view]) => (kind, class, key, numel, view),
+            _ => return Err(malformed("reference is no tuple of five")),
+        };
+        if arena.as_name(kind) != Some("storage") {
+            return Err(malformed("reference does not start with \"storage\""));
+        }
+        let Some(Known::Storage(dtype)) = arena.known(class) else {
+            return Err(Error::unsupported(format!(
+                "a storage is {}, which has no known type",
+                arena.kind(class)
+            )));
+        };
+        let key = arena.as_name(key).ok_or_else(|| malformed("key is no string"))?;
+        let count = |item, what| match item {
+            Item::Int(number) => u64::try_from(number).map_err(|_| malformed(what)),
+            _ => Err(malformed(what)),
+        };
+        let numel = count(numel, "number of elements is negative or no number")?;
+        let view = match arena.tuple(view) {
+            Some(&[_key, offset, len]) => {
+                Some((count(offset, "view has no valid offset")?, count(len, "view has no valid length")?))
+            }
+            None if view == Item::None => None,
+            _ => return Err(malformed("view is no tuple of three")),
+        };
+        Ok(StorageRef { dtype, key, numel, view })
+    }
+
+    /// Its size in bytes.
+    pub(super) fn byte_len(&self) -> Result<u64> {
+        self.numel.checked_mul(self.dtype.stored().1 as u64).ok_or_else(|| {
+            Error::corrupt("torch.storage-size", format!("{} elements are more than 2^64 bytes", self.numel))
+        })
+    }
+
+    /// The part of `region` that it means.
+    fn part_of(&self, region: Region) -> Result<Region> {
+        let Some((first, count)) = self.view else { return Ok(region) };
+        let item = self.dtype.stored().1;
+        let storage = strided(region.storage, region.len, item, first, &[count], &[1])?;
+        // `strided` has checked that all of it lies inside the region.
+        Ok(Region { storage, len: count * item as u64, ..region })
+    }
+}
+
+/// The bytes of a storage.
+#[derive(Debug, Clone)]
+pub(super) struct Region {
+    pub(super) storage: Storage,
+    pub(super) len: u64,
+    /// Numbers of this many bytes are in big-endian order.
+    pub(super) swapped: Option<usize>,
+}
+
+/// Where the storages of a file are.
+#[derive(Debug)]
+pub(super) enum Storages<'a> {
+    /// Nowhere: a pickle by itself has none.
+    None,
+    /// Members of an archive.
+    Members { members: &'a HashMap<&'a str, &'a Entry>, folder: String, big_endian: bool },
+    /// Ranges by key, behind the pickles of an old file.
+    Ranges(HashMap<String, Region>),
+}
+
+impl Storages<'_> {
+    /// The bytes of a storage, which must be exactly as many as its elements take.
+    pub(super) fn find(&self, wanted: &StorageRef<'_>) -> Result<Region> {
+        let missing =
+            || Error::corrupt("torch.storage-missing", format!("there is no storage {}", quoted(wanted.key)));
+        let region = match self {
+            Storages::None => {
+                return Err(Error::corrupt(
+                    "torch.storage-missing",
+                    format!("a pickle without an archive refers to storage {}", quoted(wanted.key)),
+                ));
+            }
+            Storages::Ranges(ranges) => ranges.get(wanted.key).ok_or_else(missing)?.clone(),
+            Storages::Members { members, folder, big_endian } => {
+                // A key is one path component: it cannot lead anywhere else.
+                if wanted.key.contains(['/', '\\']) || matches!(wanted.key, "" | "." | "..") {
+                    return Err(Error::corrupt(
+                        "torch.storage-key",
+                        format!("the storage key {} is no plain name", quoted(wanted.key)),
+                    ));
+                }
+                let entry = members.get(&*format!("{folder}{}", wanted.key)).ok_or_else(missing)?;
+                let swapped = big_endian.then(|| wanted.dtype.number_width());
+                Region { storage: member_storage(entry)?, len: entry.len, swapped }
+            }
+        };
+        let expected = wanted.byte_len()?;
+        if region.len != expected {
+            return Err(Error::corrupt(
+                "torch.storage-size",
+                format!(
+                    "storage {} has {} bytes where {} elements take {expected}",
+                    quoted(wanted.key),
+                    region.len,
+                    wanted.numel
+                ),
+            ));
+        }
+        wanted.part_of(region)
+    }
+}
+
+fn member_storage(entry: &Entry) -> Result<Storage> {
+    Ok(match entry.method {
+        Method::Stored => Storage::Plain(entry.data),
+        Method::Deflated => Storage::Encoded(Arc::new(Deflate::new(
+            entry.data,
+            entry.len,
+            (entry.crc != 0).then_some(entry.crc),
+        )?)),
+    })
+}
+
+/// Where the long bytes of a pickle are.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Blobs<'a> {
+    /// In the file itself, at the positions that the pickle gives.
+    File,
+    /// In a pickle that was decompressed into memory.
+    Memory(&'a [u8]),
+}
+
+impl Blobs<'_> {
+    fn at(self, start: u64, len: u64) -> Storage {
+        match self {
+            Blobs::File => Storage::Plain(Extent::new(start, len)),
+            // The interpreter walked over these bytes, so they are there.
+            Blobs::Memory(all) => Storage::Inline(all[start as usize..(start + len) as usize].into()),
+        }
+    }
+}
+
+/// The bytes that a value stands for, however its protocol wrote them; `None`
+/// if it is something else. Gives their place and their number.
+pub(super) fn bytes_of(arena: &Arena, blobs: Blobs<'_>, item: Item) -> Result<Option<(Storage, u64)>> {
+    let inline = |bytes: &[u8]| (Storage::Inline(bytes.into()), bytes.len() as u64);
+    if let Some(bytes) = arena.as_bytes(item) {
+        return Ok(Some(inline(bytes)));
+    }
+    let object = match arena.node(item) {
+        Some(&Node::Blob { start, len }) => return Ok(Some((blobs.at(start, len), len))),
+        Some(Node::Object(object)) => object,
+        _ => return Ok(None),
+    };
+    let latin1 = |text: Item, encoding: Item| {
+        let encoding = arena.as_name(encoding)?;
+        let text = arena.as_text(text)?;
+        let known = matches!(encoding, "latin1" | "latin-1" | "iso-8859-1");
+        known.then(|| text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect::<Option<Vec<u8>>>())?
+    };
+    let malformed = || Error::corrupt("pickle.bytes", "bytes are written as text that is not Latin-1");
+    match (object.known, arena.tuple(object.args)) {
+        (Known::Encode | Known::Bytes, Some(&[text, encoding])) => {
+            latin1(text, encoding).map(|bytes| Some(inline(&bytes))).ok_or_else(malformed)
+        }
+        (Known::Bytes, Some([])) => Ok(Some(inline(&[]))),
+        (Known::Bytes, Some(&[inner])) => match arena.node(inner) {
+            Some(&Node::Blob { start, len }) => Ok(Some((blobs.at(start, len), len))),
+            // `bytearray(bytes)` in protocol 2 wraps an encoded text.
+            Some(Node::Object(object)) if object.known == Known::Encode => match arena.tuple(object.args) {
+                Some(&[text, encoding]) => {
+                    latin1(text, encoding).map(|bytes| Some(inline(&bytes))).ok_or_else(malformed)
+                }
+                _ => Err(malformed()),
+            },
+            _ => Ok(arena.as_bytes(inner).map(inline)),
+        },
+        _ => Ok(None),
+    }
+}
