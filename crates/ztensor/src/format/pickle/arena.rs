@@ -42,7 +42,7 @@ pub(super) enum Node {
     List(Vec<Item>),
     Set(Vec<Item>),
     Dict(Dict),
-    Global(Global),
+    Global(Box<Global>),
     Object(Box<Object>),
     /// A reference to something outside the pickle.
     Persistent(Item),
@@ -129,7 +129,8 @@ impl Arena {
             Node::Dict(dict) => size_of_val(&*dict.entries),
             Node::Object(_) => size_of::<Object>(),
             Node::Long(bytes) => bytes.len(),
-            Node::Global(_) | Node::Persistent(_) | Node::Blob { .. } => 0,
+            Node::Global(_) => size_of::<Global>(),
+            Node::Persistent(_) | Node::Blob { .. } => 0,
         };
         self.charge(size_of::<Node>() + extra)?;
         let index = u32::try_from(self.nodes.len())
@@ -195,7 +196,7 @@ impl Arena {
         };
         let len = u32::try_from(self.buffer.len() as u64 - start)
             .map_err(|_| Error::corrupt("pickle.text", "a text is longer than 4 GiB"))?;
-        self.push(Node::Global(Global { known, start, len }))
+        self.push(Node::Global(Box::new(Global { known, start, len })))
     }
 
     fn slice(&self, start: u64, len: u32) -> &[u8] {

@@ -627,7 +627,8 @@ mod tests {
     fn protocol_0_and_protocol_5_build_the_same_values() {
         // {'a': [1, 2.5, None, True], 'b': (-3,)}
         let text = b"(dp0\nVa\np1\n(lp2\nI1\naF2.5\naNaI01\nasVb\np3\n(I-3\ntp4\ns.";
-        let binary = b"\x80\x05\x95\x26\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01a\x94]\x94(K\x01G\x40\x04\0\0\0\0\0\0N\x88e\x8c\x01b\x94J\xfd\xff\xff\xff\x85\x94u.";
+        let binary = b"\x80\x05\x95%\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01a\x94]\x94(K\x01G@\
+            \x04\x00\x00\x00\x00\x00\x00N\x88e\x8c\x01b\x94J\xfd\xff\xff\xff\x85\x94u.";
         for pickle in [&text[..], &binary[..]] {
             let (item, arena) = load(pickle).unwrap();
             let Some(Node::Dict(dict)) = arena.node(item) else { panic!("{item:?}") };
