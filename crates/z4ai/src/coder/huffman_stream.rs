@@ -24,6 +24,7 @@
 
 use super::huffman::{Lengths, MAX_LEN};
 use crate::error::{Error, Result};
+use crate::kernel::{Isa, dispatch};
 
 /// Bit streams per coded run of symbols.
 pub(crate) const STREAMS: usize = 4;
@@ -52,52 +53,61 @@ pub(crate) fn run_of(index: usize, total: usize) -> std::ops::Range<usize> {
 /// Every symbol must have a code in `lengths`.
 pub(crate) fn encode(symbols: &[u8], lengths: &Lengths, out: &mut Vec<u8>) -> [u32; STREAMS] {
     let codes = lengths.codes();
-    let mut table = [0u32; 256];
+    // The code at the top of a word, its length at the bottom.
+    let mut table = [0u64; 256];
     for (symbol, slot) in table.iter_mut().enumerate() {
-        *slot = u32::from(codes[symbol]) | u32::from(lengths.0[symbol]) << 16;
+        let len = u32::from(lengths.0[symbol]);
+        *slot = u64::from(codes[symbol]).unbounded_shl(64 - len) | u64::from(len);
     }
-    std::array::from_fn(|index| {
-        let before = out.len();
-        encode_one(&symbols[run_of(index, symbols.len())], &table, out);
-        (out.len() - before) as u32
-    })
+    // Room for the longest codes, and for the whole words that every flush stores.
+    let room = STREAMS * WORD + (symbols.len() * MAX_LEN as usize).div_ceil(8);
+    let start = out.len();
+    out.resize(start + room, 0);
+    let mut at = start;
+    let stored = std::array::from_fn(|index| {
+        let run = &symbols[run_of(index, symbols.len())];
+        let written = encode_run(run, &table, &mut out[at..]);
+        at += written;
+        written as u32
+    });
+    out.truncate(at);
+    stored
 }
 
-fn encode_one(symbols: &[u8], table: &[u32; 256], out: &mut Vec<u8>) {
-    let at = out.len();
-    // Room for the longest codes, and for the whole word that every flush stores.
-    out.resize(at + (symbols.len() * MAX_LEN as usize).div_ceil(8) + WORD, 0);
-    let room = &mut out[at..];
+dispatch! {
+    /// Writes one bit stream to the front of `room`; returns its length in bytes. The room must
+    /// hold the longest codes and one more word.
+    fn encode_run(symbols: &[u8], table: &[u64; 256], room: &mut [u8]) -> usize = encode_run_with
+}
+
+#[inline(always)]
+fn encode_run_with(_: impl Isa, symbols: &[u8], table: &[u64; 256], room: &mut [u8]) -> usize {
     let mut written = 0;
-    let (mut bits, mut count) = (0u64, 0u32);
+    // The bits at the top of `bits` wait to be written; the low six bits of `count` say how many.
+    let (mut bits, mut count) = (0u64, 0u64);
+    let mut add = |group: &[u8]| {
+        for &symbol in group {
+            // The length is added with the code above it: shifts look at six bits only.
+            let code = table[usize::from(symbol)];
+            bits |= code >> (count & 63);
+            count = count.wrapping_add(code);
+        }
+        // At most 7 bits waited and 44 came; the lengths that came along stand below all of them.
+        count &= 63;
+        bits &= !0x3f;
+        room[written..written + WORD].copy_from_slice(&bits.to_be_bytes());
+        written += count as usize / 8;
+        bits <<= count & !7;
+        count &= 7;
+    };
     let groups = symbols.chunks_exact(4);
     let rest = groups.remainder();
     for group in groups {
-        let [a, b, c, d] = [0, 1, 2, 3].map(|i| table[usize::from(group[i])]);
-        // Joined pairwise, so that the accumulator waits for one shift per four symbols.
-        let join = |x: u32, y: u32| -> (u64, u32) {
-            let len = y >> 16;
-            (u64::from(x & 0xffff) << len | u64::from(y & 0xffff), (x >> 16) + len)
-        };
-        let ((ab, ab_len), (cd, cd_len)) = (join(a, b), join(c, d));
-        // At most 7 bits wait and 44 come.
-        bits = bits << (ab_len + cd_len) | ab << cd_len | cd;
-        count += ab_len + cd_len;
-        let word = (bits << (64 - count)).to_be_bytes();
-        room[written..written + WORD].copy_from_slice(&word);
-        written += (count / 8) as usize;
-        count %= 8;
+        let group: &[u8; 4] = group.try_into().expect("groups of four");
+        add(group);
     }
-    for &symbol in rest {
-        let code = table[usize::from(symbol)];
-        bits = bits << (code >> 16) | u64::from(code & 0xffff);
-        count += code >> 16;
-    }
-    // At most 7 bits and three codes: 40 bits.
-    let word = bits.checked_shl(64 - count).unwrap_or(0).to_be_bytes();
-    room[written..written + WORD].copy_from_slice(&word);
-    written += count.div_ceil(8) as usize;
-    out.truncate(at + written);
+    add(rest);
+    written + usize::from(count > 0)
 }
 
 /// The decoder's look-up tables for one code.
@@ -258,7 +268,7 @@ impl<'a> Cursor<'a> {
 /// Runs the streams for as many whole steps as all of them have.
 fn advance<const S: usize>(cursors: &mut [Cursor<'_>; S], table: &[u64; TABLE_SIZE]) {
     #[cfg(target_arch = "x86_64")]
-    if std::is_x86_feature_detected!("bmi1") && std::is_x86_feature_detected!("bmi2") {
+    if crate::kernel::Avx2::new().is_some() {
         // SAFETY: the features were detected.
         return unsafe { advance_bmi2(cursors, table) };
     }
@@ -267,7 +277,7 @@ fn advance<const S: usize>(cursors: &mut [Cursor<'_>; S], table: &[u64; TABLE_SI
 
 /// The same loop, compiled to three-operand shifts.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "bmi1,bmi2")]
+#[target_feature(enable = "avx2,bmi1,bmi2")]
 fn advance_bmi2<const S: usize>(cursors: &mut [Cursor<'_>; S], table: &[u64; TABLE_SIZE]) {
     advance_with(cursors, table);
 }

@@ -15,7 +15,7 @@ use crate::wire::Put;
 /// Mantissa bits joined to the exponent, at most.
 const MAX_JOINED: u32 = 2;
 /// What each joined bit must save, in 1/64 bit per element: longer codes decode more slowly.
-const JOINED_MUST_SAVE: u64 = 1;
+const JOINED_MUST_SAVE: u64 = 2;
 
 /// Buffers that encoding reuses.
 #[derive(Default)]
@@ -37,12 +37,10 @@ pub(crate) fn encode(
     payload: &mut Vec<u8>,
 ) -> Split {
     let count = elements.len() / kind.size();
-    let fields =
-        if !kind.is_float() { Fields::new(kind, 8, 0) } else { choose_symbol(elements, kind, effort) }
-            .expect("every candidate is a valid cut");
+    let (fields, mut counts) = choose_symbol(elements, kind, effort);
     scratch.cut(fields, elements, count);
+    counts[0] += scratch.patches.len() as u32;
     let codes = &scratch.codes[..count];
-    let counts = histogram::of_bytes(codes);
     let mut classes = None;
     let coders = if effort == Effort::Fast && kind.is_float() {
         vec![encode_palette(codes, &counts, fields, &mut scratch.patches, payload)]
@@ -87,8 +85,16 @@ impl Scratch {
     }
 }
 
-/// The cut that makes a chunk of floats smallest, judged by exact counts.
-fn choose_symbol(elements: &[u8], kind: Kind, effort: Effort) -> Option<Fields> {
+/// The cut that makes a chunk smallest, judged by exact counts, and the counts of its codes
+/// without the patched ones.
+fn choose_symbol(elements: &[u8], kind: Kind, effort: Effort) -> (Fields, [u32; 256]) {
+    let cut = |bits, base| Fields::new(kind, bits, base).expect("every candidate is a valid cut");
+    if !kind.is_float() {
+        let tops = elements.chunks_exact(kind.size()).map(|element| element[kind.size() - 1]);
+        let mut counts = [0; 256];
+        tops.for_each(|top| counts[usize::from(top)] += 1);
+        return (cut(8, 0), counts);
+    }
     let least = kind.exponent_bits();
     let most = match (effort, kind) {
         (Effort::Fast, _) => least,
@@ -97,21 +103,20 @@ fn choose_symbol(elements: &[u8], kind: Kind, effort: Effort) -> Option<Fields> 
     };
     let finest = histogram::of_leading_bits(elements, kind.size(), most);
     let count = (elements.len() / kind.size()) as u64;
-    (least..=most)
-        .map(|bits| {
-            let counts: Vec<u32> = finest.chunks(1 << (most - bits)).map(|c| c.iter().sum()).collect();
-            let (base, window, covered) = best_window(&counts);
-            let codes = match Lengths::for_counts(&window) {
-                Some(lengths) => stream::huffman_len(&lengths, &window) * 8,
-                None => 0,
-            };
-            let patches = (count - covered) * PATCH as u64 * 8;
-            let raw = count * u64::from(kind.bits() - bits);
-            let slower = count * u64::from(bits - least) * JOINED_MUST_SAVE / 64;
-            (codes + patches + raw + slower, bits, base)
-        })
-        .min()
-        .and_then(|(_, bits, base)| Fields::new(kind, bits, base))
+    let candidates = (least..=most).map(|bits| {
+        let counts: Vec<u32> = finest.chunks(1 << (most - bits)).map(|c| c.iter().sum()).collect();
+        let (base, window, covered) = best_window(&counts);
+        let codes = match Lengths::for_counts(&window) {
+            Some(lengths) => stream::huffman_len(&lengths, &window) * 8,
+            None => 0,
+        };
+        let patches = (count - covered) * PATCH as u64 * 8;
+        let raw = count * u64::from(kind.bits() - bits);
+        let slower = count * u64::from(bits - least) * JOINED_MUST_SAVE / 64;
+        (codes + patches + raw + slower, bits, base, window)
+    });
+    let (_, bits, base, window) = candidates.min().expect("at least one candidate");
+    (cut(bits, base), window)
 }
 
 /// The 256 neighbouring symbols that cover most elements: the first, their counts, and how many.

@@ -11,8 +11,8 @@
 use super::{Isa, dispatch};
 use crate::element::Kind;
 
-/// Elements per block; a multiple of 8, so that blocks of packed bits are whole bytes.
-const BLOCK: usize = 32;
+/// Elements per block: what [`Isa`] packs at a time.
+const BLOCK: usize = 16;
 
 /// How elements are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,19 +198,16 @@ fn join_blocks<const SIZE: usize, const BITS: u32>(
     let mid_bits = (SIZE as u32 * 8 - BITS) % 8;
     let high_plane = BITS <= 8;
     let low_planes = SIZE - 2;
-    let mask = byte_mask(mid_bits);
     let mut done = 0;
     for (block, out) in elements.chunks_exact_mut(BLOCK * SIZE).enumerate() {
         let at = block * BLOCK;
         let codes: &[u8; BLOCK] = block_of(from.codes, at);
         let mut raw = [0u16; BLOCK];
         if mid_bits > 0 {
-            let Some(bytes) = expand(isa, from.mid, at, mid_bits, mask) else {
+            let Some(fields) = unpack(isa, from.mid, at, mid_bits) else {
                 break;
             };
-            for i in 0..BLOCK {
-                raw[i] = u16::from(bytes[i]) << if high_plane { 8 } else { 0 };
-            }
+            raw = fields.map(|field| if high_plane { field << 8 } else { field });
         }
         if high_plane {
             let plane: &[u8; BLOCK] = block_of(from.planes[low_planes], at);
@@ -229,11 +226,10 @@ fn join_blocks<const SIZE: usize, const BITS: u32>(
                 out.copy_from_slice(&top.to_le_bytes());
             }
         } else {
-            let low: &[u8; BLOCK] = block_of(from.planes[0], at);
-            let high: &[u8; BLOCK] = block_of(from.planes[1], at);
-            for i in 0..BLOCK {
-                let element = u32::from(top[i]) << 16 | u32::from(high[i]) << 8 | u32::from(low[i]);
-                out[4 * i..4 * i + 4].copy_from_slice(&element.to_le_bytes());
+            let (low, high) = (block_of(from.planes[0], at), block_of(from.planes[1], at));
+            let wide = isa.widen(top, *high, *low);
+            for (out, wide) in out.chunks_exact_mut(4).zip(&wide) {
+                out.copy_from_slice(&wide.to_le_bytes());
             }
         }
         done = at + BLOCK;
@@ -281,7 +277,6 @@ fn cut_blocks<const SIZE: usize, const BITS: u32>(
     let mid_bits = (SIZE as u32 * 8 - BITS) % 8;
     let high_plane = BITS <= 8;
     let low_planes = SIZE - 2;
-    let mask = byte_mask(mid_bits);
     let mut done = 0;
     for (block, elements) in elements.chunks_exact(BLOCK * SIZE).enumerate() {
         let at = block * BLOCK;
@@ -295,14 +290,10 @@ fn cut_blocks<const SIZE: usize, const BITS: u32>(
             for (wide, e) in wide.iter_mut().zip(elements.chunks_exact(4)) {
                 *wide = u32::from_le_bytes([e[0], e[1], e[2], e[3]]);
             }
-            let (low, high) = to.planes.split_at_mut(1);
-            let low: &mut [u8; BLOCK] = block_of_mut(low[0], at);
-            let high: &mut [u8; BLOCK] = block_of_mut(high[0], at);
-            for i in 0..BLOCK {
-                top[i] = (wide[i] >> 16) as u16;
-                high[i] = (wide[i] >> 8) as u8;
-                low[i] = wide[i] as u8;
-            }
+            let (high, low);
+            (top, high, low) = isa.narrow(wide);
+            *block_of_mut(to.planes[0], at) = low;
+            *block_of_mut(to.planes[1], at) = high;
         }
         let mut code = [0u16; BLOCK];
         let mut raw = [0u16; BLOCK];
@@ -332,33 +323,16 @@ fn cut_blocks<const SIZE: usize, const BITS: u32>(
             }
         }
         if mid_bits > 0 {
-            let mut bytes = [0u8; BLOCK];
-            for i in 0..BLOCK {
-                bytes[i] = raw[i] as u8;
-            }
             let width = mid_bits as usize;
-            let packed = &mut to.mid[at / 8 * width..][..BLOCK / 8 * width];
-            for (bytes, packed) in bytes.chunks_exact(8).zip(packed.chunks_exact_mut(width)) {
-                let word = isa.extract(word_of(bytes), mask);
-                packed.copy_from_slice(&word.to_le_bytes()[..width]);
-            }
+            let packed = &mut to.mid[at / 8 * width..][..2 * width];
+            let (low, high) = packed.split_at_mut(width);
+            let words = isa.pack(raw, mid_bits);
+            low.copy_from_slice(&words[0].to_le_bytes()[..width]);
+            high.copy_from_slice(&words[1].to_le_bytes()[..width]);
         }
         done = at + BLOCK;
     }
     done
-}
-
-/// Eight bytes with their `bits` low bits set.
-#[inline(always)]
-fn byte_mask(bits: u32) -> u64 {
-    ((1u64 << bits) - 1) * 0x0101_0101_0101_0101
-}
-
-#[inline(always)]
-fn word_of(bytes: &[u8]) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(bytes);
-    u64::from_le_bytes(word)
 }
 
 #[inline(always)]
@@ -371,18 +345,14 @@ fn block_of_mut(bytes: &mut [u8], at: usize) -> &mut [u8; BLOCK] {
     (&mut bytes[at..at + BLOCK]).try_into().expect("a slice of BLOCK bytes")
 }
 
-/// One block of packed fields as bytes; `None` near the end, where whole words cannot be read.
+/// One block of packed fields; `None` near the end, where whole vectors cannot be read.
 #[inline(always)]
-fn expand(isa: impl Isa, packed: &[u8], at: usize, bits: u32, mask: u64) -> Option<[u8; BLOCK]> {
+fn unpack(isa: impl Isa, packed: &[u8], at: usize, bits: u32) -> Option<[u16; BLOCK]> {
     let width = bits as usize;
     let start = at / 8 * width;
-    let window = packed.get(start..start + (BLOCK / 8 - 1) * width + 8)?;
-    let mut bytes = [0; BLOCK];
-    for group in 0..BLOCK / 8 {
-        let word = word_of(&window[group * width..group * width + 8]);
-        bytes[group * 8..group * 8 + 8].copy_from_slice(&isa.deposit(word, mask).to_le_bytes());
-    }
-    Some(bytes)
+    let window = packed.get(start..start + width + 16)?;
+    let (low, high) = (window.first_chunk()?, window[width..].first_chunk()?);
+    Some(isa.unpack(*low, *high, bits))
 }
 
 /// Reads packed fields one by one.

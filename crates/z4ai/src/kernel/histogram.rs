@@ -16,21 +16,34 @@ pub(crate) fn of_bytes(bytes: &[u8]) -> [u32; 256] {
     std::array::from_fn(|b| counts.iter().map(|table| table[b]).sum())
 }
 
-/// How often each value of the `bits` bits below the sign occurs in elements of `size` bytes.
+/// How often each value of the `bits` (at most 13) bits below the sign occurs in elements of
+/// `size` bytes.
 pub(crate) fn of_leading_bits(elements: &[u8], size: usize, bits: u32) -> Vec<u32> {
-    let values = 1 << bits;
-    let mut counts = vec![0u32; 4 * values];
-    let (shift, mask) = (15 - bits, values - 1);
-    let mut table = 0;
-    for element in elements.chunks_exact(size) {
-        let top = u16::from_le_bytes([element[size - 2], element[size - 1]]);
-        counts[table * values + (usize::from(top >> shift) & mask)] += 1;
-        table = (table + 1) % 4;
+    match (size, bits) {
+        (2, 0..=10) => of_leading_bits_sized::<2, 1024>(elements, bits),
+        (4, 0..=10) => of_leading_bits_sized::<4, 1024>(elements, bits),
+        (8, _) => of_leading_bits_sized::<8, 8192>(elements, bits),
+        _ => unreachable!("no such element"),
     }
-    let (first, rest) = counts.split_at_mut(values);
-    for (i, &count) in rest.iter().enumerate() {
-        first[i % values] += count;
+}
+
+/// `VALUES` is a power of two not below `1 << bits`, so that no index needs a check.
+fn of_leading_bits_sized<const SIZE: usize, const VALUES: usize>(elements: &[u8], bits: u32) -> Vec<u32> {
+    const TABLES: usize = 4;
+    let mut counts = vec![[0u32; VALUES]; TABLES];
+    let counts: &mut [[u32; VALUES]; TABLES] =
+        counts.as_mut_slice().try_into().expect("as many tables as were made");
+    let (shift, mask) = (15 - bits, (1usize << bits) - 1);
+    let mut count = |element: &[u8], table: usize| {
+        let top = u16::from_le_bytes([element[SIZE - 2], element[SIZE - 1]]);
+        counts[table][usize::from(top >> shift) & mask & (VALUES - 1)] += 1;
+    };
+    let groups = elements.chunks_exact(TABLES * SIZE);
+    groups.remainder().chunks_exact(SIZE).for_each(|element| count(element, 0));
+    for group in groups {
+        for table in 0..TABLES {
+            count(&group[table * SIZE..(table + 1) * SIZE], table);
+        }
     }
-    counts.truncate(values);
-    counts
+    (0..1 << bits).map(|value| counts.iter().map(|table| table[value]).sum()).collect()
 }

@@ -2,23 +2,33 @@
 //!
 //! Each is written once, over fixed blocks that compilers vectorise, and compiled twice: for the
 //! baseline of the target and for AVX2 with BMI2, chosen at run time. Where an instruction set
-//! has something no compiler finds by itself (bit deposit, byte shuffles), the block calls it
-//! through [`Isa`], whose portable twin does the same in plain arithmetic.
+//! has something no compiler finds by itself (fields of odd widths, byte shuffles), the block
+//! calls it through [`Isa`], whose portable twin does the same in plain arithmetic.
 
 // Lanes of several arrays side by side read best with an index.
 #![allow(clippy::needless_range_loop)]
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 pub(crate) mod classes;
 pub(crate) mod fields;
 pub(crate) mod histogram;
 pub(crate) mod packed;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+
 /// The few operations that instruction sets differ in.
 pub(crate) trait Isa: Copy {
-    /// Deposits the low bits of `word` at the set bits of `mask`, lowest first.
-    fn deposit(self, word: u64, mask: u64) -> u64;
-    /// Gathers the bits of `word` at the set bits of `mask` into the low bits.
-    fn extract(self, word: u64, mask: u64) -> u64;
+    /// Sixteen fields of `bits` (1 to 7) bits, lowest bit first: eight from the start of `low`,
+    /// eight from the start of `high`.
+    fn unpack(self, low: [u8; 16], high: [u8; 16], bits: u32) -> [u16; 16];
+    /// Packs fields of `bits` (1 to 7) bits: eight into the low bits of each word.
+    fn pack(self, fields: [u16; 16], bits: u32) -> [u64; 2];
+    /// Sixteen elements from their upper halves and their two lower bytes.
+    fn widen(self, top: [u16; 16], high: [u8; 16], low: [u8; 16]) -> [u32; 16];
+    /// The upper halves and the two lower bytes of sixteen elements.
+    fn narrow(self, elements: [u32; 16]) -> ([u16; 16], [u8; 16], [u8; 16]);
     /// Byte `i` of the result is byte `index[i]` of `bytes`, or 0 where `index[i]` is 128 or more.
     fn shuffle(self, bytes: [u8; 16], index: [u8; 16]) -> [u8; 16];
 }
@@ -29,74 +39,31 @@ pub(crate) struct Portable;
 
 impl Isa for Portable {
     #[inline(always)]
-    fn deposit(self, mut word: u64, mask: u64) -> u64 {
-        // All masks here are eight equal bytes of low ones.
-        let width = (mask & 0xff).trailing_ones();
-        let mut out = 0;
-        for byte in 0..8 {
-            out |= (word & (mask & 0xff)) << (8 * byte);
-            word >>= width;
-        }
-        out
+    fn unpack(self, low: [u8; 16], high: [u8; 16], bits: u32) -> [u16; 16] {
+        let mask = (1 << bits) - 1;
+        let word = |bytes: [u8; 16]| u128::from_le_bytes(bytes) as u64;
+        let words = [word(low), word(high)];
+        std::array::from_fn(|i| (words[i / 8] >> (i as u32 % 8 * bits) & mask) as u16)
     }
 
     #[inline(always)]
-    fn extract(self, word: u64, mask: u64) -> u64 {
-        let width = (mask & 0xff).trailing_ones();
-        let mut out = 0;
-        for byte in (0..8).rev() {
-            out = out << width | word >> (8 * byte) & (mask & 0xff);
-        }
-        out
+    fn pack(self, fields: [u16; 16], bits: u32) -> [u64; 2] {
+        [0, 8].map(|first| (0..8).fold(0, |word, i| word | u64::from(fields[first + i]) << (i as u32 * bits)))
+    }
+
+    #[inline(always)]
+    fn widen(self, top: [u16; 16], high: [u8; 16], low: [u8; 16]) -> [u32; 16] {
+        std::array::from_fn(|i| u32::from(top[i]) << 16 | u32::from(high[i]) << 8 | u32::from(low[i]))
+    }
+
+    #[inline(always)]
+    fn narrow(self, elements: [u32; 16]) -> ([u16; 16], [u8; 16], [u8; 16]) {
+        (elements.map(|e| (e >> 16) as u16), elements.map(|e| (e >> 8) as u8), elements.map(|e| e as u8))
     }
 
     #[inline(always)]
     fn shuffle(self, bytes: [u8; 16], index: [u8; 16]) -> [u8; 16] {
         index.map(|i| if i < 128 { bytes[usize::from(i & 15)] } else { 0 })
-    }
-}
-
-/// AVX2 and BMI2. A value of this type proves that they were detected.
-#[cfg(target_arch = "x86_64")]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Avx2(());
-
-#[cfg(target_arch = "x86_64")]
-impl Avx2 {
-    /// The proof, on a machine that has both.
-    pub(crate) fn new() -> Option<Self> {
-        (!cfg!(miri)
-            && std::is_x86_feature_detected!("avx2")
-            && std::is_x86_feature_detected!("bmi1")
-            && std::is_x86_feature_detected!("bmi2"))
-        .then_some(Self(()))
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Isa for Avx2 {
-    #[inline(always)]
-    fn deposit(self, word: u64, mask: u64) -> u64 {
-        // SAFETY: `self` proves BMI2.
-        unsafe { std::arch::x86_64::_pdep_u64(word, mask) }
-    }
-
-    #[inline(always)]
-    fn extract(self, word: u64, mask: u64) -> u64 {
-        // SAFETY: `self` proves BMI2.
-        unsafe { std::arch::x86_64::_pext_u64(word, mask) }
-    }
-
-    #[inline(always)]
-    fn shuffle(self, bytes: [u8; 16], index: [u8; 16]) -> [u8; 16] {
-        use std::arch::x86_64::{__m128i, _mm_shuffle_epi8};
-        // SAFETY: `self` proves AVX2, which includes the shuffle; both types are 16 plain bytes.
-        unsafe {
-            std::mem::transmute(_mm_shuffle_epi8(
-                std::mem::transmute::<[u8; 16], __m128i>(bytes),
-                std::mem::transmute::<[u8; 16], __m128i>(index),
-            ))
-        }
     }
 }
 
@@ -120,3 +87,24 @@ macro_rules! dispatch {
     };
 }
 pub(crate) use dispatch;
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn avx2_equals_portable(a: [u8; 16], b: [u8; 16], wide: [u32; 16], bits in 1u32..8) {
+            let Some(avx2) = Avx2::new() else { return Ok(()) };
+            prop_assert_eq!(avx2.shuffle(a, b), Portable.shuffle(a, b));
+            let fields = avx2.unpack(a, b, bits);
+            prop_assert_eq!(fields, Portable.unpack(a, b, bits));
+            prop_assert_eq!(avx2.pack(fields, bits), Portable.pack(fields, bits));
+            let (top, high, low) = avx2.narrow(wide);
+            prop_assert_eq!((top, high, low), Portable.narrow(wide));
+            prop_assert_eq!(avx2.widen(top, high, low), wide);
+            prop_assert_eq!(Portable.widen(top, high, low), wide);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What AVX2 and BMI2 do better than plain arithmetic.
+
+use std::arch::x86_64::*;
+
+use super::Isa;
+
+/// A value of this type proves that AVX2 and BMI2 were detected.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// The proof, on a machine that has both.
+    #[inline]
+    pub(crate) fn new() -> Option<Self> {
+        (!cfg!(miri)
+            && std::is_x86_feature_detected!("avx2")
+            && std::is_x86_feature_detected!("bmi1")
+            && std::is_x86_feature_detected!("bmi2"))
+        .then_some(Self(()))
+    }
+}
+
+/// The arrays of [`Isa`] are vector registers under another name.
+macro_rules! cast {
+    ($value:expr, $from:ty => $to:ty) => {
+        // SAFETY: both are plain data of one size, for which every bit pattern is valid.
+        unsafe { std::mem::transmute::<$from, $to>($value) }
+    };
+}
+
+impl Isa for Avx2 {
+    #[inline(always)]
+    fn unpack(self, low: [u8; 16], high: [u8; 16], bits: u32) -> [u16; 16] {
+        // Lane `i` of a half takes the two bytes that its field lies in; a multiplication moves
+        // the field to the top of the lane, and a shift brings it down.
+        let mut places = [0u8; 32];
+        let mut factors = [0u16; 16];
+        for i in 0..16 {
+            let bit = i as u32 % 8 * bits;
+            places[2 * i] = (bit / 8) as u8;
+            places[2 * i + 1] = (bit / 8 + 1) as u8;
+            factors[i] = 1 << (16 - bits - bit % 8);
+        }
+        let places = cast!(places, [u8; 32] => __m256i);
+        let factors = cast!(factors, [u16; 16] => __m256i);
+        let halves = cast!([low, high], [[u8; 16]; 2] => __m256i);
+        // SAFETY: `self` proves AVX2.
+        let fields = unsafe {
+            let tops = _mm256_mullo_epi16(_mm256_shuffle_epi8(halves, places), factors);
+            _mm256_srl_epi16(tops, _mm_cvtsi32_si128(16 - bits as i32))
+        };
+        cast!(fields, __m256i => [u16; 16])
+    }
+
+    #[inline(always)]
+    fn pack(self, fields: [u16; 16], bits: u32) -> [u64; 2] {
+        // Neighbours join by multiplication, then pairs and pairs of pairs by shifts.
+        let factors: [u16; 16] = std::array::from_fn(|i| if i % 2 == 0 { 1 } else { 1 << bits });
+        let factors = cast!(factors, [u16; 16] => __m256i);
+        let fields = cast!(fields, [u16; 16] => __m256i);
+        // SAFETY: `self` proves AVX2.
+        let quads = unsafe {
+            let pairs = _mm256_madd_epi16(fields, factors);
+            let odd = _mm256_srli_epi64::<32>(pairs);
+            let even = _mm256_and_si256(pairs, _mm256_set1_epi64x(0xffff_ffff));
+            _mm256_or_si256(even, _mm256_sll_epi64(odd, _mm_cvtsi32_si128(2 * bits as i32)))
+        };
+        let quads = cast!(quads, __m256i => [u64; 4]);
+        [quads[0] | quads[1] << (4 * bits), quads[2] | quads[3] << (4 * bits)]
+    }
+
+    #[inline(always)]
+    fn widen(self, top: [u16; 16], high: [u8; 16], low: [u8; 16]) -> [u32; 16] {
+        let (high, low) = (cast!(high, [u8; 16] => __m128i), cast!(low, [u8; 16] => __m128i));
+        let [top0, top1] = cast!(top, [u16; 16] => [__m128i; 2]);
+        // SAFETY: `self` proves AVX2.
+        let elements = unsafe {
+            let (low0, low1) = (_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high));
+            [
+                _mm_unpacklo_epi16(low0, top0),
+                _mm_unpackhi_epi16(low0, top0),
+                _mm_unpacklo_epi16(low1, top1),
+                _mm_unpackhi_epi16(low1, top1),
+            ]
+        };
+        cast!(elements, [__m128i; 4] => [u32; 16])
+    }
+
+    #[inline(always)]
+    fn narrow(self, elements: [u32; 16]) -> ([u16; 16], [u8; 16], [u8; 16]) {
+        let [a, b, c, d] = cast!(elements, [u32; 16] => [__m128i; 4]);
+        // Each quad as its low bytes, its high bytes, then its tops.
+        let order = [0u8, 4, 8, 12, 1, 5, 9, 13, 2, 3, 6, 7, 10, 11, 14, 15];
+        let order = cast!(order, [u8; 16] => __m128i);
+        // SAFETY: `self` proves AVX2.
+        let (tops, bytes) = unsafe {
+            let (a, b) = (_mm_shuffle_epi8(a, order), _mm_shuffle_epi8(b, order));
+            let (c, d) = (_mm_shuffle_epi8(c, order), _mm_shuffle_epi8(d, order));
+            let (first, second) = (_mm_unpacklo_epi32(a, b), _mm_unpacklo_epi32(c, d));
+            let low = _mm_unpacklo_epi64(first, second);
+            let high = _mm_unpackhi_epi64(first, second);
+            ([_mm_unpackhi_epi64(a, b), _mm_unpackhi_epi64(c, d)], [high, low])
+        };
+        let [high, low] = cast!(bytes, [__m128i; 2] => [[u8; 16]; 2]);
+        (cast!(tops, [__m128i; 2] => [u16; 16]), high, low)
+    }
+
+    #[inline(always)]
+    fn shuffle(self, bytes: [u8; 16], index: [u8; 16]) -> [u8; 16] {
+        let (bytes, index) = (cast!(bytes, [u8; 16] => __m128i), cast!(index, [u8; 16] => __m128i));
+        // SAFETY: `self` proves AVX2, which includes the shuffle.
+        let shuffled = unsafe { _mm_shuffle_epi8(bytes, index) };
+        cast!(shuffled, __m128i => [u8; 16])
+    }
+}
