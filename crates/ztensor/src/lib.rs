@@ -1,4 +1,44 @@
 //! Unified, zero-copy, safe I/O for tensor files.
+//!
+//! [`open`] reads whatever weights come in, by one API and without executing
+//! anything in them; [`Writer`] writes `.zt` files, which hold dense, sparse and
+//! quantized tensors, compressed and checksummed if you like.
+//!
+//! ```
+//! use ztensor::{Checksum, Compression, Writer};
+//!
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("model.zt");
+//! let weights: Vec<f32> = (0..6).map(|n| n as f32).collect();
+//!
+//! let mut writer = Writer::create(&path)?;
+//! writer.add("weights", &[2, 3], &weights)?;
+//! writer
+//!     .add_with("small", &[6], &weights)
+//!     .compress(Compression::Zstd(3))
+//!     .checksum(Checksum::Crc32c)
+//!     .write()?;
+//! writer.finish()?;
+//!
+//! let reader = ztensor::open(&path)?;
+//! assert_eq!(reader.view_as::<f32>("weights")?, weights); // no copy
+//! assert_eq!(reader.read_as::<f32>("small")?, weights); // decoded, digest compared
+//! # Ok::<(), ztensor::Error>(())
+//! ```
+//!
+//! A [`Reader`] is a catalog of [`Object`]s and where their bytes are. Bytes that
+//! lie in the file as they are in memory can be viewed; everything else is
+//! decoded when it is read. An [`Error`] names the file, the tensor and the rule
+//! that was broken.
+//!
+//! # A file that changes while it is mapped
+//!
+//! Views borrow from a mapping. A program that truncates a mapped file makes the
+//! next touch of the lost part end the process (`SIGBUS`), and one that rewrites
+//! it in place changes what views show. This library's own writers do neither:
+//! new files replace old ones by renaming, and edits respect mapped readers. For
+//! files that others may change meanwhile, open with [`source::MapMode::Never`]:
+//! every byte is then read, and trouble is an error.
 
 mod atomic;
 mod buffer;
@@ -32,3 +72,13 @@ pub use read::{OpenOptions, Reader, Verification};
 pub use tensor::{Array, Tensor};
 pub use value::{Attributes, Value};
 pub use write::{Compression, WriteOptions, Writer};
+
+/// Opens a tensor file of any format: the same as [`Reader::open`].
+pub fn open(path: impl AsRef<std::path::Path>) -> Result<Reader> {
+    Reader::open(path)
+}
+
+/// The examples of `docs/rust.md`, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust.md")]
+mod guide {}
