@@ -1,12 +1,12 @@
 //! Files that appear under their name only when they are complete.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
+use crate::disk;
 use crate::error::{Error, Result};
 
 /// A file being written beside its final place. Dropped before
@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 pub(crate) struct AtomicFile {
     temporary: NamedTempFile,
     target: PathBuf,
+    position: u64,
 }
 
 impl AtomicFile {
@@ -30,10 +31,7 @@ impl AtomicFile {
         if target.is_dir() {
             return Err(Error::invalid("this is a folder; a file name is needed").in_file(path));
         }
-        let folder = match target.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
+        let folder = disk::folder(&target);
         let mode = match std::fs::metadata(&target) {
             Ok(metadata) => metadata.permissions(),
             // What an ordinary new file gets; the process's mask applies.
@@ -46,19 +44,20 @@ impl AtomicFile {
             .permissions(mode)
             .tempfile_in(folder)
             .map_err(failed)?;
-        Ok(AtomicFile { temporary, target })
+        disk::created(temporary.path(), temporary.as_file()).map_err(failed)?;
+        Ok(AtomicFile { temporary, target, position: 0 })
     }
 
     /// Puts the file under its name; `durable` waits until the disk has it.
     pub(crate) fn commit(self, durable: bool) -> Result<()> {
         let failed = |error| Error::io("cannot finish", error).in_file(&self.target);
         if durable {
-            self.temporary.as_file().sync_all().map_err(failed)?;
+            disk::sync(self.temporary.as_file()).map_err(failed)?;
         }
-        let target = self.target.clone();
-        self.temporary
-            .persist(&target)
-            .map_err(|error| Error::io("cannot finish", error.error).in_file(&target))?;
+        let (target, from) = (self.target.clone(), self.temporary.path().to_owned());
+        let rename = || self.temporary.persist(&target).map(drop).map_err(|error| error.error);
+        disk::rename(&from, &target, rename)
+            .map_err(|error| Error::io("cannot finish", error).in_file(&target))?;
         if durable {
             sync_folder(&target)?;
         }
@@ -68,7 +67,9 @@ impl AtomicFile {
 
 impl Write for AtomicFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.temporary.as_file_mut().write(bytes)
+        disk::write_at(self.temporary.as_file(), self.position, bytes)?;
+        self.position += bytes.len() as u64;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -78,13 +79,8 @@ impl Write for AtomicFile {
 
 /// Waits until the disk has the folder entry of `path`.
 pub(crate) fn sync_folder(path: &Path) -> Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    File::open(folder)
-        .and_then(|folder| folder.sync_all())
-        .map_err(|error| Error::io("cannot sync the folder", error).in_file(folder))
+    disk::sync_folder(path)
+        .map_err(|error| Error::io("cannot sync the folder", error).in_file(disk::folder(path)))
 }
 
 /// Where a path leads that names no file yet: itself, or the end of a dangling symlink.

@@ -15,6 +15,7 @@ use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::Format;
+use crate::format::zt::{ALIGNMENT, MAGIC};
 use crate::source::Sources;
 use crate::value::{Attributes, Value};
 
@@ -286,6 +287,10 @@ pub struct Catalog {
     /// Attributes of the whole file.
     pub attributes: Attributes,
     pub(crate) unknown: Unknown,
+    /// The container version that a manifest states, kept by edits.
+    pub(crate) version: Option<Box<str>>,
+    /// Where the manifest of a `.zt` file lies: blobs lie before it, the footer behind.
+    pub(crate) manifest: Option<Extent>,
 }
 
 impl Catalog {
@@ -297,6 +302,8 @@ impl Catalog {
             objects: Objects::default(),
             attributes: Attributes::new(),
             unknown: Unknown::default(),
+            version: None,
+            manifest: None,
         }
     }
 
@@ -312,6 +319,29 @@ impl Catalog {
                 format!("two objects have the name {}", crate::error::quoted(entry.key())),
             )),
         }
+    }
+}
+
+impl Catalog {
+    /// Bytes of a `.zt` file that no component names: what edits left behind and
+    /// [`compact`](crate::compact) drops. Fillings between blobs that start at
+    /// multiples of 64 are not counted. `None` for other formats.
+    pub fn dead_bytes(&self) -> Option<u64> {
+        let manifest = self.manifest?;
+        let mut extents: Vec<Extent> = self
+            .objects
+            .values()
+            .flat_map(|object| object.components.iter().filter_map(|(_, component)| component.extent()))
+            .filter(|extent| extent.len > 0)
+            .collect();
+        extents.sort_unstable();
+        let (mut end, mut dead) = (MAGIC.len() as u64, 0);
+        for extent in extents {
+            // A tied range comes again, and ends before it starts.
+            dead += extent.offset.saturating_sub(end.next_multiple_of(ALIGNMENT));
+            end = end.max(extent.offset + extent.len);
+        }
+        Some(dead + manifest.offset.saturating_sub(end.next_multiple_of(ALIGNMENT)))
     }
 }
 

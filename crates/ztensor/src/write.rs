@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::atomic::AtomicFile;
 use crate::digest::{Checksum, Digest};
@@ -12,7 +12,7 @@ use crate::format::Format;
 use crate::format::zt::{ALIGNMENT, FOOTER_LEN, MAGIC, manifest};
 use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage};
 use crate::parallel;
-use crate::source::Sources;
+use crate::source::{Sources, zeroed};
 use crate::tensor::{Array, Tensor, check_coo, check_csr};
 use crate::value::Value;
 
@@ -49,6 +49,12 @@ pub struct WriteOptions {
 
 /// Where a writer's bytes go, and what makes them final.
 pub(crate) trait Sink: Write + Send {
+    /// All bytes but the eight that end the file are written. Where a cut in the
+    /// power must not leave an end without the rest, the rest is made durable now.
+    fn seal(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// All bytes are written: make them visible.
     fn finish(self: Box<Self>) -> Result<()>;
 }
@@ -96,15 +102,23 @@ impl Sink for NewFile {
 ///
 /// Made by [`Writer::create`], the file appears under its name when
 /// [`finish`](Writer::finish) returns; a writer that is dropped leaves nothing.
+/// Made by [`Writer::append`], it adds to a file, which stays as it was until then.
 pub struct Writer<'w> {
     out: BufWriter<Box<dyn Sink + 'w>>,
     position: u64,
-    catalog: Catalog,
+    pub(crate) catalog: Catalog,
     threads: usize,
+    /// The file, for messages.
+    label: Option<PathBuf>,
+    /// A write failed, so that positions no longer mean anything.
+    broken: bool,
 }
 
 /// Small tensors are gathered in a buffer of this size; larger writes pass it by.
 const BUFFER: usize = 1 << 20;
+
+/// Stored bytes are copied from file to file in pieces of this size.
+const COPY: u64 = 8 << 20;
 
 impl Writer<'static> {
     /// Starts a new file, which replaces an old one of that name only when finished.
@@ -119,7 +133,9 @@ impl Writer<'static> {
 
     fn create_file(path: &Path, durable: bool) -> Result<Writer<'static>> {
         let file = AtomicFile::create(path)?;
-        Self::start(Box::new(NewFile { file, durable }))
+        let mut writer = Self::start(Box::new(NewFile { file, durable }))?;
+        writer.label = Some(path.to_owned());
+        Ok(writer)
     }
 }
 
@@ -131,14 +147,20 @@ impl<'w> Writer<'w> {
 
     fn start(sink: Box<dyn Sink + 'w>) -> Result<Writer<'w>> {
         let catalog = Catalog::new(Format::Zt, Sources::default());
-        let mut writer = Self::resume(sink, 0, catalog);
+        let mut writer = Self::resume(sink, 0, catalog, None);
         writer.put(MAGIC)?;
         Ok(writer)
     }
 
     /// A writer that goes on at `position` of a file that already holds `catalog`.
-    pub(crate) fn resume(sink: Box<dyn Sink + 'w>, position: u64, catalog: Catalog) -> Writer<'w> {
-        Writer { out: BufWriter::with_capacity(BUFFER, sink), position, catalog, threads: 0 }
+    pub(crate) fn resume(
+        sink: Box<dyn Sink + 'w>,
+        position: u64,
+        catalog: Catalog,
+        label: Option<PathBuf>,
+    ) -> Writer<'w> {
+        let out = BufWriter::with_capacity(BUFFER, sink);
+        Writer { out, position, catalog, threads: 0, label, broken: false }
     }
 
     /// Threads for compression; 0 is one per core. The bytes written do not depend on it.
@@ -282,10 +304,13 @@ impl<'w> Writer<'w> {
         let manifest = manifest::encode(&self.catalog)?;
         self.put(&manifest)?;
         self.put(&(manifest.len() as u64).to_le_bytes())?;
+        self.flush()?;
+        self.out.get_mut().seal()?;
         self.put(MAGIC)?;
         debug_assert_eq!(FOOTER_LEN, 16);
-        self.out.flush().map_err(write_failed)?;
-        let sink = self.out.into_inner().map_err(|error| write_failed(error.into_error()))?;
+        self.flush()?;
+        // The buffer is empty, so there is nothing that could fail.
+        let sink = self.out.into_inner().map_err(|error| Error::io("cannot write", error.into_error()))?;
         sink.finish()?;
         Ok(self.position)
     }
@@ -312,9 +337,7 @@ impl<'w> Writer<'w> {
 
     /// Writes bytes at the next multiple of 64.
     pub(crate) fn write_blob(&mut self, blob: &[u8], checksum: Checksum) -> Result<(Extent, Option<Digest>)> {
-        const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
-        let padding = self.position.next_multiple_of(ALIGNMENT) - self.position;
-        self.put(&ZEROS[..padding as usize])?;
+        self.align()?;
         let extent = Extent::new(self.position, blob.len() as u64);
         let digest = match checksum.hasher() {
             None => {
@@ -340,15 +363,56 @@ impl<'w> Writer<'w> {
         Ok((extent, digest))
     }
 
+    /// Copies stored bytes of another file to the next multiple of 64, as they are.
+    pub(crate) fn copy_blob(&mut self, sources: &Sources, from: Extent) -> Result<Extent> {
+        self.align()?;
+        let to = Extent::new(self.position, from.len);
+        let mut piece = zeroed(from.len.min(COPY))?;
+        for skip in (0..from.len).step_by(COPY as usize) {
+            let piece = &mut piece[..(from.len - skip).min(COPY) as usize];
+            sources.read(from, skip, piece)?;
+            self.put(piece)?;
+        }
+        Ok(to)
+    }
+
+    /// Fills up with zeros to the next multiple of 64.
+    fn align(&mut self) -> Result<()> {
+        const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
+        let padding = self.position.next_multiple_of(ALIGNMENT) - self.position;
+        self.put(&ZEROS[..padding as usize])
+    }
+
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out.write_all(bytes).map_err(write_failed)?;
+        if self.broken {
+            let error = Error::invalid("an earlier write failed, so this file cannot be finished");
+            return Err(self.name_file(error));
+        }
+        let written = self.out.write_all(bytes);
+        self.check(written)?;
         self.position += bytes.len() as u64;
         Ok(())
     }
-}
 
-fn write_failed(error: std::io::Error) -> Error {
-    Error::io("cannot write", error)
+    fn flush(&mut self) -> Result<()> {
+        let flushed = self.out.flush();
+        self.check(flushed)
+    }
+
+    /// Remembers that a write failed: part of it may have been written.
+    fn check(&mut self, result: std::io::Result<()>) -> Result<()> {
+        result.map_err(|error| {
+            self.broken = true;
+            self.name_file(Error::io("cannot write", error))
+        })
+    }
+
+    fn name_file(&self, error: Error) -> Error {
+        match &self.label {
+            Some(path) => error.in_file(path),
+            None => error,
+        }
+    }
 }
 
 fn duplicate(name: &str) -> Error {

@@ -39,7 +39,7 @@ pub struct FileSource {
 }
 
 /// How long to wait for an editor that is overwriting a tensor in place.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 
 impl FileSource {
     /// Opens a regular file. Anything else that a path can name (a folder, a
@@ -55,9 +55,22 @@ impl FileSource {
         Self::from_file(file, path, mode)
     }
 
+    /// Only the first `len` bytes: what follows them is not part of the file yet.
+    pub(crate) fn limited_to(mut self, len: u64) -> FileSource {
+        self.len = self.len.min(len);
+        self
+    }
+
     /// A source over an open file; `path` is for messages and for siblings.
     pub fn from_file(file: File, path: impl Into<PathBuf>, mode: MapMode) -> Result<FileSource> {
         let path = path.into();
+        // The lock before the length: an editor that holds it is about to change both.
+        hold_shared(&file).map_err(|error| Error::io("cannot read yet", error).in_file(&path))?;
+        Self::unlocked(file, path, mode)
+    }
+
+    /// The same for the editor of a file, who needs no lock against itself.
+    pub(crate) fn unlocked(file: File, path: PathBuf, mode: MapMode) -> Result<FileSource> {
         let metadata = file.metadata().map_err(|error| Error::io("cannot examine", error).in_file(&path))?;
         if !metadata.is_file() {
             let what = if metadata.is_dir() { "a folder" } else { "not a regular file" };
@@ -91,14 +104,14 @@ impl FileSource {
         if usize::try_from(self.len).is_err() {
             return Err("the file is larger than the address space: read it instead".into());
         }
-        hold_shared(&self.file).map_err(|error| error.to_string())
+        Ok(())
     }
 
     fn map(&self) -> std::result::Result<memmap2::Mmap, String> {
         self.refuse_map()?;
         // SAFETY: the mapping is read-only and private to this source. Our own
-        // editors never change bytes under a mapping, because mappings hold the
-        // file's lock shared. What other programs do to a mapped file cannot be
+        // editors never change bytes under a mapping, because every source holds
+        // its file's lock shared. What other programs do to a mapped file cannot be
         // prevented; the crate documents it and offers `MapMode::Never`.
         unsafe { MmapOptions::new().len(self.len as usize).map(&self.file) }
             .map_err(|error| format!("mapping failed ({error}): read it instead"))
@@ -106,7 +119,7 @@ impl FileSource {
 }
 
 /// Takes the file's lock shared, so that no editor overwrites bytes in place
-/// while they are mapped. It is released when the file is closed.
+/// that are mapped, or between two reads of them. It is released when the file is closed.
 fn hold_shared(file: &File) -> io::Result<()> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
@@ -116,7 +129,7 @@ fn hold_shared(file: &File) -> io::Result<()> {
                 if Instant::now() >= deadline {
                     return Err(io::Error::new(
                         io::ErrorKind::WouldBlock,
-                        "an editor has been changing this file for ten seconds: try again when it is done",
+                        "an editor has been changing this file for a minute: try again when it is done",
                     ));
                 }
                 std::thread::sleep(Duration::from_millis(2));

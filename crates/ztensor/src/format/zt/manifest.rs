@@ -40,6 +40,7 @@ pub(crate) fn decode(bytes: &[u8], data_end: u64, catalog: &mut Catalog) -> Resu
         ));
     }
     check_version(version.as_deref())?;
+    catalog.version = later(Some(VERSION.into()), &version.map(String::into_boxed_str));
     if !objects_seen {
         return Err(Error::corrupt("zt.objects", "the manifest has no \"objects\""));
     }
@@ -72,6 +73,17 @@ fn check_version(version: Option<&str>) -> Result<()> {
         "container version {} is not one of 1.x: a newer version of this library may read it",
         quoted(version)
     )))
+}
+
+/// The later of two versions: what a file that has parts of both is.
+pub(crate) fn later(a: Option<Box<str>>, b: &Option<Box<str>>) -> Option<Box<str>> {
+    let numbers = |version: &str| -> Vec<u64> {
+        version.split('.').map(|part| part.parse().unwrap_or(u64::MAX)).collect()
+    };
+    match b {
+        Some(b) if a.as_deref().is_none_or(|a| numbers(a) < numbers(b)) => Some(b.clone()),
+        _ => a,
+    }
 }
 
 /// Text, borrowed when it is in one piece.
@@ -306,7 +318,7 @@ fn decode_component(d: &mut Decoder<'_>, data_end: u64) -> Result<Component> {
 }
 
 /// The decoder of an encoding; one that is not known fails when it is read.
-fn encoded(encoding: &str, extent: Extent, len: u64) -> Result<Storage> {
+pub(crate) fn encoded(encoding: &str, extent: Extent, len: u64) -> Result<Storage> {
     Ok(Storage::Encoded(match encoding {
         "zstd" => std::sync::Arc::new(Zstd::new(extent, len)?),
         other => std::sync::Arc::new(crate::decode::UnknownEncoding::new(other, extent)),
@@ -344,7 +356,7 @@ pub(crate) fn encode(catalog: &Catalog) -> Result<Vec<u8>> {
     let entries = 2 + u64::from(!catalog.attributes.is_empty()) + catalog.unknown.len();
     infallible(e.map(entries));
     infallible(e.str("version"));
-    infallible(e.str(VERSION));
+    infallible(e.str(catalog.version.as_deref().unwrap_or(VERSION)));
     if !catalog.attributes.is_empty() {
         encode_attributes(&mut e, &catalog.attributes)?;
     }

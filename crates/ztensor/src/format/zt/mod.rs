@@ -2,13 +2,14 @@
 
 pub(crate) mod cbor;
 pub(crate) mod manifest;
-mod v01;
+pub(crate) mod v01;
 
 use std::sync::Arc;
 
+use crate::edit::journal;
 use crate::error::{Error, Result};
 use crate::format::{Context, Driver, Format, Probe, Verdict};
-use crate::object::Catalog;
+use crate::object::{Catalog, Extent};
 use crate::source::{Source, Sources};
 
 /// First and last eight bytes of every file.
@@ -30,33 +31,36 @@ fn detect(probe: &Probe<'_>) -> Verdict {
     }
 }
 
-fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
+fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
     let head = source.bytes(0, source.len().min(8))?;
     if head.as_ref() == v01::MAGIC {
         drop(head);
         return v01::parse(source);
     }
     drop(head);
-    let place = find_manifest(&*source)?;
+    match &context.path {
+        // What an editor has not finished, or never will, is not part of the file.
+        Some(path) => parse_settled(journal::settle(path, source, context.map_mode)?),
+        None => parse_settled(source),
+    }
+}
+
+/// Reads the catalog of a source that ends with a footer.
+pub(crate) fn parse_settled(source: Arc<dyn Source>) -> Result<Catalog> {
+    let place = find_manifest(&*source, source.len())?;
     let mut catalog = Catalog::new(Format::Zt, Sources::default());
     {
         let bytes = source.bytes(place.offset, place.len)?;
         manifest::decode(&bytes, place.offset, &mut catalog)?;
     }
+    catalog.manifest = Some(place);
     catalog.sources.push(source);
     Ok(catalog)
 }
 
-/// Where the manifest lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ManifestPlace {
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-}
-
-/// Reads the footer: both magics, and a manifest length that fits.
-pub(crate) fn find_manifest(source: &dyn Source) -> Result<ManifestPlace> {
-    let total = source.len();
+/// Reads the footer that ends the first `total` bytes, which the source has:
+/// the magic, and a manifest length that fits. Says where the manifest lies.
+pub(crate) fn find_manifest(source: &dyn Source, total: u64) -> Result<Extent> {
     let smallest = MAGIC.len() as u64 + FOOTER_LEN;
     if total < smallest {
         return Err(Error::corrupt(
@@ -85,7 +89,7 @@ pub(crate) fn find_manifest(source: &dyn Source) -> Result<ManifestPlace> {
         ));
     }
     match (total - FOOTER_LEN).checked_sub(len) {
-        Some(offset) if offset >= MAGIC.len() as u64 => Ok(ManifestPlace { offset, len }),
+        Some(offset) if offset >= MAGIC.len() as u64 => Ok(Extent::new(offset, len)),
         _ => Err(Error::corrupt(
             "zt.manifest-length",
             format!("a manifest of {len} bytes does not fit in a file of {total}"),

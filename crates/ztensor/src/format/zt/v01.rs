@@ -15,7 +15,7 @@ use crate::object::{Catalog, Component, Extent, Layout, MAX_RANK, Object, Shape,
 use crate::source::{Source, Sources};
 use crate::validate;
 
-pub(super) const MAGIC: &[u8; 8] = b"ZTEN0001";
+pub(crate) const MAGIC: &[u8; 8] = b"ZTEN0001";
 
 pub(super) fn parse(source: Arc<dyn Source>) -> Result<Catalog> {
     let total = source.len();

@@ -1,0 +1,234 @@
+//! Edits that write a new file: stored bytes are copied as they are.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::edit::lock::Lock;
+use crate::edit::session::check_magic;
+use crate::error::{Error, Result, quoted};
+use crate::format::{self, Context, zt};
+use crate::object::{Catalog, Component, Extent, Storage};
+use crate::source::MapMode;
+use crate::write::Writer;
+
+/// Writes a file without some of its tensors, and returns the size of the new file.
+///
+/// Everything else is kept: compression, digests, attributes, ties, and manifest
+/// keys that this version does not know. An unknown name is refused before
+/// anything is written. `output` may be `input`.
+pub fn remove_tensors<S: AsRef<str>>(
+    input: impl AsRef<Path>,
+    output: impl AsRef<Path>,
+    names: &[S],
+) -> Result<u64> {
+    let (input, output) = (input.as_ref(), output.as_ref());
+    let claim = Claim::over(output)?;
+    let mut catalog = open(input)?;
+    for name in names {
+        if !catalog.objects.contains_key(name.as_ref()) {
+            let message = format!("no tensor is named {}", quoted(name.as_ref()));
+            return Err(Error::not_found(message).in_file(input));
+        }
+    }
+    let removed: std::collections::HashSet<&str> = names.iter().map(AsRef::as_ref).collect();
+    catalog.objects.retain(|name, _| !removed.contains(&**name));
+    claim.write(output, vec![catalog])
+}
+
+/// What [`merge_with`] does when files have different values for an attribute of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Clash {
+    /// Refuse to merge them.
+    #[default]
+    Refuse,
+    /// Keep the value of the file that comes first.
+    KeepFirst,
+    /// Keep the value of the file that comes last.
+    KeepLast,
+}
+
+/// Writes one file with the tensors of several, and returns its size.
+///
+/// A name that two of them have is refused, and so is a file attribute for which
+/// they have different values: [`merge_with`] can keep one.
+pub fn merge<P: AsRef<Path>>(inputs: &[P], output: impl AsRef<Path>) -> Result<u64> {
+    merge_with(inputs, output, Clash::Refuse)
+}
+
+/// Like [`merge`]; `clash` says which value an attribute gets that the files disagree on.
+pub fn merge_with<P: AsRef<Path>>(inputs: &[P], output: impl AsRef<Path>, clash: Clash) -> Result<u64> {
+    let output = output.as_ref();
+    let claim = Claim::over(output)?;
+    let catalogs = inputs.iter().map(|input| open(input.as_ref())).collect::<Result<Vec<_>>>()?;
+    check_names(&catalogs)?;
+    let merged = root(&catalogs, clash)?;
+    claim.write_with(output, merged, catalogs)
+}
+
+/// What [`compact`] saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compacted {
+    /// Size of the file before.
+    pub before: u64,
+    /// Size of the file now.
+    pub after: u64,
+}
+
+/// Writes a file anew without the bytes that edits left behind. Readers that have
+/// it open keep the old file.
+pub fn compact(path: impl AsRef<Path>) -> Result<Compacted> {
+    compact_to(&path, &path)
+}
+
+/// Like [`compact`], but leaves `input` as it is.
+pub fn compact_to(input: impl AsRef<Path>, output: impl AsRef<Path>) -> Result<Compacted> {
+    let (input, output) = (input.as_ref(), output.as_ref());
+    let claim = Claim::over(output)?;
+    let catalog = open(input)?;
+    let before = catalog.sources.get(0)?.len();
+    let after = claim.write(output, vec![catalog])?;
+    Ok(Compacted { before, after })
+}
+
+/// Reads the catalog of a `.zt` file of the present version.
+fn open(path: &Path) -> Result<Catalog> {
+    let context = Context { path: Some(path.to_owned()), map_mode: MapMode::Never };
+    let catalog = format::open(path, &context)
+        .and_then(|catalog| check_magic(&catalog.sources.get(0)?.bytes(0, 8)?).map(|()| catalog));
+    catalog.map_err(|error| error.in_file(path))
+}
+
+/// The right to put a new file under a name: nobody may be editing the old one.
+struct Claim(Option<Lock>);
+
+impl Claim {
+    fn over(path: &Path) -> Result<Claim> {
+        match std::fs::canonicalize(path) {
+            Ok(target) if target.is_file() => {
+                let mode = std::fs::metadata(&target).map_or(0o666, |metadata| metadata.mode());
+                Ok(Claim(Some(Lock::take(&target, mode)?)))
+            }
+            // Nothing there, or nothing that could be edited: the writer will say.
+            _ => Ok(Claim(None)),
+        }
+    }
+
+    /// Writes the tensors of `catalogs`, the first of which gives the rest of the manifest.
+    fn write(self, output: &Path, catalogs: Vec<Catalog>) -> Result<u64> {
+        let root = root(&catalogs, Clash::KeepFirst)?;
+        self.write_with(output, root, catalogs)
+    }
+
+    fn write_with(self, output: &Path, root: Catalog, catalogs: Vec<Catalog>) -> Result<u64> {
+        let mut writer = Writer::create_durable(output)?;
+        writer.catalog = root;
+        for catalog in catalogs {
+            copy_objects(&mut writer, catalog)?;
+        }
+        let size = writer.finish().map_err(|error| error.in_file(output))?;
+        // Whatever the journal describes, it is not the new file.
+        if let Some(lock) = &self.0 {
+            lock.remove()?;
+            lock.sync_folder()?;
+        }
+        Ok(size)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some(lock) = &self.0 {
+            // After a failure; an empty journal that stays is harmless.
+            let _ = lock.release();
+        }
+    }
+}
+
+/// Copies every object of a catalog, its blobs in the order of the file, each once.
+fn copy_objects(writer: &mut Writer<'_>, catalog: Catalog) -> Result<()> {
+    let Catalog { sources, mut objects, .. } = catalog;
+    let components = objects.values().flat_map(|object| &object.components);
+    let mut extents: Vec<Extent> = components.filter_map(|(_, component)| component.extent()).collect();
+    extents.sort_unstable();
+    extents.dedup();
+    let mut moved = HashMap::with_capacity(extents.len());
+    for extent in extents {
+        moved.insert(extent, writer.copy_blob(&sources, extent)?);
+    }
+    for (name, object) in &mut objects {
+        for (_, component) in &mut object.components {
+            if let Some(extent) = component.extent() {
+                move_to(component, moved[&extent]).map_err(|error| error.in_tensor(&**name))?;
+            }
+        }
+    }
+    writer.catalog.objects.append(&mut objects);
+    Ok(())
+}
+
+/// The same stored bytes in another place.
+fn move_to(component: &mut Component, extent: Extent) -> Result<()> {
+    component.storage = match &component.storage {
+        Storage::Encoded(decoder) => zt::manifest::encoded(decoder.encoding(), extent, component.len)?,
+        _ => Storage::Plain(extent),
+    };
+    Ok(())
+}
+
+fn check_names(catalogs: &[Catalog]) -> Result<()> {
+    let mut owners: HashMap<&str, &Catalog> = HashMap::new();
+    for catalog in catalogs {
+        for name in catalog.objects.keys() {
+            if let Some(owner) = owners.insert(name, catalog) {
+                return Err(Error::invalid(format!(
+                    "{} and {} both have a tensor named {}",
+                    owner.sources.label(0),
+                    catalog.sources.label(0),
+                    quoted(name)
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A catalog without objects that has what the given ones say of the whole file.
+fn root(catalogs: &[Catalog], clash: Clash) -> Result<Catalog> {
+    let mut root = Catalog::new(format::Format::Zt, Default::default());
+    for catalog in catalogs {
+        let refused = |key: &str| {
+            Error::invalid(format!(
+                "{} has another value for the file attribute {} than the files before it: choose \
+                 whether the first or the last is kept",
+                catalog.sources.label(0),
+                quoted(key)
+            ))
+        };
+        for (key, value) in &catalog.attributes {
+            match root.attributes.get_mut(key) {
+                None => drop(root.attributes.insert(key.clone(), value.clone())),
+                Some(kept) => settle(kept, value, clash).ok_or_else(|| refused(key))?,
+            }
+        }
+        for (key, value) in &catalog.unknown.0 {
+            match root.unknown.0.iter_mut().find(|(kept, _)| kept == key) {
+                None => root.unknown.0.push((key.clone(), value.clone())),
+                Some((_, kept)) => settle(kept, value, clash).ok_or_else(|| refused(key))?,
+            }
+        }
+        root.version = zt::manifest::later(root.version, &catalog.version);
+    }
+    Ok(root)
+}
+
+/// Gives `kept` the value that the rule chooses; `None` if there is no choice.
+fn settle<T: PartialEq + Clone>(kept: &mut T, other: &T, clash: Clash) -> Option<()> {
+    match clash {
+        _ if kept == other => {}
+        Clash::Refuse => return None,
+        Clash::KeepFirst => {}
+        Clash::KeepLast => *kept = other.clone(),
+    }
+    Some(())
+}
