@@ -359,4 +359,9 @@ impl Unknown {
     pub(crate) fn pairs(&self) -> &[(String, Vec<u8>)] {
         self.0.as_ref().map_or(&[], |pairs| pairs)
     }
+
+    pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Vec<u8>> {
+        let pairs = self.0.as_mut()?;
+        pairs.iter_mut().find(|(name, _)| name == key).map(|(_, value)| value)
+    }
 }

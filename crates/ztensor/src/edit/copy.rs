@@ -211,10 +211,10 @@ fn root(catalogs: &[Catalog], clash: Clash) -> Result<Catalog> {
                 Some(kept) => settle(kept, value, clash).ok_or_else(|| refused(key))?,
             }
         }
-        for (key, value) in &catalog.unknown.0 {
-            match root.unknown.0.iter_mut().find(|(kept, _)| kept == key) {
-                None => root.unknown.0.push((key.clone(), value.clone())),
-                Some((_, kept)) => settle(kept, value, clash).ok_or_else(|| refused(key))?,
+        for (key, value) in catalog.unknown.pairs() {
+            match root.unknown.get_mut(key) {
+                None => root.unknown.push(key.clone(), value.clone()),
+                Some(kept) => settle(kept, value, clash).ok_or_else(|| refused(key))?,
             }
         }
         root.version = zt::manifest::later(root.version, &catalog.version);

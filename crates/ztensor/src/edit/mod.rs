@@ -9,7 +9,7 @@
 //!   name when the disk has all of it.
 //! - **Behind the footer** ([`Writer::append`](crate::Writer::append),
 //!   [`replace_tensor`]): new bytes, a new manifest and a new footer are written
-//!   after the old footer, which stays valid. Before that a [`journal`] beside the
+//!   after the old footer, which stays valid. Before that a journal beside the
 //!   file says how long the good file is; removing it makes the edit final. A
 //!   reader that meets a journal opens the length that it names, and the next
 //!   editor, or [`repair`], cuts the file there.

@@ -157,7 +157,7 @@ fn merging_keeps_everything_and_refuses_clashes() {
     assert_eq!(both.objects, expected);
     let reader = Reader::open(&output).unwrap();
     assert_eq!(reader.attributes().keys().collect::<Vec<_>>(), ["author", "second"]);
-    assert_eq!(reader.catalog().unknown.0[0].0, "x-root");
+    assert_eq!(reader.catalog().unknown.pairs()[0].0, "x-root");
     drop(reader);
 
     let error = refused(&path, |path| merge(&[path, &output], folder.path().join("no.zt")));

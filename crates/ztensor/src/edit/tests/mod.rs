@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::decode::UnknownEncoding;
 use crate::edit::{compact, merge, remove_tensors, repair, replace_tensor, replace_tensor_as};
-use crate::object::{Component, Extent, Object, Storage, Unknown};
+use crate::object::{Component, Extent, Object, Storage};
 use crate::source::MapMode;
 use crate::{Checksum, Compression, DType, OpenOptions, Reader, Value, Writer};
 
@@ -40,12 +40,12 @@ fn make_base(path: &Path) {
     let (extent, _) = writer.write_blob(b"stored in a way to come", Checksum::None).unwrap();
     let storage = Storage::Encoded(Arc::new(UnknownEncoding::new("future", extent)));
     let mut component = Component::new(DType::U8, 50, storage);
-    component.unknown = Unknown(vec![("hint".into(), vec![0x05])]);
+    component.unknown.push("hint".into(), vec![0x05]);
     let mut object = Object::dense([50u64].as_slice(), component);
-    object.unknown = Unknown(vec![("lineage".into(), vec![0x63, b'a', b'b', b'c'])]);
+    object.unknown.push("lineage".into(), vec![0x63, b'a', b'b', b'c']);
     object.set_attribute("note", Value::Array(vec![Value::Null, 7u8.into()]));
     writer.catalog.insert("future", object).unwrap();
-    writer.catalog.unknown = Unknown(vec![("x-root".into(), vec![0x81, 0x01])]);
+    writer.catalog.unknown.push("x-root".into(), vec![0x81, 0x01]);
     writer.catalog.version = Some("1.7.0".into());
     writer.finish().unwrap();
 }
