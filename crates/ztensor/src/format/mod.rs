@@ -11,6 +11,7 @@ pub(crate) mod npz;
 pub(crate) mod onnx;
 pub(crate) mod pickle;
 pub(crate) mod safetensors;
+mod shards;
 pub(crate) mod zip;
 pub(crate) mod zt;
 
@@ -112,8 +113,11 @@ static DRIVERS: &[&Driver] = &[
     &pickle::DRIVER,
 ];
 
-/// Opens a path: a file of any format.
+/// Opens a path: a file of any format, an index of shards, or a folder.
 pub(crate) fn open(path: &Path, context: &Context) -> Result<Catalog> {
+    if shards::handles(path) {
+        return shards::open(path, context);
+    }
     parse(Arc::new(FileSource::open(path, context.map_mode)?), context)
 }
 

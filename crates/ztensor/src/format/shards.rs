@@ -1,0 +1,285 @@
+//! Models in several files: an index that says which tensor is in which file,
+//! or a folder. They open as one catalog with several sources.
+//!
+//! An index (`*.index.json`) names its shards by plain file names, which are
+//! looked up in the folder of the index itself and nowhere else. Symlinks are
+//! followed, because that is how download caches keep their snapshots; what a
+//! link leads to is only ever read as a tensor file.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
+use crate::error::{Error, Result, quoted};
+use crate::format::json::Scanner;
+use crate::format::{Context, parse};
+use crate::object::{Catalog, Decode, Extent, Object, Storage};
+use crate::source::{FileSource, MapMode, Source, Sources};
+use crate::value::{Attributes, Value};
+
+/// A larger index is refused before it is read: it would name millions of tensors.
+const MAX_INDEX: u64 = 256 << 20;
+
+/// The files of a folder that can stand for a model, best first.
+const PREFERENCE: &[&str] =
+    &["safetensors", "zt", "bin", "pt", "pth", "gguf", "npz", "h5", "hdf5", "keras", "onnx", "npy"];
+
+/// Whether a path is to be opened here rather than as a tensor file.
+pub(crate) fn handles(path: &Path) -> bool {
+    extension(path).as_deref() == Some("json") || path.is_dir()
+}
+
+/// Opens an index or a folder.
+pub(crate) fn open(path: &Path, context: &Context) -> Result<Catalog> {
+    match path.is_dir() {
+        true => open_folder(path, context.map_mode),
+        false => open_index(path, context.map_mode),
+    }
+}
+
+fn extension(path: &Path) -> Option<String> {
+    Some(path.extension()?.to_str()?.to_ascii_lowercase())
+}
+
+fn open_folder(folder: &Path, mode: MapMode) -> Result<Catalog> {
+    let listing = std::fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    let listing = listing.map_err(|error| Error::io("cannot list the folder", error).in_file(folder))?;
+    let mut files: Vec<PathBuf> = listing.into_iter().map(|entry| entry.path()).collect();
+    files.retain(|path| !hidden(path) && path.is_file());
+    files.sort_unstable();
+    for kind in PREFERENCE {
+        let suffix = format!(".{kind}.index.json");
+        let indexes: Vec<_> = files.iter().filter(|path| file_name(path).ends_with(&suffix)).collect();
+        if !indexes.is_empty() {
+            return open_index(only(&indexes, folder, "indexes")?, mode);
+        }
+        let parts: Vec<_> = files.iter().filter(|path| extension(path).as_deref() == Some(*kind)).collect();
+        match &parts[..] {
+            [] => continue,
+            // A split file finds its other parts itself.
+            [first, rest @ ..] if rest.is_empty() || *kind == "gguf" && numbered(&parts) => {
+                return open_file(first, mode);
+            }
+            several if numbered(several) || matches!(*kind, "safetensors" | "zt") => {
+                let mut shards = Shards::default();
+                for path in several {
+                    shards.add(path, mode)?;
+                }
+                return shards.finish();
+            }
+            several => return only(several, folder, "tensor files").and_then(|path| open_file(path, mode)),
+        }
+    }
+    Err(Error::not_found("there is no tensor file in this folder").in_file(folder))
+}
+
+fn hidden(path: &Path) -> bool {
+    file_name(path).starts_with('.')
+}
+
+fn file_name(path: &Path) -> Cow<'_, str> {
+    path.file_name().unwrap_or_default().to_string_lossy()
+}
+
+/// The only file there is, or an error that lists what there is.
+fn only<'a>(paths: &[&'a PathBuf], folder: &Path, what: &str) -> Result<&'a PathBuf> {
+    match paths {
+        [path] => Ok(path),
+        several => {
+            let names: Vec<_> = several.iter().take(8).map(|path| file_name(path)).collect();
+            let message =
+                format!("this folder has {} {what}: open one of {}", several.len(), names.join(", "));
+            Err(Error::invalid(message).in_file(folder))
+        }
+    }
+}
+
+/// Whether files are the parts `…-00001-of-0000N` of one set, all of them.
+fn numbered(paths: &[&PathBuf]) -> bool {
+    let part = |path: &PathBuf| -> Option<(String, usize, usize)> {
+        let stem = path.file_stem()?.to_str()?;
+        let (stem, count) = stem.rsplit_once("-of-")?;
+        let (stem, number) = stem.rsplit_once('-')?;
+        Some((stem.to_owned(), number.parse().ok()?, count.parse().ok()?))
+    };
+    let parts: Option<Vec<_>> = paths.iter().map(|path| part(path)).collect();
+    parts.is_some_and(|parts| {
+        let count = parts.len();
+        parts.iter().enumerate().all(|(index, part)| {
+            part.0 == parts[0].0 && part.2 == count && part.1 == parts[0].1 + index && parts[0].1 <= 1
+        })
+    })
+}
+
+fn open_file(path: &Path, mode: MapMode) -> Result<Catalog> {
+    let source = Arc::new(FileSource::open(path, mode)?);
+    parse(source, &Context { path: Some(path.to_owned()), map_mode: mode })
+}
+
+fn open_index(path: &Path, mode: MapMode) -> Result<Catalog> {
+    let index = read_index(path).map_err(|error| error.in_file(path))?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut shards = Shards::default();
+    for (file, names) in &index {
+        let added = shards.add(&folder.join(file), mode)?;
+        let there = |name: &String| shards.catalogs[added].objects.contains_key(name.as_str());
+        if let Some(name) = names.iter().find(|name| !there(name)) {
+            let message = format!("the index says that it is in {}, but it is not", quoted(file));
+            return Err(Error::corrupt("shards.missing", message).in_tensor(name).in_file(path));
+        }
+    }
+    shards.finish().map_err(|error| error.in_file(path))
+}
+
+/// The tensors' names by shard.
+fn read_index(path: &Path) -> Result<BTreeMap<String, Vec<String>>> {
+    let source = FileSource::open(path, MapMode::Never)?;
+    if source.len() > MAX_INDEX {
+        return Err(Error::limit(format!(
+            "an index of {} bytes; at most {MAX_INDEX} are read",
+            source.len()
+        )));
+    }
+    let source: &dyn Source = &source;
+    let bytes = source.bytes(0, source.len())?;
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|error| Error::corrupt("shards.utf8", format!("the index is not UTF-8: {error}")))?;
+    let mut weight_map: Option<IndexMap<String, String>> = None;
+    let mut scanner = Scanner::new(text);
+    scanner.object(|scanner, key| {
+        if key != "weight_map" {
+            return scanner.skip();
+        }
+        let mut map = IndexMap::new();
+        scanner.object(|scanner, name| {
+            let file = scanner.string()?.into_owned();
+            match map.insert(name.into_owned(), file) {
+                None => Ok(()),
+                Some(_) => Err(Error::corrupt("shards.duplicate", "the index names a tensor twice")),
+            }
+        })?;
+        match weight_map.replace(map) {
+            None => Ok(()),
+            Some(_) => Err(Error::corrupt("shards.duplicate", "the index has two weight maps")),
+        }
+    })?;
+    scanner.end()?;
+    let weight_map = weight_map.ok_or_else(|| {
+        Error::unsupported("this JSON file is not an index of shards: it has no \"weight_map\"")
+    })?;
+    let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, file) in weight_map {
+        if !is_plain_name(&file) {
+            let message = format!("the shard {} is not a plain file name", quoted(&file));
+            return Err(Error::corrupt("shards.name", message).in_tensor(name));
+        }
+        files.entry(file).or_default().push(name);
+    }
+    Ok(files)
+}
+
+/// A name that can only mean a file of the same folder.
+fn is_plain_name(name: &str) -> bool {
+    let drive = name.as_bytes().get(1) == Some(&b':');
+    !(name.is_empty() || name == "." || name == ".." || drive || name.contains(['/', '\\', '\0']))
+}
+
+/// Catalogs of single files on their way to become one.
+#[derive(Default)]
+struct Shards {
+    catalogs: Vec<Catalog>,
+}
+
+impl Shards {
+    /// Opens and parses one more shard, and returns its index.
+    fn add(&mut self, path: &Path, mode: MapMode) -> Result<usize> {
+        self.catalogs.push(open_file(path, mode)?);
+        Ok(self.catalogs.len() - 1)
+    }
+
+    /// One catalog of all. A tensor that two shards have is an error.
+    fn finish(self) -> Result<Catalog> {
+        let Some(first) = self.catalogs.first() else {
+            return Err(Error::corrupt("shards.empty", "the index names no shards"));
+        };
+        let mut merged = Catalog::new(first.format, Sources::default());
+        let mut attributes: IndexMap<String, Vec<Value>> = IndexMap::new();
+        for mut catalog in self.catalogs {
+            let base = merged.sources.len() as u32;
+            let objects = std::mem::take(&mut catalog.objects);
+            for (key, value) in std::mem::take(&mut catalog.attributes) {
+                let values = attributes.entry(key).or_default();
+                if !values.contains(&value) {
+                    values.push(value);
+                }
+            }
+            let sources = Arc::new(std::mem::take(&mut catalog.sources));
+            for index in 0..sources.len() as u32 {
+                let shard = sources.clone();
+                merged.sources.push_lazy(sources.label(index), move || shard.get(index).cloned());
+            }
+            merged.objects.reserve(objects.len());
+            for (name, object) in objects {
+                let object = moved(object, &sources, base);
+                merged.insert(name, object).map_err(|error| error.in_file(sources.label(0)))?;
+            }
+        }
+        merged.attributes = attributes.into_iter().map(one_or_all).collect::<Attributes>();
+        Ok(merged)
+    }
+}
+
+/// What all shards say of an attribute, or the list of what they say.
+fn one_or_all((key, mut values): (String, Vec<Value>)) -> (String, Value) {
+    match values.len() {
+        1 => (key, values.remove(0)),
+        _ => (key, Value::Array(values)),
+    }
+}
+
+/// The same object in a catalog where its sources start at `base`.
+fn moved(mut object: Object, sources: &Arc<Sources>, base: u32) -> Object {
+    for (_, component) in &mut object.components {
+        match &mut component.storage {
+            Storage::Plain(extent) => extent.source += base,
+            Storage::Inline(_) => {}
+            Storage::Encoded(inner) => {
+                let moved = Moved { inner: inner.clone(), sources: sources.clone(), base };
+                component.storage = Storage::Encoded(Arc::new(moved));
+            }
+        }
+    }
+    object
+}
+
+/// A decoder that knows its sources by the numbers they had in its own shard.
+#[derive(Debug)]
+struct Moved {
+    inner: Arc<dyn Decode>,
+    sources: Arc<Sources>,
+    base: u32,
+}
+
+impl Decode for Moved {
+    fn encoding(&self) -> &str {
+        self.inner.encoding()
+    }
+
+    fn stored_len(&self) -> u64 {
+        self.inner.stored_len()
+    }
+
+    fn extent(&self) -> Option<Extent> {
+        let extent = self.inner.extent()?;
+        Some(Extent { source: extent.source + self.base, ..extent })
+    }
+
+    fn decode(&self, _: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
+        let decoded = self.inner.decode(&self.sources, range, out, threads);
+        decoded.map_err(|error| error.in_file(self.sources.label(0)))
+    }
+}
