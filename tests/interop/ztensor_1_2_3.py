@@ -58,7 +58,7 @@ def check(folder: Path) -> int:
         expected = json.loads(path.with_suffix(".json").read_text())
         try:
             reader = ztensor.Reader(str(path))
-            found = {name: describe(reader, name) for name in reader.keys()}
+            found = {name: describe(reader, name) for name in reader}
         except Exception as error:
             found = {"error": repr(error)}
         if found == expected:
@@ -74,11 +74,23 @@ def check(folder: Path) -> int:
 def make(folder: Path) -> int:
     import ml_dtypes
     import numpy as np
+
     import ztensor
 
     dense: dict[str, Any] = {
         name: np.arange(24).astype(name).reshape(2, 3, 4)
-        for name in "float64 float32 float16 int64 int32 int16 int8 uint64 uint32 uint8".split()
+        for name in [
+            "float64",
+            "float32",
+            "float16",
+            "int64",
+            "int32",
+            "int16",
+            "int8",
+            "uint64",
+            "uint32",
+            "uint8",
+        ]
     }
     dense["bfloat16"] = np.arange(6).astype(ml_dtypes.bfloat16)
     dense["bool"] = np.array([True, False, True])
@@ -127,7 +139,7 @@ def make(folder: Path) -> int:
     )
     for path in folder.glob("*.zt"):
         reader = ztensor.Reader(str(path))
-        found = {name: describe(reader, name) for name in reader.keys()}
+        found = {name: describe(reader, name) for name in reader}
         path.with_suffix(".json").write_text(json.dumps(found))
     return 0
 
