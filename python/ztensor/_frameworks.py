@@ -68,11 +68,15 @@ def to_torch(tensor: Tensor) -> _torch.Tensor:
     if tensor.format == "sparse_csr":
         _check_csr(tensor)
         values = array_to_torch(parts["values"], element, [_count(tensor)])
-        return torch.sparse_csr_tensor(index("indptr"), index("indices"), values, tensor.shape)
+        return torch.sparse_csr_tensor(
+            index("indptr"), index("indices"), values, tensor.shape, check_invariants=False
+        )
     if tensor.format == "sparse_coo":
         coords = _check_coo(tensor)
         values = array_to_torch(parts["values"], element, [_count(tensor)])
-        return torch.sparse_coo_tensor(torch.from_numpy(coords), values, tensor.shape)
+        return torch.sparse_coo_tensor(
+            torch.from_numpy(coords), values, tensor.shape, check_invariants=False
+        )
     raise UnsupportedError(f"torch has no {tensor.format} tensors: use the components")
 
 

@@ -7,13 +7,15 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 VERSION: str
-DTYPES: list[tuple[str, str, str, str | None, int, str | None, str | None]]
+DTYPES: list[tuple[str, str, str, str | None, int, str | None, str | None, str | None]]
 
 _Progress: TypeAlias = Callable[[int], object] | None
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _Memory: TypeAlias = _Array | tuple[int, int, object]
 _Component: TypeAlias = tuple[str, str, str | None, _Memory]
 _Item: TypeAlias = tuple[str, str, Sequence[int], Sequence[_Component], dict[str, Any] | None]
+
+def dequantize(item: _Item) -> _Array: ...
 
 @final
 class Mapping: ...

@@ -197,6 +197,17 @@ class Tensor:
 
         return _frameworks.from_scipy(matrix)
 
+    def dequantize(self) -> AnyArray:
+        """The numbers that a quantized tensor stands for, as ``float32``.
+
+        For GGUF's block types; a dense tensor of numbers is converted.
+        """
+        if self.format == "dense":
+            return self.numpy().astype(np.float32)
+        from ztensor import _items, _native
+
+        return _native.dequantize(_items.from_tensor("", self).item).reshape(self.shape)
+
     def _dense(self, what: str) -> AnyArray:
         if self.format != "dense":
             other = " (or torch(), scipy())" if self.format.startswith("sparse") else ""

@@ -9,7 +9,7 @@ use ztensor::DType;
 use crate::errors::invalid;
 
 /// The table as Python sees it: name, `.zt` name, storage type's name, logical
-/// name or `None`, bits, NumPy name or `None`, torch name or `None`.
+/// name or `None`, bits, and the names in NumPy, torch and safetensors or `None`.
 pub(crate) fn table(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     let rows = DType::ALL.map(|dtype| {
         (
@@ -20,6 +20,7 @@ pub(crate) fn table(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
             dtype.bits(),
             dtype.numpy_name(),
             dtype.torch_name(),
+            dtype.safetensors_name(),
         )
     });
     PyList::new(py, rows)

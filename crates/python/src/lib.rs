@@ -23,5 +23,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<arrays::Mapping>()?;
     module.add_class::<reader::Reader>()?;
     module.add_class::<writer::Writer>()?;
+    module.add_function(wrap_pyfunction!(writer::dequantize, module)?)?;
     Ok(())
 }

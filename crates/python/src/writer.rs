@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{IntoPyArray, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use ztensor::{Array, Checksum, Compression, DType, Layout, Tensor, WriteOptions};
@@ -113,8 +113,8 @@ impl Writer {
         let writer = state.as_mut().ok_or_else(|| closed(py))?;
         let watch = Watch::new(progress);
         let mut torn = false;
-        let result = watch.run(py, |_observer| {
-            writer.write_many(&named, options).inspect_err(|error| {
+        let result = watch.run(py, |observer| {
+            writer.write_many_observed(&named, options, Some(observer)).inspect_err(|error| {
                 torn = !matches!(error.kind(), ztensor::Kind::InvalidArgument);
             })
         });
@@ -150,6 +150,14 @@ impl Writer {
         py.detach(|| drop(writer));
         Ok(())
     }
+}
+
+/// The elements of a quantized tensor as a flat array of `float32`.
+#[pyfunction]
+pub(crate) fn dequantize<'py>(py: Python<'py>, item: Item<'py>) -> PyResult<Bound<'py, PyAny>> {
+    let tensor = item.tensor(py)?;
+    let dense = py.detach(|| tensor.dequantize()).or_raise(py)?;
+    Ok(dense.data.into_pyarray(py).into_any())
 }
 
 /// A tensor to be written.

@@ -12,6 +12,7 @@ use crate::format::Format;
 use crate::format::zt::{ALIGNMENT, FOOTER_LEN, MAGIC, manifest};
 use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage};
 use crate::parallel;
+use crate::progress::{Observer, advance};
 use crate::source::{Sources, zeroed};
 use crate::tensor::{Array, Tensor, check_coo, check_csr};
 use crate::value::Value;
@@ -119,6 +120,9 @@ const BUFFER: usize = 1 << 20;
 
 /// Stored bytes are copied from file to file in pieces of this size.
 const COPY: u64 = 8 << 20;
+
+/// An observer hears of every so many bytes.
+const OBSERVED: usize = 16 << 20;
 
 impl Writer<'static> {
     /// Starts a new file, which replaces an old one of that name only when finished.
@@ -260,6 +264,17 @@ impl<'w> Writer<'w> {
         tensors: &[(&'t str, &'t Tensor<'t>)],
         options: WriteOptions,
     ) -> Result<()> {
+        self.write_many_observed(tensors, options, None)
+    }
+
+    /// Like [`write_many`](Writer::write_many), for calls long enough to watch.
+    /// A cancelled writer must be dropped: part of a tensor may be in the file.
+    pub fn write_many_observed<'t>(
+        &mut self,
+        tensors: &[(&'t str, &'t Tensor<'t>)],
+        options: WriteOptions,
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
         options.compression.check()?;
         let mut names = HashSet::with_capacity(tensors.len());
         for (name, tensor) in tensors {
@@ -269,12 +284,13 @@ impl<'w> Writer<'w> {
             tensor.check().map_err(|error| error.in_tensor(*name))?;
         }
         for batch in batches(tensors, self.threads) {
-            let mut encoded = encode_all(batch, options, self.threads)?.into_iter();
+            let mut encoded = encode_all(batch, options, self.threads, observer)?.into_iter();
             for (name, tensor) in batch {
                 let mut components = Vec::with_capacity(tensor.components.len());
                 for (role, array) in &tensor.components {
                     let blob = encoded.next().flatten();
-                    components.push((role.clone(), self.write_component(array, blob, options.checksum)?));
+                    let component = self.write_component(array, blob, options.checksum, observer)?;
+                    components.push((role.clone(), component));
                 }
                 let mut object = Object::new(tensor.shape.clone(), tensor.layout.clone(), components);
                 object.attributes = tensor.attributes.clone();
@@ -321,10 +337,13 @@ impl<'w> Writer<'w> {
         array: &Array<'_>,
         encoded: Option<Vec<u8>>,
         checksum: Checksum,
+        observer: Option<&dyn Observer>,
     ) -> Result<Component> {
         let len = array.bytes.len() as u64;
         let blob = encoded.as_deref().unwrap_or(&array.bytes);
-        let (extent, digest) = self.write_blob(blob, checksum)?;
+        let (extent, digest) = self.write_blob(blob, checksum, observer)?;
+        // Progress counts what the tensors hold, not what compression left of it.
+        advance(observer, len.saturating_sub(extent.len))?;
         let storage = match encoded {
             Some(_) => Storage::Encoded(std::sync::Arc::new(crate::decode::Zstd::new(extent, len)?)),
             None => Storage::Plain(extent),
@@ -336,17 +355,22 @@ impl<'w> Writer<'w> {
     }
 
     /// Writes bytes at the next multiple of 64.
-    pub(crate) fn write_blob(&mut self, blob: &[u8], checksum: Checksum) -> Result<(Extent, Option<Digest>)> {
+    pub(crate) fn write_blob(
+        &mut self,
+        blob: &[u8],
+        checksum: Checksum,
+        observer: Option<&dyn Observer>,
+    ) -> Result<(Extent, Option<Digest>)> {
         self.align()?;
         let extent = Extent::new(self.position, blob.len() as u64);
         let digest = match checksum.hasher() {
             None => {
-                self.put(blob)?;
+                self.put_observed(blob, observer)?;
                 None
             }
             Some(mut hasher) if blob.len() < 2 * BUFFER => {
                 hasher.update(blob);
-                self.put(blob)?;
+                self.put_observed(blob, observer)?;
                 Some(hasher.finish())
             }
             // Hashing and writing take about as long: do both at once.
@@ -355,7 +379,7 @@ impl<'w> Writer<'w> {
                     hasher.update(blob);
                     hasher.finish()
                 });
-                self.put(blob)?;
+                self.put_observed(blob, observer)?;
                 let digest = hashed.join().map_err(|_| Error::invalid("the hashing thread failed"))?;
                 Ok::<_, Error>(Some(digest))
             })?,
@@ -381,6 +405,14 @@ impl<'w> Writer<'w> {
         const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
         let padding = self.position.next_multiple_of(ALIGNMENT) - self.position;
         self.put(&ZEROS[..padding as usize])
+    }
+
+    fn put_observed(&mut self, bytes: &[u8], observer: Option<&dyn Observer>) -> Result<()> {
+        for piece in bytes.chunks(OBSERVED) {
+            self.put(piece)?;
+            advance(observer, piece.len() as u64)?;
+        }
+        Ok(())
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
@@ -452,6 +484,7 @@ fn encode_all(
     batch: &[(&str, &Tensor<'_>)],
     options: WriteOptions,
     threads: usize,
+    observer: Option<&dyn Observer>,
 ) -> Result<Vec<Option<Vec<u8>>>> {
     let Compression::Zstd(level) = options.compression else {
         return Ok(Vec::new());
@@ -464,7 +497,7 @@ fn encode_all(
     let workers = parallel::resolve(threads).div_ceil(arrays.len().max(1));
     parallel::for_each(threads, arrays.into_iter().zip(&mut blobs).collect(), |(bytes, blob)| {
         *blob = zstd_frame(bytes, level, workers)?;
-        Ok(())
+        advance(observer, 0)
     })?;
     Ok(blobs)
 }

@@ -37,7 +37,7 @@ fn make_base(path: &Path) {
     writer.add("scalar", &[], &[3u8]).unwrap();
     writer.add::<f32>("empty", &[0, 4], &[]).unwrap();
     // What a later version might have written.
-    let (extent, _) = writer.write_blob(b"stored in a way to come", Checksum::None).unwrap();
+    let (extent, _) = writer.write_blob(b"stored in a way to come", Checksum::None, None).unwrap();
     let storage = Storage::Encoded(Arc::new(UnknownEncoding::new("future", extent)));
     let mut component = Component::new(DType::U8, 50, storage);
     component.unknown.push("hint".into(), vec![0x05]);
