@@ -158,8 +158,10 @@ def test_paths() -> None:
         load_file("missing.zt")
     with pytest.raises(OSError):
         save_file({}, "no/such/folder/x.zt")
+    assert load_file(".")["x"] == 0
+    Path("empty").mkdir()
     with pytest.raises(ztensor.ZTensorError):
-        load_file(".")
+        load_file("empty")
 
 
 def test_copy_on_write() -> None:

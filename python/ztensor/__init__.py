@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ztensor._edits import remove_tensors, replace_tensor
 from ztensor._errors import (
     CorruptError,
     FileError,
@@ -50,6 +51,8 @@ __all__ = [
     "__version__",
     "numpy",
     "open",
+    "remove_tensors",
+    "replace_tensor",
     "safe_open",
     "torch",
 ]

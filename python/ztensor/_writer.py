@@ -71,6 +71,28 @@ class Writer:
         if attributes:
             self._native.set_attributes(dict(attributes))
 
+    @classmethod
+    def append(cls, path: Path) -> Self:
+        """Adds tensors to an existing ``.zt`` file.
+
+        Until :meth:`finish`, the file stays what it was, and if the writer is
+        abandoned it stays so for good. Names that are already there are refused.
+
+        >>> import numpy as np, ztensor
+        >>> with ztensor.Writer("model.zt") as w:
+        ...     w.write_numpy("a", np.zeros(3))
+        >>> w = ztensor.Writer.append("model.zt")
+        >>> w.write_numpy("b", np.ones(3))
+        >>> w.finish() > 0
+        True
+        >>> ztensor.open("model.zt").keys()
+        ['a', 'b']
+        """
+        self = cls.__new__(cls)
+        self._native = _native.Writer.append(path)
+        self._path, self._finished = path, False
+        return self
+
     def write(
         self, name: str, tensor: Tensor, *, compress: Compression = None, checksum: str = "none"
     ) -> None:

@@ -68,6 +68,12 @@ impl Writer {
         py.detach(create).or_raise(py).map(Writer::of)
     }
 
+    /// Adds to an existing file, which stays as it is until `finish`.
+    #[staticmethod]
+    fn append(py: Python<'_>, path: PathBuf) -> PyResult<Writer> {
+        py.detach(|| ztensor::Writer::append(path)).or_raise(py).map(Writer::of)
+    }
+
     /// A writer into memory; `finish_bytes` returns what it wrote.
     #[staticmethod]
     fn memory(py: Python<'_>) -> PyResult<Writer> {
@@ -158,6 +164,30 @@ pub(crate) fn dequantize<'py>(py: Python<'py>, item: Item<'py>) -> PyResult<Boun
     let tensor = item.tensor(py)?;
     let dense = py.detach(|| tensor.dequantize()).or_raise(py)?;
     Ok(dense.data.into_pyarray(py).into_any())
+}
+
+/// Writes a file without some of its tensors, and returns the size of the new file.
+#[pyfunction]
+pub(crate) fn remove_tensors(
+    py: Python<'_>,
+    input: PathBuf,
+    output: PathBuf,
+    names: Vec<String>,
+) -> PyResult<u64> {
+    py.detach(|| ztensor::remove_tensors(input, output, &names)).or_raise(py)
+}
+
+/// Replaces the bytes of a dense tensor in its file.
+#[pyfunction]
+pub(crate) fn replace_tensor(
+    py: Python<'_>,
+    path: PathBuf,
+    name: &str,
+    data: Bound<'_, PyUntypedArray>,
+) -> PyResult<()> {
+    let memory = Memory::Array(data);
+    let bytes = memory.bytes(py)?;
+    py.detach(|| ztensor::replace_tensor(path, name, bytes)).or_raise(py).map(drop)
 }
 
 /// A tensor to be written.
