@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
+use ztensor::export::{ExportFormat, ExportOptions, export_to};
 use ztensor::source::MemorySource;
-use ztensor::{OpenOptions, Reader, gguf};
+use ztensor::{OpenOptions, Reader};
 
 fn open(bytes: Vec<u8>) -> ztensor::Result<Reader> {
     let options = OpenOptions::default().threads(1).max_component(1 << 20);
@@ -29,7 +30,8 @@ fuzz_target!(|file: &[u8]| {
         }
     }
     let mut written = Vec::new();
-    if gguf::write(&reader, &mut written).is_ok() {
+    let options = ExportOptions::default();
+    if export_to(&reader, &mut written, ExportFormat::Gguf, &options).is_ok() {
         let again = open(written).unwrap();
         assert!(again.keys().eq(reader.keys()));
         // NaNs differ from themselves, so compare what is printed.

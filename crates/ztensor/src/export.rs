@@ -20,7 +20,7 @@ use std::path::Path;
 use crate::atomic::AtomicFile;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
-use crate::format::{npz, safetensors};
+use crate::format::{gguf, npz, safetensors};
 use crate::object::{Layout, Object};
 use crate::progress::{Observer, advance};
 use crate::read::Reader;
@@ -34,6 +34,8 @@ use crate::value::Attributes;
 pub enum ExportFormat {
     /// `.safetensors`: dense tensors, and text attributes of the whole file.
     Safetensors,
+    /// `.gguf`: dense tensors of its own types, GGUF block tensors, and attributes.
+    Gguf,
     /// `.npz`: dense tensors of NumPy's own types.
     Npz,
     /// `.npy`: exactly one such tensor.
@@ -42,12 +44,14 @@ pub enum ExportFormat {
 
 impl ExportFormat {
     /// Every target.
-    pub const ALL: [ExportFormat; 3] = [ExportFormat::Safetensors, ExportFormat::Npz, ExportFormat::Npy];
+    pub const ALL: [ExportFormat; 4] =
+        [ExportFormat::Safetensors, ExportFormat::Gguf, ExportFormat::Npz, ExportFormat::Npy];
 
     /// Its name, which is also its extension.
     pub fn name(self) -> &'static str {
         match self {
             ExportFormat::Safetensors => "safetensors",
+            ExportFormat::Gguf => "gguf",
             ExportFormat::Npz => "npz",
             ExportFormat::Npy => "npy",
         }
@@ -62,6 +66,7 @@ impl ExportFormat {
     fn exporter(self) -> &'static Exporter {
         match self {
             ExportFormat::Safetensors => &safetensors::write::EXPORTER,
+            ExportFormat::Gguf => &gguf::write::EXPORTER,
             ExportFormat::Npz => &npz::write::ARCHIVE,
             ExportFormat::Npy => &npz::write::ARRAY,
         }
@@ -296,11 +301,21 @@ impl<'a> Plan<'a> {
 
     /// Calls `each` with the bytes of a tensor's `data`, then tells the observer.
     pub(crate) fn with_data(&self, index: usize, each: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
+        self.with_component(index, "data", each)
+    }
+
+    /// Calls `each` with the bytes of a tensor's component, then tells the observer.
+    pub(crate) fn with_component(
+        &self,
+        index: usize,
+        role: &str,
+        each: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         let (name, object) = &self.objects[index];
         let at = |error: Error| error.in_tensor(*name);
         let tensor = self.source.fetch(index).map_err(at)?;
-        let data = tensor.component("data").ok_or_else(|| at(Error::invalid("it has no data")))?;
-        let planned = object.component("data").map_or(0, |component| component.len);
+        let data = tensor.component(role).ok_or_else(|| at(Error::invalid(format!("it has no {role}"))))?;
+        let planned = object.component(role).map_or(0, |component| component.len);
         if data.bytes.len() as u64 != planned {
             let message = format!("it has {} bytes where {planned} were announced", data.bytes.len());
             return Err(at(Error::mismatch(message)));

@@ -213,7 +213,7 @@ impl<'a> Tensor<'a> {
         let ggml_type = ggml_type.ok_or_else(|| {
             Error::unsupported(format!("a {} tensor of this type cannot be dequantized", self.layout))
         })?;
-        if self.attribute("byte_order").is_some() {
+        if self.attribute(gguf::ORDER_ATTRIBUTE).is_some() {
             return Err(Error::unsupported(
                 "its blocks are from a big-endian file, whose scales nobody agrees on how to turn round",
             ));

@@ -5,8 +5,15 @@ mod common;
 use std::path::Path;
 
 use common::{conformance, fixtures};
+use ztensor::export::{ExportFormat, ExportOptions, ExportSource, TensorList, export_to};
 use ztensor::gguf::{self, GgmlType};
-use ztensor::{Error, Kind, Reader, Value};
+use ztensor::{Array, Attributes, DType, Error, Kind, Layout, Reader, Tensor, Value};
+
+fn exported(source: &dyn ExportSource) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    export_to(source, &mut bytes, ExportFormat::Gguf, &ExportOptions::default())?;
+    Ok(bytes)
+}
 
 #[test]
 fn samples_hold_what_the_library_wrote() {
@@ -61,7 +68,7 @@ fn big_endian_blocks_are_marked_and_not_dequantized() {
     let tensor = reader.read_object("blocks").unwrap();
     assert_eq!(tensor.attribute("byte_order"), Some(&Value::from("big")));
     assert_eq!(tensor.dequantize().unwrap_err().kind(), Kind::Unsupported);
-    assert_eq!(gguf::write(&reader, &mut Vec::new()).unwrap_err().kind(), Kind::Unsupported);
+    assert_eq!(exported(&reader).unwrap_err().kind(), Kind::Unsupported);
     assert!(reader.view("F32").is_err(), "turning bytes round takes a copy");
     assert!(reader.view("I8").is_ok(), "single bytes have no order");
 }
@@ -71,10 +78,83 @@ fn a_file_of_the_library_is_written_again_byte_by_byte() {
     for file in ["types.gguf", "shapes.gguf", "values.gguf", "split-00002-of-00003.gguf"] {
         let bytes = fixtures::bytes("gguf", file);
         let reader = Reader::open(fixtures::folder("gguf").join(file)).unwrap();
-        let mut written = Vec::new();
-        gguf::write(&reader, &mut written).unwrap();
-        assert!(written == bytes, "{file}");
+        assert!(exported(&reader).unwrap() == bytes, "{file}");
     }
+}
+
+#[test]
+fn tensors_from_anywhere_are_written_and_read_back() {
+    let q8_0 = Tensor::new(
+        [2u64, 32].as_slice(),
+        Layout::Other("gguf.q8_0".into()),
+        [("blocks".into(), Array::new(DType::U8, vec![3; 68]))],
+        None,
+    );
+    let scalar = Tensor::from_slice([].as_slice(), &[2.5f32]);
+    let half = Tensor::from_bytes([3u64].as_slice(), DType::BF16, vec![1, 2, 3, 4, 5, 6]);
+    let tensors = [("blocks", q8_0), ("scalar", scalar), ("half", half)];
+    let tensors = tensors.map(|(name, tensor)| (name.to_owned(), tensor.unwrap())).to_vec();
+    let attributes: Attributes = [
+        ("general.architecture".to_owned(), Value::from("test")),
+        ("general.alignment".to_owned(), 256.into()),
+        ("a.list".to_owned(), vec![1, -1].into()),
+    ]
+    .into_iter()
+    .collect();
+    let list = TensorList { tensors, attributes };
+    let bytes = exported(&list).unwrap();
+    assert_eq!(bytes.len() % 256, 0);
+    let reader = Reader::from_bytes(bytes).unwrap();
+    assert_eq!(reader.attributes(), &list.attributes);
+    for (name, tensor) in &list.tensors {
+        let mut read = reader.read_owned(name).unwrap();
+        read.attributes = None;
+        assert_eq!(&read, tensor, "{name}");
+        assert_eq!(reader.get(name).unwrap().components[0].1.extent().unwrap().offset % 256, 0);
+    }
+}
+
+#[test]
+fn what_the_format_cannot_hold_is_refused_by_name() {
+    let one = |name: &str, shape: &[u64], dtype| {
+        let bytes = vec![0; dtype_len(shape, dtype)];
+        TensorList {
+            tensors: vec![(name.to_owned(), Tensor::from_bytes(shape, dtype, bytes).unwrap())],
+            attributes: Attributes::new(),
+        }
+    };
+    let refusals = [
+        (one("w", &[1], DType::U16), "elements of the type u16"),
+        (one("w", &[1], DType::Bool), "elements of the type bool"),
+        (one(&"w".repeat(65), &[1], DType::F32), "names of more than 64 bytes"),
+        (one("w", &[1; 5], DType::F32), "tensors of more than 4 dimensions"),
+    ];
+    for (list, why) in refusals {
+        let error = exported(&list).unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+        assert_eq!(error.tensor(), Some(list.tensors[0].0.as_str()));
+    }
+    let mut list = one("w", &[1], DType::F32);
+    list.attributes.insert("odd".into(), Value::Null);
+    assert!(exported(&list).unwrap_err().to_string().contains("\"odd\""));
+    let mut bytes = Vec::new();
+    let options = ExportOptions::default().drop_attributes(true);
+    export_to(&list, &mut bytes, ExportFormat::Gguf, &options).unwrap();
+    assert!(Reader::from_bytes(bytes).unwrap().attributes().is_empty());
+    list.attributes = [("general.alignment".to_owned(), Value::from(24))].into_iter().collect();
+    assert!(exported(&list).is_err());
+    let short = Tensor::new(
+        [2u64, 32].as_slice(),
+        Layout::Other("gguf.q8_0".into()),
+        [("blocks".into(), Array::new(DType::U8, vec![3; 67]))],
+        None,
+    );
+    let list = TensorList { tensors: vec![("w".into(), short.unwrap())], attributes: Attributes::new() };
+    assert_eq!(exported(&list).unwrap_err().kind(), Kind::InvalidArgument);
+}
+
+fn dtype_len(shape: &[u64], dtype: DType) -> usize {
+    dtype.byte_len(shape.iter().product()).unwrap() as usize
 }
 
 #[test]
@@ -196,9 +276,7 @@ fn text_that_is_not_text_stays_bytes_but_names_must_be_text() {
     let file = with_pair(8, &string(b"\xff\xfe"));
     let reader = file.open().unwrap();
     assert_eq!(reader.attributes()["key"], Value::Bytes(b"\xff\xfe".to_vec()));
-    let mut written = Vec::new();
-    gguf::write(&reader, &mut written).unwrap();
-    assert_eq!(written, file.bytes());
+    assert_eq!(exported(&reader).unwrap(), file.bytes());
     let mut file = File::default();
     file.pair(b"\xff", 4, &[0; 4]);
     assert_eq!(file.rule(), "gguf.utf8");

@@ -1,8 +1,8 @@
 //! How a file describes its objects: one module per format, all of one shape.
 //!
-//! A format is a [`Driver`]: it says whether a file looks like its own
-//! ([`detect`](Driver::detect)), and turns a source into a
-//! [`Catalog`] without touching tensor data ([`parse`](Driver::parse)).
+//! A format is a `Driver`: it says whether a file looks like its own
+//! (`detect`), and turns a source into a
+//! [`Catalog`] without touching tensor data (`parse`).
 #![forbid(unsafe_code)]
 
 pub mod gguf;

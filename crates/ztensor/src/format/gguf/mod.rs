@@ -28,14 +28,13 @@ mod header;
 mod split;
 mod types;
 mod value;
-mod write;
+pub(crate) mod write;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 pub use dequantize::dequantize;
 pub use types::GgmlType;
-pub use write::write;
 
 use self::header::{Header, TensorInfo};
 use self::types::UNKNOWN_LAYOUT;
@@ -49,6 +48,11 @@ use crate::source::{Source, Sources};
 use crate::validate;
 
 pub(crate) static DRIVER: Driver = Driver { format: Format::Gguf, extensions: &["gguf"], detect, parse };
+
+/// The attribute of a block tensor that has the number of its type.
+const TYPE_ATTRIBUTE: &str = "ggml_type";
+/// The attribute of a block tensor whose blocks are not little-endian.
+pub(crate) const ORDER_ATTRIBUTE: &str = "byte_order";
 
 fn detect(probe: &Probe<'_>) -> Verdict {
     match probe.head.starts_with(header::MAGIC) {
@@ -111,9 +115,9 @@ fn object(tensor: &TensorInfo, source: u32, order: Order, end: u64) -> Result<Ob
     let blocks = Component::plain(DType::U8, extent);
     let mut object =
         Object::new(tensor.shape.clone(), Layout::Other(layout.into()), [(Cow::Borrowed("blocks"), blocks)]);
-    object.set_attribute("ggml_type", tensor.type_id);
+    object.set_attribute(TYPE_ATTRIBUTE, tensor.type_id);
     if order == Order::Big {
-        object.set_attribute("byte_order", "big");
+        object.set_attribute(ORDER_ATTRIBUTE, "big");
     }
     Ok(object)
 }

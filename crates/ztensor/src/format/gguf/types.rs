@@ -86,6 +86,11 @@ pub(crate) const UNKNOWN_LAYOUT: &str = "gguf.unknown";
 /// What layouts of GGUF block tensors start with.
 const LAYOUT_PREFIX: &str = "gguf.";
 
+/// Whether tensors of that layout hold blocks, of a known or an unknown type.
+pub(crate) fn is_block_layout(layout: &str) -> bool {
+    layout == UNKNOWN_LAYOUT || GgmlType::from_layout_name(layout).is_some()
+}
+
 impl GgmlType {
     fn row(self) -> &'static Row {
         &TABLE[self as usize]

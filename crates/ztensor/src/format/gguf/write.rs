@@ -1,9 +1,14 @@
-//! Writing: everything in front of the data, from what the objects are.
+//! Writing `.gguf`, byte for byte as the format's own library does.
+
+use std::collections::HashMap;
+use std::io::{Read as _, Write as _};
 
 use super::header::{self, MAGIC, VERSION};
-use super::types::{GgmlType, UNKNOWN_LAYOUT};
+use super::types::{GgmlType, is_block_layout};
 use super::value::{self, TYPES, Type};
+use super::{ORDER_ATTRIBUTE, TYPE_ATTRIBUTE};
 use crate::error::{Error, Result, quoted};
+use crate::export::{Exporter, Output, Plan, write_failed};
 use crate::object::{Layout, Object};
 use crate::value::{Attributes, Value};
 
@@ -11,47 +16,76 @@ use crate::value::{Attributes, Value};
 const MAX_NAME: usize = 64;
 const MAX_RANK: usize = 4;
 
-/// Everything in front of the data of a file that holds `objects`, and the
-/// padding that each one's data needs behind it.
-pub(crate) fn head<'a>(
-    attributes: &Attributes,
-    objects: impl ExactSizeIterator<Item = (&'a str, &'a Object)>,
-) -> Result<Head> {
-    let alignment = header::alignment(attributes).map_err(|error| Error::invalid(error.to_string()))?;
-    let types = recorded_types(attributes)?;
-    let pairs = attributes.len() - usize::from(attributes.contains_key(TYPES));
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&(objects.len() as u64).to_le_bytes());
-    bytes.extend_from_slice(&(pairs as u64).to_le_bytes());
-    for (key, value) in attributes.iter().filter(|(key, _)| *key != TYPES) {
-        write_pair(key, value, &types, &mut bytes)
-            .map_err(|error| error.within(format_args!("the attribute {}", quoted(key))))?;
+pub(crate) static EXPORTER: Exporter = Exporter { check, write };
+
+/// Making the head finds everything that cannot be written.
+fn check(plan: &Plan<'_>) -> Result<()> {
+    Head::new(plan).map(drop)
+}
+
+fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
+    let head = Head::new(plan)?;
+    out.write_all(&head.bytes).map_err(write_failed)?;
+    for (index, padding) in head.paddings.into_iter().enumerate() {
+        let role = if plan.objects[index].1.layout == Layout::Dense { "data" } else { "blocks" };
+        plan.with_component(index, role, |bytes| out.write_all(bytes).map_err(write_failed))?;
+        std::io::copy(&mut std::io::repeat(0).take(padding), out).map_err(write_failed)?;
     }
-    let (mut offset, mut paddings) = (0, Vec::with_capacity(objects.len()));
-    for (name, object) in objects {
-        let len = write_entry(name, object, offset, &mut bytes).map_err(|error| error.in_tensor(name))?;
-        let padded = header::align_up(len, alignment).map_err(|error| error.in_tensor(name))?;
-        paddings.push((padded - len) as usize);
-        offset = offset.checked_add(padded).ok_or_else(|| {
-            Error::invalid("the tensors together have more bytes than 2^64").in_tensor(name)
-        })?;
-    }
-    let padded = header::align_up(bytes.len() as u64, alignment)?;
-    bytes.resize(padded as usize, 0);
-    Ok(Head { bytes, paddings })
+    Ok(())
 }
 
 /// The head of a file, and what follows each tensor's bytes.
-pub(crate) struct Head {
+struct Head {
     /// From the magic to where the first tensor starts.
-    pub(crate) bytes: Vec<u8>,
+    bytes: Vec<u8>,
     /// Zeros behind each tensor, so that the next one is aligned.
-    pub(crate) paddings: Vec<usize>,
+    paddings: Vec<u64>,
+}
+
+impl Head {
+    fn new(plan: &Plan<'_>) -> Result<Head> {
+        let is_block = |object: &Object| is_block_layout(object.layout.name());
+        plan.require_dense(|dtype| dtype.gguf_id().is_some(), is_block)?;
+        let alignment = header::alignment(plan.attributes).map_err(|e| Error::invalid(e.to_string()))?;
+        let (pair_count, pairs) = pairs(plan)?;
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&(plan.objects.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&pair_count.to_le_bytes());
+        bytes.extend_from_slice(&pairs);
+        let (mut offset, mut paddings) = (0u64, Vec::with_capacity(plan.objects.len()));
+        for (name, object) in &plan.objects {
+            let entry = write_entry(plan, name, object, offset, &mut bytes);
+            let len = entry.map_err(|error| error.in_tensor(*name))?;
+            let end = offset.checked_add(len).and_then(|end| end.checked_next_multiple_of(alignment));
+            let end = end.ok_or_else(|| plan.cannot(name, "tensors of more than 2^64 bytes together"))?;
+            paddings.push(end - offset - len);
+            offset = end;
+        }
+        bytes.resize(header::align_up(bytes.len() as u64, alignment)? as usize, 0);
+        Ok(Head { bytes, paddings })
+    }
+}
+
+/// The key-values that the attributes become, and how many they are.
+fn pairs(plan: &Plan<'_>) -> Result<(u64, Vec<u8>)> {
+    let types = recorded_types(plan.attributes)?;
+    let (mut count, mut bytes) = (0, Vec::new());
+    for (key, value) in plan.attributes.iter().filter(|(key, _)| *key != TYPES) {
+        let Some(kind) = types.get(key.as_str()).copied().or_else(|| Type::default_for(value)) else {
+            plan.refuse_attribute(key, "values are numbers, text, truth values, or lists of one of these")?;
+            continue;
+        };
+        value::write_name(key, &mut bytes);
+        value::write(kind, value, &mut bytes)
+            .map_err(|error| error.within(format_args!("the attribute {}", quoted(key))))?;
+        count += 1;
+    }
+    Ok((count, bytes))
 }
 
 /// The types that a reader wrote down because nobody would guess them.
-fn recorded_types(attributes: &Attributes) -> Result<std::collections::HashMap<&str, Type>> {
+fn recorded_types(attributes: &Attributes) -> Result<HashMap<&str, Type>> {
     let pairs = match attributes.get(TYPES) {
         None => &[],
         Some(Value::Map(pairs)) => &pairs[..],
@@ -65,36 +99,18 @@ fn recorded_types(attributes: &Attributes) -> Result<std::collections::HashMap<&
     types.collect()
 }
 
-fn write_pair(
-    key: &str,
-    value: &Value,
-    types: &std::collections::HashMap<&str, Type>,
-    out: &mut Vec<u8>,
-) -> Result<()> {
-    let guess = || {
-        Type::default_for(value)
-            .ok_or_else(|| Error::invalid("GGUF holds numbers, text, truth values and lists of one of these"))
-    };
-    let kind = types.get(key).copied().map_or_else(guess, Ok)?;
-    value::write_name(key, out);
-    value::write(kind, value, out)
-}
-
 /// Appends an entry of the tensor table; returns how many bytes the data has.
-fn write_entry(name: &str, object: &Object, offset: u64, out: &mut Vec<u8>) -> Result<u64> {
+fn write_entry(plan: &Plan<'_>, name: &str, object: &Object, offset: u64, out: &mut Vec<u8>) -> Result<u64> {
     if name.len() > MAX_NAME {
-        return Err(Error::invalid(format!(
-            "the name has {} bytes, GGUF allows {MAX_NAME}: rename the tensor",
-            name.len()
-        )));
+        return Err(plan.cannot(name, &format!("names of more than {MAX_NAME} bytes")));
     }
     if object.shape.len() > MAX_RANK {
-        return Err(Error::invalid(format!(
-            "the tensor has {} dimensions, GGUF allows {MAX_RANK}: reshape it",
-            object.shape.len()
-        )));
+        return Err(plan.cannot(name, &format!("tensors of more than {MAX_RANK} dimensions")));
     }
-    let (type_id, len) = stored_as(object)?;
+    let (type_id, len) = match object.component("data") {
+        Some(data) if object.layout == Layout::Dense => (data.dtype.gguf_id().unwrap_or_default(), data.len),
+        _ => blocks(plan, name, object)?,
+    };
     value::write_name(name, out);
     out.extend_from_slice(&(object.shape.len() as u32).to_le_bytes());
     for size in object.shape.iter().rev() {
@@ -105,54 +121,30 @@ fn write_entry(name: &str, object: &Object, offset: u64, out: &mut Vec<u8>) -> R
     Ok(len)
 }
 
-/// The number of the type that an object is stored as, and its bytes there.
-fn stored_as(object: &Object) -> Result<(u32, u64)> {
-    if object.attribute("byte_order").is_some() {
-        return Err(Error::unsupported("its blocks are from a big-endian file and cannot be turned round"));
-    }
-    match &object.layout {
-        Layout::Dense => {
-            let data = object.require("data")?;
-            let id = data.dtype.gguf_id().filter(|_| data.unknown_type.is_none()).ok_or_else(|| {
-                Error::unsupported(format!("GGUF has no type for elements of {}", data.dtype))
-            })?;
-            Ok((id, data.len))
+/// The number of a block tensor's type, and the length of its data.
+fn blocks(plan: &Plan<'_>, name: &str, object: &Object) -> Result<(u32, u64)> {
+    let attributes = object.attributes.iter().flat_map(|attributes| attributes.keys());
+    for attribute in attributes.filter(|key| *key != TYPE_ATTRIBUTE) {
+        if attribute == ORDER_ATTRIBUTE {
+            return Err(plan.cannot(name, "blocks of a big-endian file, which cannot be turned round"));
         }
-        layout if layout.name() == UNKNOWN_LAYOUT => {
-            let id =
-                object.attribute("ggml_type").and_then(Value::as_int).and_then(|id| u32::try_from(id).ok());
-            let id = id.ok_or_else(|| {
-                Error::invalid("a gguf.unknown tensor needs its type's number as attribute ggml_type")
-            })?;
-            Ok((id, object.require("blocks")?.len))
-        }
-        layout => {
-            let ggml_type = GgmlType::from_layout_name(layout.name()).ok_or_else(|| {
-                Error::unsupported(format!("GGUF holds dense and block tensors, not {layout} ones"))
-            })?;
-            let len = object.require("blocks")?.len;
-            match super::byte_len(ggml_type, &object.shape) {
-                Ok(expected) if expected == len => Ok((ggml_type.id(), len)),
-                _ => Err(Error::invalid(format!(
-                    "{len} bytes are not {ggml_type} blocks of a tensor of shape {:?}",
-                    object.shape
-                ))),
-            }
+        if !plan.options.drop_attributes {
+            return Err(plan.cannot(name, "a tensor's own attributes (they can be left out on request)"));
         }
     }
-}
-
-/// Writes all objects of a reader, one at a time.
-pub fn write(reader: &crate::Reader, out: &mut dyn std::io::Write) -> Result<()> {
-    let failed = |error| Error::io("cannot write", error);
-    let head = head(reader.attributes(), reader.objects())?;
-    out.write_all(&head.bytes).map_err(failed)?;
-    for (name, padding) in reader.keys().zip(head.paddings) {
-        let tensor = reader.read_object(name)?;
-        for (_, array) in &tensor.components {
-            out.write_all(&array.bytes).map_err(failed)?;
-        }
-        out.write_all(&vec![0; padding]).map_err(failed)?;
+    let len = object.require("blocks")?.len;
+    let Some(ggml_type) = GgmlType::from_layout_name(object.layout.name()) else {
+        let id = object.attribute(TYPE_ATTRIBUTE).and_then(Value::as_int);
+        let id = id.and_then(|id| u32::try_from(id).ok());
+        let missing =
+            || Error::invalid(format!("it needs its type's number as attribute {TYPE_ATTRIBUTE:?}"));
+        return Ok((id.ok_or_else(missing)?, len));
+    };
+    match super::byte_len(ggml_type, &object.shape) {
+        Ok(expected) if expected == len => Ok((ggml_type.id(), len)),
+        _ => Err(Error::invalid(format!(
+            "{len} bytes are not {ggml_type} blocks of a tensor of shape {:?}",
+            object.shape
+        ))),
     }
-    out.flush().map_err(failed)
 }
