@@ -3,6 +3,7 @@
 //! Files are made in the system's temporary folder, or in `BENCH_DIR`.
 
 mod container;
+mod edits;
 mod gguf;
 mod harness;
 
@@ -18,7 +19,7 @@ fn main() {
         None => tempfile::tempdir(),
     }
     .expect("a folder for the benchmark's files");
-    let cases: Vec<&Entry> = [container::CASES, gguf::CASES].into_iter().flatten().collect();
+    let cases: Vec<&Entry> = [container::CASES, edits::CASES, gguf::CASES].into_iter().flatten().collect();
     for (name, run) in cases.into_iter().filter(|(name, _)| name.contains(&filter)) {
         let folder = folder.path().join(name.replace(['/', ' '], "_"));
         std::fs::create_dir(&folder).expect("a folder for the case");

@@ -94,8 +94,13 @@ pub fn compact_to(input: impl AsRef<Path>, output: impl AsRef<Path>) -> Result<C
 /// Reads the catalog of a `.zt` file of the present version.
 fn open(path: &Path) -> Result<Catalog> {
     let context = Context { path: Some(path.to_owned()), map_mode: MapMode::Never };
-    let catalog = format::open(path, &context)
-        .and_then(|catalog| check_magic(&catalog.sources.get(0)?.bytes(0, 8)?).map(|()| catalog));
+    let catalog = format::open(path, &context).and_then(|catalog| {
+        check_magic(&catalog.sources.get(0)?.bytes(0, 8)?)?;
+        match catalog.manifest {
+            Some(_) => Ok(catalog),
+            None => Err(Error::unsupported("a model of several files cannot be edited: edit its files")),
+        }
+    });
     catalog.map_err(|error| error.in_file(path))
 }
 

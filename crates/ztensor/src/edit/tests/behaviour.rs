@@ -238,6 +238,16 @@ fn what_is_no_current_file_cannot_be_edited() {
     assert_eq!(Writer::append_unit(folder.path()).unwrap_err().kind(), Kind::Io);
     assert_eq!(Writer::append_unit(&folder.path().join("nothing.zt")).unwrap_err().kind(), Kind::Io);
 
+    let several = folder.path().join("several");
+    std::fs::create_dir(&several).unwrap();
+    make_other(&several.join("model.zt"));
+    make_base(&several.join("model-2.zt"));
+    for folder_or_file in [&several, &text] {
+        let error = compact_to(folder_or_file, folder.path().join("no.zt")).unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+    }
+    std::fs::remove_dir_all(&several).unwrap();
+
     let twin = folder.path().join("twin.zt");
     std::fs::hard_link(&path, &twin).unwrap();
     let error = refused(&path, Writer::append_unit);
