@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod gguf;
+pub(crate) mod hdf5;
 pub(crate) mod json;
 pub(crate) mod npz;
 pub(crate) mod onnx;
@@ -109,6 +110,7 @@ static DRIVERS: &[&Driver] = &[
     &safetensors::DRIVER,
     &gguf::DRIVER,
     &npz::DRIVER,
+    &hdf5::DRIVER,
     &onnx::DRIVER,
     &pickle::DRIVER,
 ];

@@ -1,0 +1,96 @@
+//! `.h5`, `.hdf5` and `.keras` files.
+//!
+//! Headers, messages, groups, attributes and chunks are read here; the B-trees,
+//! heaps and arrays that index names and chunks are walked by the `hdf5-reader`
+//! crate, through a [`Store`](store::Store) that bounds what it may read.
+
+mod attribute;
+mod chunks;
+mod dataset;
+mod datatype;
+mod fields;
+mod filter;
+mod group;
+mod header;
+mod keras;
+mod message;
+mod store;
+mod walk;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use hdf5_reader::superblock::{HDF5_MAGIC, Superblock};
+
+use crate::error::{Error, Result};
+use crate::format::{Context, Driver, Format, Probe, Verdict, zip};
+use crate::object::Catalog;
+use crate::source::{Source, Sources};
+use fields::Widths;
+use store::{Store, structure};
+use walk::{File, Walk};
+
+pub(crate) static DRIVER: Driver =
+    Driver { format: Format::Hdf5, extensions: &["h5", "hdf5", "hdf", "keras"], detect, parse };
+
+fn detect(probe: &Probe<'_>) -> Verdict {
+    if probe.head.starts_with(&HDF5_MAGIC) {
+        return Verdict::Yes;
+    }
+    if probe.head.starts_with(zip::MAGIC) {
+        return keras::detect(probe.source);
+    }
+    // A user block, of 512 bytes or more, may hold anything, so the name decides.
+    match user_block(probe.source) {
+        Ok(Some(_)) if probe.extension.is_some_and(|ext| DRIVER.extensions.contains(&ext)) => Verdict::Yes,
+        Ok(Some(_)) => Verdict::Maybe,
+        _ if probe.extension.is_some_and(|ext| ext == "h5" || ext == "hdf5") => Verdict::Maybe,
+        _ => Verdict::No,
+    }
+}
+
+/// Where the superblock is, behind a user block.
+fn user_block(source: &dyn Source) -> Result<Option<u64>> {
+    let mut at = 512u64;
+    while at.checked_add(8).is_some_and(|end| end <= source.len()) {
+        if *source.bytes(at, 8)? == HDF5_MAGIC {
+            return Ok(Some(at));
+        }
+        at *= 2;
+    }
+    Ok(None)
+}
+
+fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
+    if source.bytes(0, source.len().min(4))?.starts_with(zip::MAGIC) {
+        return keras::parse(source);
+    }
+    let mut catalog = Catalog::new(Format::Hdf5, Sources::one(source.clone()));
+    let len = source.len();
+    read(source, 0, 0..len, &mut catalog)?;
+    Ok(catalog)
+}
+
+/// Reads the HDF5 file in `range` of a source, which is the catalog's `index`th.
+fn read(source: Arc<dyn Source>, index: u32, range: Range<u64>, catalog: &mut Catalog) -> Result<()> {
+    let whole = Store::new(source.clone(), range.clone());
+    let superblock = Superblock::parse_from_storage(&whole).map_err(structure)?;
+    let widths = Widths { offset: superblock.offset_size, length: superblock.length_size };
+    for width in [widths.offset, widths.length] {
+        if !matches!(width, 2 | 4 | 8) {
+            return Err(Error::corrupt("hdf5.width", format!("addresses or lengths have {width} bytes")));
+        }
+    }
+    // Addresses count from the superblock, behind any user block.
+    let base = range.start.saturating_add(superblock.base_address);
+    let end = superblock.eof_address;
+    if end > range.end - base && !widths.is_undefined(end) {
+        return Err(Error::corrupt(
+            "hdf5.truncated",
+            format!("the file says it ends at {end} and has {} bytes", range.end - base),
+        ));
+    }
+    let root = superblock.root_object_header_address().map_err(structure)?;
+    let mut file = File::new(Store::new(source, base..range.end), index, widths);
+    Walk::new(&mut file, root).run(catalog)
+}
