@@ -83,11 +83,12 @@ fn read(source: Arc<dyn Source>, index: u32, range: Range<u64>, catalog: &mut Ca
     }
     // Addresses count from the superblock, behind any user block.
     let base = range.start.saturating_add(superblock.base_address);
-    let end = superblock.eof_address;
-    if end > range.end - base && !widths.is_undefined(end) {
+    // This one counts from the user block's start.
+    let (end, found) = (superblock.eof_address, range.end - range.start);
+    if end > found && !widths.is_undefined(end) {
         return Err(Error::corrupt(
             "hdf5.truncated",
-            format!("the file says it ends at {end} and has {} bytes", range.end - base),
+            format!("the file says it ends at {end} and has {found} bytes"),
         ));
     }
     let root = superblock.root_object_header_address().map_err(structure)?;

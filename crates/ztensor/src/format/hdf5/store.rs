@@ -68,6 +68,7 @@ impl Store {
     }
 
     fn read(&self, offset: u64, len: usize) -> Result<StorageBuffer> {
+        let position = self.locate(offset, len as u64)?;
         let spent = self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
             // Even an empty read costs something.
             left.checked_sub(len as u64 + 16)
@@ -78,7 +79,6 @@ impl Store {
                 "its structures overlap or repeat: they take many times the file to read",
             ));
         }
-        let position = self.locate(offset, len as u64)?;
         if self.source.0.is_mapped() {
             let start = position as usize; // inside the mapping, as was checked
             return StorageBuffer::from_shared_owner(self.source.clone(), start, len).map_err(structure);
