@@ -1,19 +1,17 @@
 //! Dequantizing against the reference implementation in Python.
 //!
 //! The reference runs in a process of its own and takes turns with ours; its
-//! results are compared bit by bit before anything is timed. `BENCH_PYTHON` names
-//! an interpreter that has the `gguf` package (`python3` otherwise).
+//! results are compared bit by bit before anything is timed. It needs the `gguf`
+//! package.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
 
 use ztensor::gguf::{self, GgmlType};
 use ztensor::{Array, DType, Layout, Tensor};
 
 use crate::Entry;
 use crate::harness::{Case, noise, time};
+use crate::peer::Peer;
 
 /// The cases of this file.
 pub const CASES: &[Entry] = &[("dequantize gguf", dequantize)];
@@ -30,7 +28,7 @@ fn dequantize(folder: &Path) {
     for ggml_type in known {
         let bytes = ggml_type.byte_len(&[ROWS, COLUMNS]).expect("rows of whole blocks");
         let blocks = noise(bytes as usize, 1 + u64::from(ggml_type.id()));
-        let Some(mut peer) = Peer::start(ggml_type, &blocks, folder) else {
+        let Some(mut peer) = start(ggml_type, &blocks, folder) else {
             println!("\ndequantize {ggml_type}: skipped, BENCH_PYTHON names no Python with the package gguf");
             return;
         };
@@ -68,50 +66,10 @@ fn compare(ggml_type: GgmlType, blocks: &[u8], result: &Path) {
     }
 }
 
-/// The reference, waiting for its turns.
-struct Peer {
-    child: Child,
-    turns: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Peer {
-    fn start(ggml_type: GgmlType, blocks: &[u8], folder: &Path) -> Option<Peer> {
-        let input = folder.join("blocks");
-        std::fs::write(&input, blocks).expect("to write the blocks");
-        let python = std::env::var_os("BENCH_PYTHON").unwrap_or("python3".into());
-        let mut child = Command::new(python)
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../peers/gguf_dequantize.py"))
-            .arg(ggml_type.name())
-            .arg(&input)
-            .arg((blocks.len() as u64 / ROWS).to_string())
-            .arg(folder.join("result"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
-        let (turns, answers) = (child.stdin.take(), BufReader::new(child.stdout.take()?));
-        let mut peer = Peer { child, turns, answers };
-        (peer.line() == "ready").then_some(peer)
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.answers.read_line(&mut line).expect("an answer from the reference");
-        line.trim().to_owned()
-    }
-
-    fn round(&mut self) -> Duration {
-        writeln!(self.turns.as_mut().expect("an open pipe")).expect("the reference takes its turn");
-        Duration::from_nanos(self.line().parse().expect("nanoseconds"))
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // The end of its input is the end of its work.
-        drop(self.turns.take());
-        let _ = self.child.wait();
-    }
+fn start(ggml_type: GgmlType, blocks: &[u8], folder: &Path) -> Option<Peer> {
+    let (input, result) = (folder.join("blocks"), folder.join("result"));
+    std::fs::write(&input, blocks).expect("to write the blocks");
+    let row = (blocks.len() as u64 / ROWS).to_string();
+    let arguments = [ggml_type.name().as_ref(), input.as_os_str(), row.as_ref(), result.as_os_str()];
+    Peer::start("gguf_dequantize.py", &arguments)
 }
