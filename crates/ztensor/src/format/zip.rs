@@ -47,7 +47,7 @@ pub(crate) struct Entry {
 pub(crate) fn entries(source: &dyn Source) -> Result<Vec<Entry>> {
     let mut buffer = vec![0; rawzip::RECOMMENDED_BUFFER_SIZE];
     let archive = ZipLocator::new()
-        .locate_in_reader(At(source), &mut buffer, source.len())
+        .locate_in_reader(At { source, mapped: source.mapped().ok() }, &mut buffer, source.len())
         .map_err(|(_, error)| broken("zip.end", "the end of its central directory", &error))?;
     if archive.end_offset() != source.len() {
         return Err(Error::corrupt(
@@ -254,14 +254,22 @@ fn broken(rule: &'static str, what: &str, why: &rawzip::Error) -> Error {
 }
 
 /// A source as the zip library wants to read it.
-struct At<'a>(&'a dyn Source);
+struct At<'a> {
+    source: &'a dyn Source,
+    mapped: Option<&'a [u8]>,
+}
 
 impl ReaderAt for At<'_> {
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
-        let left = self.0.len().saturating_sub(offset);
+        let left = self.source.len().saturating_sub(offset);
         let len = usize::try_from(left).map_or(out.len(), |left| left.min(out.len()));
-        if len > 0 {
-            self.0.read_at(offset, &mut out[..len]).map_err(io::Error::other)?;
+        if len == 0 {
+            return Ok(0);
+        }
+        match self.mapped {
+            // Thousands of local headers: a copy each instead of a system call each.
+            Some(all) => out[..len].copy_from_slice(&all[offset as usize..][..len]),
+            None => self.source.read_at(offset, &mut out[..len]).map_err(io::Error::other)?,
         }
         Ok(len)
     }

@@ -132,7 +132,8 @@ impl Arena {
             Node::Global(_) => size_of::<Global>(),
             Node::Persistent(_) | Node::Blob { .. } => 0,
         };
-        self.charge(size_of::<Node>() + extra)?;
+        // The list of nodes has room for twice as many after it has grown.
+        self.charge(2 * size_of::<Node>() + extra)?;
         let index = u32::try_from(self.nodes.len())
             .map_err(|_| Error::corrupt("pickle.items", "the pickle builds more than 2^32 values"))?;
         self.nodes.push(node);
