@@ -48,6 +48,8 @@ pub enum Digest {
     Crc32c(u32),
     /// SHA-256.
     Sha256(Box<[u8; 32]>),
+    /// The CRC-32 of a zip archive's member; other formats have it, `.zt` files do not.
+    Crc32(u32),
     /// One of a kind that this version cannot compute; kept as it is.
     Other(Box<str>),
 }
@@ -85,12 +87,20 @@ impl Digest {
         }
     }
 
-    /// The checksum kind that computes it, if this version can.
+    /// The checksum kind that writes it, if this version can.
     pub fn checksum(&self) -> Option<Checksum> {
         match self {
             Digest::Crc32c(_) => Some(Checksum::Crc32c),
             Digest::Sha256(_) => Some(Checksum::Sha256),
-            Digest::Other(_) => None,
+            Digest::Crc32(_) | Digest::Other(_) => None,
+        }
+    }
+
+    /// A hasher that computes its kind, if this version can.
+    pub(crate) fn hasher(&self) -> Option<Hasher> {
+        match self {
+            Digest::Crc32(_) => Some(Hasher::Crc32(flate2::Crc::new())),
+            other => other.checksum()?.hasher(),
         }
     }
 }
@@ -107,6 +117,7 @@ impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Digest::Crc32c(value) => write!(f, "crc32c:0x{value:08X}"),
+            Digest::Crc32(value) => write!(f, "crc32:0x{value:08X}"),
             Digest::Sha256(bytes) => {
                 f.write_str("sha256:")?;
                 bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -119,6 +130,7 @@ impl fmt::Display for Digest {
 /// A digest being computed.
 pub(crate) enum Hasher {
     Crc32c(u32),
+    Crc32(flate2::Crc),
     Sha256(sha2::Sha256),
 }
 
@@ -126,6 +138,7 @@ impl Hasher {
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         match self {
             Hasher::Crc32c(value) => *value = crc32c::crc32c_append(*value, bytes),
+            Hasher::Crc32(state) => state.update(bytes),
             Hasher::Sha256(state) => state.update(bytes),
         }
     }
@@ -133,6 +146,7 @@ impl Hasher {
     pub(crate) fn finish(self) -> Digest {
         match self {
             Hasher::Crc32c(value) => Digest::Crc32c(value),
+            Hasher::Crc32(state) => Digest::Crc32(state.sum()),
             Hasher::Sha256(state) => Digest::Sha256(Box::new(state.finalize().into())),
         }
     }

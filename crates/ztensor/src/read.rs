@@ -293,7 +293,7 @@ impl Reader {
 
     /// The digest to compare on an owned read, if there is one and it is wanted.
     fn digest<'a>(&self, component: &'a Component) -> Option<&'a Digest> {
-        component.digest.as_ref().filter(|digest| self.options.verify && digest.checksum().is_some())
+        component.digest.as_ref().filter(|digest| self.options.verify && digest.hasher().is_some())
     }
 
     fn run(&self, component: &Component, skip: u64, out: &mut [u8], threads: usize) -> Result<()> {
@@ -409,7 +409,7 @@ impl Reader {
     pub fn verify(&self, name: &str) -> Result<Verification> {
         let mut verification = Verification::Checked;
         for (_, component) in &self.get(name)?.components {
-            match component.digest.as_ref().filter(|digest| digest.checksum().is_some()) {
+            match component.digest.as_ref().filter(|digest| digest.hasher().is_some()) {
                 Some(digest) => self.hash_stored(component, digest).map_err(|error| self.at(name, error))?,
                 None => verification = Verification::NoDigest,
             }
@@ -480,11 +480,8 @@ struct Job<'a> {
 }
 
 fn hasher(digest: &Digest) -> Hasher {
-    match digest.checksum().and_then(|checksum| checksum.hasher()) {
-        Some(hasher) => hasher,
-        // Callers pass only digests that can be computed.
-        None => Hasher::Crc32c(0),
-    }
+    // Callers pass only digests that can be computed.
+    digest.hasher().unwrap_or(Hasher::Crc32c(0))
 }
 
 fn compare(hasher: Hasher, expected: &Digest) -> Result<()> {

@@ -215,7 +215,15 @@ fn archives_that_disagree_with_themselves_are_refused() {
     unsupported("encrypted", &with(|m| m[0].flags |= 1));
     unsupported("old script", &zip::archive(&[Member::stored("x/model.json", b"{}")]));
     // A checksum of zero is torch's way of having none.
-    open_hostile(&with(|m| m[0].crc = 0), "pt").unwrap();
+    open_hostile(&with(|m| m.iter_mut().for_each(|m| m.crc = 0)), "pt").unwrap();
+
+    // The checksum of a storage is compared when it is read or verified, not when it is viewed.
+    assert_eq!(refused(&with(|m| m[1].crc ^= 1), "pt").kind(), Kind::Mismatch);
+    let reader = Reader::from_bytes(with(|m| m[1].crc ^= 1)).unwrap();
+    assert_eq!(reader.view("w").unwrap(), FLOATS);
+    assert_eq!(reader.verify("w").unwrap_err().kind(), Kind::Mismatch);
+    let reader = Reader::from_bytes(with(|_| {})).unwrap();
+    assert_eq!(reader.verify("w").unwrap(), ztensor::Verification::Checked);
 }
 
 #[test]
@@ -321,7 +329,7 @@ fn nesting_sharing_and_cycles_are_bounded() {
     assert_eq!(refused(&deep(500_000), "pkl").rule(), Some("pickle.memory"));
 
     // Each list holds the one before twice: 2^60 ways to the innermost one.
-    let mut doubling = b"]N]Naa".to_vec();
+    let mut doubling = b"](K\x01K\x02e".to_vec();
     for _ in 0..60 {
         doubling = [&doubling[..], b"q\x000](h\x00h\x00e"].concat();
     }

@@ -88,8 +88,7 @@ fn replaceable<'a>(catalog: &'a mut Catalog, name: &str) -> Result<&'a mut Compo
 
 /// The digest of new bytes, of the same kind as the old one.
 fn renew(digest: &Digest, data: &[u8]) -> Result<Digest> {
-    let hasher = digest.checksum().and_then(|checksum| checksum.hasher());
-    let mut hasher = hasher.ok_or_else(|| {
+    let mut hasher = digest.hasher().ok_or_else(|| {
         Error::unsupported(format!(
             "its digest {} is of a kind that this version cannot compute anew",
             quoted(&digest.to_string())

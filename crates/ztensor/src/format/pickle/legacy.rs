@@ -89,7 +89,7 @@ fn storage(cursor: &mut Cursor<'_>, dtype: TorchType, place: impl Fn(u64, u64) -
     })?;
     let start = cursor.position();
     cursor.skip(len)?;
-    Ok(Region { storage: place(start, len), len, swapped: None })
+    Ok(Region { storage: place(start, len), len, swapped: None, digest: None })
 }
 
 /// The storage that a file consists of, when torch pickles a storage by itself.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::arena::{Arena, Item, Node};
 use super::globals::{Known, TorchType};
 use crate::decode::{Deflate, strided};
+use crate::digest::Digest;
 use crate::error::{Error, Result, quoted};
 use crate::format::zip::{Entry, Method};
 use crate::object::{Extent, Storage};
@@ -79,6 +80,8 @@ pub(super) struct Region {
     pub(super) len: u64,
     /// Numbers of this many bytes are in big-endian order.
     pub(super) swapped: Option<usize>,
+    /// Of all of its bytes as stored, with their place.
+    pub(super) digest: Option<(Extent, Digest)>,
 }
 
 /// Where the storages of a file are.
@@ -115,7 +118,11 @@ impl Storages<'_> {
                 }
                 let entry = members.get(&*format!("{folder}{}", wanted.key)).ok_or_else(missing)?;
                 let swapped = big_endian.then(|| wanted.dtype.number_width());
-                Region { storage: member_storage(entry)?, len: entry.len, swapped }
+                let digest = match entry.method {
+                    Method::Stored if entry.crc != 0 => Some((entry.data, Digest::Crc32(entry.crc))),
+                    _ => None,
+                };
+                Region { storage: member_storage(entry)?, len: entry.len, swapped, digest }
             }
         };
         let expected = wanted.byte_len()?;

@@ -446,6 +446,11 @@ impl View {
         };
         let storage = self.flips.apply(storage, width, len);
         let mut component = Component::new(stored, len, storage);
+        // The archive's checksum is of the whole storage.
+        component.digest = match self.region.digest {
+            Some((extent, digest)) if component.extent() == Some(extent) => Some(digest),
+            _ => None,
+        };
         match self.dtype {
             TorchType::Plain(dtype) => component.dtype = dtype,
             TorchType::Foreign(name, _) => component.unknown_type = Some(format!("torch.{name}").into()),
