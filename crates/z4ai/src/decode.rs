@@ -2,14 +2,50 @@
 
 use std::ops::Range;
 
+use twox_hash::XxHash3_64;
+
 use crate::error::{Error, Result};
-use crate::frame::Frame;
-use crate::layout::Scratch;
+use crate::frame::{Describe, Frame};
+use crate::layout::{Layout, Scratch};
 use crate::options::DecodeOptions;
 use crate::{memory, parallel};
 
+/// A frame with all that it takes to decode its chunks.
+pub(crate) trait Chunks: Sync {
+    type Description: Describe;
+    type Scratch: Default;
+
+    fn frame(&self) -> &Frame<'_, Self::Description>;
+    /// Decodes chunk `index` into `out`, which must have its length.
+    fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Self::Scratch) -> Result<()>;
+}
+
+impl Chunks for Frame<'_> {
+    type Description = Layout;
+    type Scratch = Scratch;
+
+    fn frame(&self) -> &Frame<'_> {
+        self
+    }
+
+    fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+        let (checksum, layout, payload) = self.chunk(index)?;
+        layout.decode(payload, out, scratch)?;
+        check_content(index, checksum, out)
+    }
+}
+
+/// Refuses decoded bytes that are not the ones that were encoded.
+pub(crate) fn check_content(index: usize, checksum: u64, content: &[u8]) -> Result<()> {
+    if XxHash3_64::oneshot(content) != checksum {
+        return Err(Error::corrupt(format_args!("chunk {index} does not match its checksum")));
+    }
+    Ok(())
+}
+
 /// Decodes a whole frame into new memory.
-pub(crate) fn to_vec(frame: &Frame<'_>, options: &DecodeOptions) -> Result<Vec<u8>> {
+pub(crate) fn to_vec(chunks: &impl Chunks, options: &DecodeOptions) -> Result<Vec<u8>> {
+    let frame = chunks.frame();
     let too_large = || {
         Error::limit(format_args!(
             "the frame decodes to {} bytes, the limit is {}",
@@ -21,12 +57,13 @@ pub(crate) fn to_vec(frame: &Frame<'_>, options: &DecodeOptions) -> Result<Vec<u
     }
     let len = usize::try_from(frame.content_len).map_err(|_| too_large())?;
     let mut out = memory::zeroed(len)?;
-    bytes_into(frame, 0..frame.content_len, &mut out, options)?;
+    bytes_into(chunks, 0..frame.content_len, &mut out, options)?;
     Ok(out)
 }
 
 /// Decodes a whole frame into `out`.
-pub(crate) fn whole_into(frame: &Frame<'_>, out: &mut [u8], options: &DecodeOptions) -> Result<()> {
+pub(crate) fn whole_into(chunks: &impl Chunks, out: &mut [u8], options: &DecodeOptions) -> Result<()> {
+    let frame = chunks.frame();
     if out.len() as u64 != frame.content_len {
         return Err(Error::invalid(format_args!(
             "the frame decodes to {} bytes, the buffer has {}",
@@ -34,16 +71,26 @@ pub(crate) fn whole_into(frame: &Frame<'_>, out: &mut [u8], options: &DecodeOpti
             out.len()
         )));
     }
-    bytes_into(frame, 0..frame.content_len, out, options)
+    bytes_into(chunks, 0..frame.content_len, out, options)
 }
 
 /// Decodes elements `range` into `out`.
 pub(crate) fn range_into(
-    frame: &Frame<'_>,
+    chunks: &impl Chunks,
     range: Range<u64>,
     out: &mut [u8],
     options: &DecodeOptions,
 ) -> Result<()> {
+    let bytes = bytes_of(chunks.frame(), range, out)?;
+    bytes_into(chunks, bytes, out, options)
+}
+
+/// The decoded bytes of elements `range`, if there are such and `out` has their length.
+pub(crate) fn bytes_of<D: Describe>(
+    frame: &Frame<'_, D>,
+    range: Range<u64>,
+    out: &[u8],
+) -> Result<Range<u64>> {
     let size = frame.kind.size() as u64;
     let elements = frame.content_len / size;
     if range.start > range.end || range.end > elements {
@@ -57,11 +104,17 @@ pub(crate) fn range_into(
             out.len()
         )));
     }
-    bytes_into(frame, bytes, out, options)
+    Ok(bytes)
 }
 
 /// Decodes the chunks that hold the decoded bytes `range` and keeps those.
-fn bytes_into(frame: &Frame<'_>, range: Range<u64>, out: &mut [u8], options: &DecodeOptions) -> Result<()> {
+fn bytes_into<C: Chunks>(
+    chunks: &C,
+    range: Range<u64>,
+    out: &mut [u8],
+    options: &DecodeOptions,
+) -> Result<()> {
+    let frame = chunks.frame();
     if out.len() as u64 > options.max_output {
         return Err(Error::limit(format_args!(
             "{} bytes to decode, the limit is {}",
@@ -79,16 +132,21 @@ fn bytes_into(frame: &Frame<'_>, range: Range<u64>, out: &mut [u8], options: &De
         rest = tail;
         parts.push(std::sync::Mutex::new((index, content, wanted, part)));
     }
-    parallel::for_each(options.threads, parts.len(), <(Scratch, Vec<u8>)>::default, |(scratch, whole), i| {
-        let mut part = parts[i].lock().unwrap_or_else(|e| e.into_inner());
-        let (index, content, wanted, part) = &mut *part;
-        if content == wanted {
-            return frame.decode_chunk(*index, part, scratch);
-        }
-        whole.resize((content.end - content.start) as usize, 0);
-        frame.decode_chunk(*index, whole, scratch)?;
-        let start = (wanted.start - content.start) as usize;
-        part.copy_from_slice(&whole[start..start + part.len()]);
-        Ok(())
-    })
+    parallel::for_each(
+        options.threads,
+        parts.len(),
+        <(C::Scratch, Vec<u8>)>::default,
+        |(scratch, whole), i| {
+            let mut part = parts[i].lock().unwrap_or_else(|e| e.into_inner());
+            let (index, content, wanted, part) = &mut *part;
+            if content == wanted {
+                return chunks.decode_chunk(*index, part, scratch);
+            }
+            whole.resize((content.end - content.start) as usize, 0);
+            chunks.decode_chunk(*index, whole, scratch)?;
+            let start = (wanted.start - content.start) as usize;
+            part.copy_from_slice(&whole[start..start + part.len()]);
+            Ok(())
+        },
+    )
 }

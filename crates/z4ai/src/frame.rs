@@ -13,7 +13,7 @@ use twox_hash::XxHash3_64;
 
 use crate::element::Kind;
 use crate::error::{Error, Result};
-use crate::layout::{Layout, Scratch};
+use crate::layout::Layout;
 use crate::options::{Array, FrameInfo};
 use crate::wire::{Put, Reader};
 
@@ -201,23 +201,6 @@ impl<'a, D: Describe> Frame<'a, D> {
         let (_, checksum, layout) = read_description(&mut description, self.kind)?;
         Ok((checksum, layout, &self.bytes[chunk.payload.clone()]))
     }
-}
-
-impl Frame<'_> {
-    /// Decodes chunk `index` into `out`, which must have its length.
-    pub(crate) fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
-        let (checksum, layout, payload) = self.chunk(index)?;
-        layout.decode(payload, out, scratch)?;
-        check_content(index, checksum, out)
-    }
-}
-
-/// Refuses decoded bytes that are not the ones that were encoded.
-pub(crate) fn check_content(index: usize, checksum: u64, content: &[u8]) -> Result<()> {
-    if XxHash3_64::oneshot(content) != checksum {
-        return Err(Error::corrupt(format_args!("chunk {index} does not match its checksum")));
-    }
-    Ok(())
 }
 
 /// One hash over header and index, which do not touch.

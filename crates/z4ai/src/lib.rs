@@ -14,6 +14,7 @@
 
 mod coder;
 mod decode;
+pub mod delta;
 mod element;
 mod encode;
 mod error;

@@ -2,6 +2,7 @@
 
 mod classes;
 mod cost;
+pub(crate) mod delta;
 mod split;
 mod stream;
 

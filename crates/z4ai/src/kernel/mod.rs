@@ -11,6 +11,7 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 pub(crate) mod classes;
+pub(crate) mod difference;
 pub(crate) mod fields;
 pub(crate) mod histogram;
 pub(crate) mod packed;

@@ -1,5 +1,6 @@
 //! Layouts: how the elements of a chunk become streams of bytes.
 
+pub(crate) mod delta;
 pub(crate) mod split;
 
 use crate::coder::{self, Coder};

@@ -251,7 +251,7 @@ fn read_classes(reader: &mut Reader<'_>, count: usize) -> Result<Option<ClassMap
 }
 
 /// The bytes of a stream: those of the payload where they are stored as they are.
-fn decode_stream<'a>(
+pub(super) fn decode_stream<'a>(
     coder: &Coder,
     payload: &mut Reader<'a>,
     len: usize,

@@ -77,16 +77,7 @@ pub fn decompress_range(
     out: &mut [u8],
     options: &DecodeOptions,
 ) -> Result<()> {
-    let frame = StandAlone::parse(frame)?;
-    let len = frame.len() as u64;
-    if range.start > range.end || range.end > len {
-        return Err(Error::invalid(format!("bytes {range:?} of a frame that decodes to {len}")));
-    }
-    check_out(out, range.end - range.start)?;
-    // Both ends are at most `len`, which is a size in memory.
-    let range = range.start as usize..range.end as usize;
-    out.copy_from_slice(&frame.decode(options)?[range]);
-    Ok(())
+    copy_range(&decompress(frame, options)?, range, out)
 }
 
 /// Decodes a stand-alone version 1 frame that was made from an array.
@@ -139,6 +130,32 @@ pub fn decompress_delta_into(
     check_out(out, delta.len())?;
     delta.check_reference(reference)?;
     delta.decode_into(reference, out)
+}
+
+/// As [`decompress_delta`], of bytes `range` only. The whole delta is decoded and the rest dropped.
+pub fn decompress_delta_range(
+    frame: &[u8],
+    reference: &[u8],
+    range: Range<u64>,
+    out: &mut [u8],
+    options: &DecodeOptions,
+) -> Result<()> {
+    let whole = decompress_delta(frame, reference, options)?;
+    copy_range(&whole, range, out)
+}
+
+/// What a version 2 delta says about itself.
+pub fn inspect_delta(frame: &[u8]) -> Result<FrameInfo> {
+    let delta = Delta::parse(frame)?;
+    Ok(FrameInfo {
+        format: "Z4DL",
+        version: u32::from(delta::VERSION),
+        kind: Kind::Raw,
+        array: None,
+        content_len: delta.len(),
+        frame_len: frame.len() as u64,
+        chunks: 1,
+    })
 }
 
 /// Which frame a magic announces.
@@ -299,6 +316,18 @@ fn check_out(out: &[u8], len: u64) -> Result<()> {
             out.len()
         )));
     }
+    Ok(())
+}
+
+/// Copies bytes `range` of decoded bytes to `out`, if they are there and as many.
+fn copy_range(bytes: &[u8], range: Range<u64>, out: &mut [u8]) -> Result<()> {
+    let len = bytes.len() as u64;
+    if range.start > range.end || range.end > len {
+        return Err(Error::invalid(format!("bytes {range:?} of a frame that decodes to {len}")));
+    }
+    check_out(out, range.end - range.start)?;
+    // Both ends are at most `len`, which is a size in memory.
+    out.copy_from_slice(&bytes[range.start as usize..range.end as usize]);
     Ok(())
 }
 

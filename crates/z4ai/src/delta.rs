@@ -1,0 +1,229 @@
+//! Deltas: a buffer as its difference from a reference of the same length.
+//!
+//! The next checkpoint of a model differs little from the one before it. A delta frame (`Z4DL`)
+//! holds just that, knows its reference when it sees it, and decodes in parallel, in part, or
+//! right into the reference's own memory.
+//!
+//! ```
+//! use z4ai::{DecodeOptions, Kind, Options, delta};
+//!
+//! let before: Vec<u8> = (0..4096u32).flat_map(|i| (i as f32).to_le_bytes()).collect();
+//! let mut after = before.clone();
+//! after[400] ^= 1;
+//! let options = Options { kind: Kind::F32, ..Options::default() };
+//! let frame = delta::compress(&after, &before, &options)?;
+//! assert!(frame.len() < 200);
+//! assert_eq!(delta::decompress(&frame, &before, &DecodeOptions::default())?, after);
+//! # Ok::<(), z4ai::Error>(())
+//! ```
+
+use std::ops::Range;
+
+use crate::decode::{self, Chunks};
+use crate::frame::{self, Frame};
+use crate::layout::delta::{Delta, DeltaScratch};
+use crate::options::{DecodeOptions, FrameInfo, Options};
+use crate::{Error, Result, encode, legacy, parallel};
+
+/// Encodes the way from `reference` to `current`, which must be of equal length.
+///
+/// The frame is the same for the same data and options whatever the number of threads.
+pub fn compress(current: &[u8], reference: &[u8], options: &Options) -> Result<Vec<u8>> {
+    let mut frame = Vec::new();
+    compress_into(current, reference, options, &mut frame)?;
+    frame.shrink_to_fit();
+    Ok(frame)
+}
+
+/// As [`compress`], into `frame`, which is cleared first: memory it already holds is reused.
+pub fn compress_into(current: &[u8], reference: &[u8], options: &Options, frame: &mut Vec<u8>) -> Result<()> {
+    encode::delta::into(current, reference, options, frame)
+}
+
+/// Whether `frame` starts like a delta.
+pub fn is_delta(frame: &[u8]) -> bool {
+    frame::starts_like::<Delta>(frame) || legacy::is_legacy_delta(frame)
+}
+
+/// What a delta says about itself, its index checked but nothing decoded. References have the
+/// [`content_len`](FrameInfo::content_len) of the content.
+pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
+    if legacy::is_legacy_delta(frame) {
+        return legacy::inspect_delta(frame);
+    }
+    Frame::<Delta>::parse(frame).map(|frame| frame.info())
+}
+
+/// Decodes a delta into new memory.
+///
+/// A reference other than the one the delta was made from is a
+/// [`Mismatch`](crate::ErrorKind::Mismatch), found before anything is decoded.
+pub fn decompress(frame: &[u8], reference: &[u8], options: &DecodeOptions) -> Result<Vec<u8>> {
+    if legacy::is_legacy_delta(frame) {
+        return legacy::decompress_delta(frame, reference, options);
+    }
+    let frame = Frame::parse(frame)?;
+    let whole = 0..frame.content_len;
+    decode::to_vec(&Applied::new(frame, reference, whole, options)?, options)
+}
+
+/// Decodes a delta into the caller's memory, which must be as long as the reference. On error the
+/// contents of `out` are unspecified; with a wrong reference they are untouched.
+pub fn decompress_into(
+    frame: &[u8],
+    reference: &[u8],
+    out: &mut [u8],
+    options: &DecodeOptions,
+) -> Result<()> {
+    if legacy::is_legacy_delta(frame) {
+        return legacy::decompress_delta_into(frame, reference, out, options);
+    }
+    let frame = Frame::parse(frame)?;
+    let whole = 0..frame.content_len;
+    decode::whole_into(&Applied::new(frame, reference, whole, options)?, out, options)
+}
+
+/// Decodes elements `range` of a delta into `out`, whose length must be theirs in bytes. Only the
+/// chunks that hold them are decoded, and only their part of the reference is looked at.
+pub fn decompress_range(
+    frame: &[u8],
+    reference: &[u8],
+    range: Range<u64>,
+    out: &mut [u8],
+    options: &DecodeOptions,
+) -> Result<()> {
+    if legacy::is_legacy_delta(frame) {
+        return legacy::decompress_delta_range(frame, reference, range, out, options);
+    }
+    let frame = Frame::parse(frame)?;
+    let bytes = decode::bytes_of(&frame, range.clone(), out)?;
+    decode::range_into(&Applied::new(frame, reference, bytes, options)?, range, out, options)
+}
+
+/// Turns `buffer`, which holds the reference, into what the delta was made of.
+///
+/// Reference and frame are checked in full before the first byte changes: a wrong reference or a
+/// damaged frame leaves the buffer as it was.
+pub fn apply(frame: &[u8], buffer: &mut [u8], options: &DecodeOptions) -> Result<()> {
+    if legacy::is_legacy_delta(frame) {
+        let current = legacy::decompress_delta(frame, buffer, options)?;
+        buffer.copy_from_slice(&current);
+        return Ok(());
+    }
+    let frame = Frame::<Delta>::parse(frame)?;
+    check_reference(&frame, buffer, 0..frame.content_len, options)?;
+    let chunks = frame.chunks_of(0..frame.content_len);
+    parallel::for_each(
+        options.threads,
+        chunks.len(),
+        || (),
+        |(), i| {
+            let (_, delta, payload) = frame.chunk(i)?;
+            delta.check_payload(payload)
+        },
+    )?;
+    decode::whole_into(&InPlace(frame), buffer, options)
+}
+
+/// A delta and the reference it is applied to.
+struct Applied<'a> {
+    frame: Frame<'a, Delta>,
+    reference: &'a [u8],
+}
+
+impl<'a> Applied<'a> {
+    /// Checks the reference where the chunks of the decoded bytes `range` need it.
+    fn new(
+        frame: Frame<'a, Delta>,
+        reference: &'a [u8],
+        range: Range<u64>,
+        options: &DecodeOptions,
+    ) -> Result<Self> {
+        check_reference(&frame, reference, range, options)?;
+        Ok(Self { frame, reference })
+    }
+}
+
+impl Chunks for Applied<'_> {
+    type Description = Delta;
+    type Scratch = DeltaScratch;
+
+    fn frame(&self) -> &Frame<'_, Delta> {
+        &self.frame
+    }
+
+    fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut DeltaScratch) -> Result<()> {
+        let reference = part_of(&self.frame, index, self.reference);
+        decode_chunk(&self.frame, index, reference, out, scratch)
+    }
+}
+
+/// A delta that is applied to the buffer that it is decoded into.
+struct InPlace<'a>(Frame<'a, Delta>);
+
+impl Chunks for InPlace<'_> {
+    type Description = Delta;
+    type Scratch = (Vec<u8>, DeltaScratch);
+
+    fn frame(&self) -> &Frame<'_, Delta> {
+        &self.0
+    }
+
+    fn decode_chunk(
+        &self,
+        index: usize,
+        buffer: &mut [u8],
+        (reference, scratch): &mut Self::Scratch,
+    ) -> Result<()> {
+        reference.clear();
+        reference.extend_from_slice(buffer);
+        decode_chunk(&self.0, index, reference, buffer, scratch)
+    }
+}
+
+fn decode_chunk(
+    frame: &Frame<'_, Delta>,
+    index: usize,
+    reference: &[u8],
+    out: &mut [u8],
+    scratch: &mut DeltaScratch,
+) -> Result<()> {
+    let (checksum, delta, payload) = frame.chunk(index)?;
+    delta.check_payload(payload)?;
+    delta.decode(payload, reference, out, scratch)?;
+    decode::check_content(index, checksum, out)
+}
+
+/// The part of the reference that stands where chunk `index` does.
+fn part_of<'a>(frame: &Frame<'_, Delta>, index: usize, reference: &'a [u8]) -> &'a [u8] {
+    let content = frame.content_of(index);
+    // Not beyond the reference, whose length was compared with the frame's.
+    &reference[content.start as usize..content.end as usize]
+}
+
+/// Refuses a reference other than the one the delta was made from, as far as `range` needs it.
+fn check_reference(
+    frame: &Frame<'_, Delta>,
+    reference: &[u8],
+    range: Range<u64>,
+    options: &DecodeOptions,
+) -> Result<()> {
+    if reference.len() as u64 != frame.content_len {
+        return Err(Error::mismatch(format_args!(
+            "the delta's reference has {} bytes, this one {}",
+            frame.content_len,
+            reference.len()
+        )));
+    }
+    let chunks = frame.chunks_of(range);
+    parallel::for_each(
+        options.threads,
+        chunks.len(),
+        || (),
+        |(), i| {
+            let index = chunks.start + i;
+            let (_, delta, _) = frame.chunk(index)?;
+            delta.check_reference(part_of(frame, index, reference))
+        },
+    )
+}

@@ -1,0 +1,282 @@
+//! Encoding a delta: for every chunk the smallest way to get it from its reference.
+
+use twox_hash::XxHash3_64;
+
+use super::cost::{self, BIT};
+use super::{OVERHEAD, Plan, smallest, split, stream};
+use crate::coder::Coder;
+use crate::coder::huffman::Lengths;
+use crate::element::Kind;
+use crate::error::{Error, Result};
+use crate::frame::{self, Describe};
+use crate::kernel::difference::{self, SKIP};
+use crate::kernel::histogram;
+use crate::layout::Layout;
+use crate::layout::delta::{Body, Delta, Difference, Elements, List};
+use crate::options::Options;
+use crate::parallel::InOrder;
+use crate::{memory, parallel};
+
+/// What a chunk adds when it is stored as it is.
+const OVERHEAD_PER_CHUNK: usize = 31;
+/// Below this share of changed elements (one in so many), listing them is always smallest.
+const FEW: usize = 8;
+/// Elements of each of four runs that are looked at to choose between kinds of difference.
+const SAMPLE: usize = 2048;
+/// Differences whose estimates are this close (one part in so many) are counted in full.
+const CLOSE: u64 = 64;
+
+/// Encodes the way from `reference` to `current` into `out`, which is cleared first.
+pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<()> {
+    out.clear();
+    if current.len() != reference.len() {
+        return Err(Error::invalid(format_args!(
+            "a delta needs buffers of equal length, these have {} and {} bytes",
+            current.len(),
+            reference.len()
+        )));
+    }
+    let plan = Plan::new(current.len(), options)?;
+    let chunks = plan.chunk_count();
+    // Most deltas are much smaller than this; the rest of it is never touched.
+    memory::reserve(out, current.len() + OVERHEAD + chunks * OVERHEAD_PER_CHUNK)?;
+    frame::write_header(
+        out,
+        (Delta::MAGICS[0], Delta::VERSION),
+        options.kind,
+        options.array.as_ref(),
+        current.len() as u64,
+    )?;
+    let header_len = out.len();
+    let sink = InOrder::new((&mut *out, Vec::new()));
+    parallel::for_each(options.threads, chunks, Scratch::default, |scratch, i| {
+        sink.deliver(
+            i,
+            || {
+                scratch.encode(&current[plan.chunk(i)], &reference[plan.chunk(i)], options, &plan);
+                &*scratch
+            },
+            |(out, index), chunk| {
+                out.extend_from_slice(&chunk.payload);
+                index.extend_from_slice(&chunk.description);
+            },
+        );
+        Ok(())
+    })?;
+    let (_, index) = sink.into_inner();
+    frame::write_index(out, header_len, &index, chunks)
+}
+
+/// Buffers of one worker, and the chunk it made last.
+#[derive(Default)]
+struct Scratch {
+    current: Vec<u8>,
+    reference: Vec<u8>,
+    payload: Vec<u8>,
+    description: Vec<u8>,
+    /// Distances, bits that differ, and a sample of either.
+    steps: Vec<u8>,
+    bits: Vec<u8>,
+    sample: Vec<u8>,
+    streams: Streams,
+    fresh: Vec<u8>,
+    split: split::Scratch,
+}
+
+impl Scratch {
+    /// Encodes one chunk. Both buffers are copied first: other threads may be changing them, and
+    /// what is hashed, counted and coded must be the same bytes.
+    fn encode(&mut self, current: &[u8], reference: &[u8], options: &Options, plan: &Plan) {
+        self.current.clear();
+        self.current.extend_from_slice(current);
+        self.reference.clear();
+        self.reference.extend_from_slice(reference);
+        self.payload.clear();
+        let mut body = Body::Difference(self.difference(options.kind));
+        // A reference that has little to do with the data only adds noise.
+        if self.payload.len() > current.len() / 2 {
+            self.fresh.clear();
+            let layout = smallest(&self.current, options, &plan.hint, &mut self.split, &mut self.fresh);
+            if layout != Layout::Opaque(Coder::Raw) && self.fresh.len() < self.payload.len() {
+                std::mem::swap(&mut self.fresh, &mut self.payload);
+                body = Body::Fresh(layout);
+            }
+        }
+        self.describe(body);
+        if self.payload.len() + self.description.len() > current.len() + OVERHEAD_PER_CHUNK {
+            self.payload.clear();
+            self.payload.extend_from_slice(&self.current);
+            self.describe(Body::Fresh(Layout::Opaque(Coder::Raw)));
+        }
+    }
+
+    fn describe(&mut self, body: Body) {
+        let delta = Delta {
+            reference: XxHash3_64::oneshot(&self.reference),
+            stored: XxHash3_64::oneshot(&self.payload),
+            body,
+        };
+        self.description.clear();
+        let checksum = XxHash3_64::oneshot(&self.current);
+        frame::write_description(&mut self.description, self.current.len(), checksum, &delta);
+    }
+
+    /// Appends the smallest difference to the payload.
+    fn difference(&mut self, kind: Kind) -> Difference {
+        let elements = Elements::of(kind, self.current.len());
+        let size = elements.size;
+        let count = self.current.len() / size;
+        self.find(elements, false);
+        let wide = difference::significant(size, &self.steps);
+        if wide[0] == 0 {
+            return Difference { elements, xor: false, planes: Vec::new(), list: None };
+        }
+        if wide[0] as usize <= count / FEW {
+            self.find(elements, true);
+            // The same elements are listed either way: only their values differ.
+            difference::positions(size, &self.steps, 0, &mut self.streams.positions);
+            let steps = self.streams.cost_of_values(size, &self.steps);
+            let xor = self.streams.cost_of_values(size, &self.bits) < steps;
+            let chosen = if xor { &self.bits } else { &self.steps };
+            return self.streams.encode(elements, xor, 0, chosen, &mut self.payload);
+        }
+        let mut planes = self.streams.best_planes(size, &self.steps);
+        let mut xor = false;
+        if self.bits_look_close(elements) {
+            self.find(elements, true);
+            let by_bits = self.streams.best_planes(size, &self.bits);
+            if by_bits < planes {
+                (planes, xor) = (by_bits, true);
+            }
+        }
+        let chosen = if xor { &self.bits } else { &self.steps };
+        self.streams.encode(elements, xor, planes.1, chosen, &mut self.payload)
+    }
+
+    /// Fills `steps` or `bits`.
+    fn find(&mut self, elements: Elements, xor: bool) {
+        let out = if xor { &mut self.bits } else { &mut self.steps };
+        out.resize(self.current.len(), 0);
+        difference::difference(elements.rule(xor), elements.size, &self.current, &self.reference, out);
+    }
+
+    /// Whether a sample leaves it open which kind of difference is smaller.
+    fn bits_look_close(&mut self, elements: Elements) -> bool {
+        let size = elements.size;
+        let run = (SAMPLE * size).min(self.current.len() / size * size);
+        let [steps, bits] = [false, true].map(|xor| {
+            self.sample.clear();
+            self.sample.resize(4 * run, 0);
+            for (part, out) in self.sample.chunks_exact_mut(run.max(1)).enumerate() {
+                let at = part * (self.current.len() - run) / 3 / size * size;
+                let (current, reference) = (&self.current[at..at + run], &self.reference[at..at + run]);
+                difference::difference(elements.rule(xor), size, current, reference, out);
+            }
+            self.streams.best_planes(size, &self.sample).0
+        });
+        bits <= steps + steps / CLOSE
+    }
+}
+
+/// The streams that differences become.
+#[derive(Default)]
+struct Streams {
+    positions: Vec<u32>,
+    plane: Vec<u8>,
+    gaps: Vec<u8>,
+}
+
+impl Streams {
+    /// How many low bytes to keep as planes and what all streams take then, in units of [`BIT`]:
+    /// cost first.
+    fn best_planes(&mut self, size: usize, elements: &[u8]) -> (u64, usize) {
+        let count = (elements.len() / size) as u32;
+        let wide = difference::significant(size, elements);
+        let mut best = (u64::MAX, 0);
+        let mut planes_cost = 0;
+        for byte in 0..=size {
+            let listed = wide.get(byte).map_or(0, |&n| if byte < size { n } else { 0 });
+            if listed == 0 {
+                return best.min((planes_cost, byte));
+            }
+            self.plane.resize(count as usize, 0);
+            difference::take_plane(size, elements, byte, &mut self.plane);
+            let counts = histogram::of_bytes(&self.plane);
+            // The first byte of listed values is hardly ever zero, the others nearly always.
+            let higher: u64 = wide[byte + 1..].iter().map(|&n| u64::from(n) * 8 * BIT).sum();
+            let places = cost::entropy(&[listed, count - listed]);
+            let values = cost::entropy(&counts[1..]) + higher;
+            best = best.min((planes_cost + places + values, byte));
+            let coded = Lengths::for_counts(&counts).map_or(0, |lengths| lengths.cost_bits(&counts));
+            planes_cost += coded.min(u64::from(count) * 8) * BIT;
+        }
+        best
+    }
+
+    /// What the values at `positions` take, in units of [`BIT`].
+    fn cost_of_values(&mut self, size: usize, elements: &[u8]) -> u64 {
+        (0..size)
+            .map(|byte| {
+                self.gather(size, elements, byte);
+                cost::entropy(&histogram::of_bytes(&self.plane))
+            })
+            .sum()
+    }
+
+    /// Fills `plane` with byte `byte` of the elements at `positions`.
+    fn gather(&mut self, size: usize, elements: &[u8], byte: usize) {
+        self.plane.clear();
+        let places = self.positions.iter().map(|&at| elements[at as usize * size + byte]);
+        self.plane.extend(places);
+    }
+
+    /// Appends the streams of differences with so many planes.
+    fn encode(
+        &mut self,
+        elements: Elements,
+        xor: bool,
+        planes: usize,
+        differences: &[u8],
+        payload: &mut Vec<u8>,
+    ) -> Difference {
+        let size = elements.size;
+        self.plane.resize(differences.len() / size, 0);
+        let coders = (0..planes).map(|byte| {
+            difference::take_plane(size, differences, byte, &mut self.plane);
+            stream::encode(&self.plane, payload)
+        });
+        let planes: Vec<_> = coders.collect();
+        let mut list = None;
+        if planes.len() < size {
+            difference::positions(size, differences, planes.len(), &mut self.positions);
+            list = (!self.positions.is_empty())
+                .then(|| self.encode_list(size, planes.len(), differences, payload));
+        }
+        Difference { elements, xor, planes, list }
+    }
+
+    fn encode_list(&mut self, size: usize, planes: usize, differences: &[u8], payload: &mut Vec<u8>) -> List {
+        self.gaps.clear();
+        let mut next = 0;
+        for &at in &self.positions {
+            let mut gap = at - next;
+            while gap >= u32::from(SKIP) {
+                self.gaps.push(SKIP);
+                gap -= u32::from(SKIP);
+            }
+            self.gaps.push(gap as u8);
+            next = at + 1;
+        }
+        let gaps = stream::encode_opaque(&self.gaps, payload);
+        let values = (planes..size).map(|byte| {
+            self.gather(size, differences, byte);
+            stream::encode(&self.plane, payload)
+        });
+        List {
+            values: values.collect(),
+            count: self.positions.len() as u32,
+            gaps_len: self.gaps.len() as u32,
+            gaps,
+        }
+    }
+}
