@@ -178,6 +178,14 @@ impl Scratch {
     }
 }
 
+/// What the gaps between `listed` of `count` elements at random places take, in units of [`BIT`].
+fn cost_of_places(listed: u32, count: u32) -> u64 {
+    // Codes of whole bits come close to the entropy until gaps are so short that each costs as
+    // many bits as elements it passes: one bit per element, reached at one in 2.618.
+    let dense = u64::from(listed) * 2618 > u64::from(count) * 1000;
+    if dense { u64::from(count) * BIT } else { cost::entropy(&[listed, count - listed]) }
+}
+
 /// The streams that differences become.
 #[derive(Default)]
 struct Streams {
@@ -202,9 +210,10 @@ impl Streams {
             self.plane.resize(count as usize, 0);
             difference::take_plane(size, elements, byte, &mut self.plane);
             let counts = histogram::of_bytes(&self.plane);
-            // The first byte of listed values is hardly ever zero, the others nearly always.
-            let higher: u64 = wide[byte + 1..].iter().map(|&n| u64::from(n) * 8 * BIT).sum();
-            let places = cost::entropy(&[listed, count - listed]);
+            // Of listed values, all bytes but the first are nearly always zero: a bit each.
+            let higher = |&wide: &u32| if wide == 0 { 0 } else { u64::from(listed.max(wide * 8)) * BIT };
+            let higher: u64 = wide[byte + 1..].iter().map(higher).sum();
+            let places = cost_of_places(listed, count);
             let values = cost::entropy(&counts[1..]) + higher;
             best = best.min((planes_cost + places + values, byte));
             let coded = Lengths::for_counts(&counts).map_or(0, |lengths| lengths.cost_bits(&counts));
