@@ -1,6 +1,6 @@
 """Deltas against z4ai 0.2 (sizes) and ZipNN (speed), in turns, one thread.
 
-    python benchmark/delta.py            # needs numpy, zipnn and z4ai==0.2.0 beside a Rust toolchain
+    python benchmark/delta.py    # needs numpy, zipnn, z4ai==0.2.0 and a Rust toolchain
 
 Weights are synthetic: normal values with a scale that varies by row. ZipNN has no deltas, so its
 plain compression of the same buffer is the yardstick. Speeds are medians of at least nine rounds
@@ -78,7 +78,9 @@ class Contestant:
         keep = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184"}
         pipe = subprocess.PIPE
         environment = {**os.environ, **keep}
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, env=environment
+        )
 
     def ask(self, question):
         self.process.stdin.write(question + "\n")
@@ -117,8 +119,16 @@ def main():
             new = int(ours.ask("size"))
             print(f"{name} ({kind}, {size / 1e6:.0f} MB)")
             print(f"  size      {new:9} of z4ai 0.2's {old:9}: {new / old:.3f}")
-            print("  build    ", measure(ours, theirs, "build", "compress", size), "ZipNN's compression")
-            print("  apply    ", measure(ours, theirs, "apply", "decompress", size), "its decompression")
+            print(
+                "  build    ",
+                measure(ours, theirs, "build", "compress", size),
+                "ZipNN's compression",
+            )
+            print(
+                "  apply    ",
+                measure(ours, theirs, "apply", "decompress", size),
+                "its decompression",
+            )
             print("  in place ", measure(ours, theirs, "in_place", "decompress", size), flush=True)
             ours.close()
             theirs.close()
