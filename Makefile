@@ -32,7 +32,7 @@ python-test: $(VENV)/.installed
 	$(VENV)/bin/pytest
 
 bench: wheel
-	cargo run --release -p ztensor-bench
+	BENCH_PYTHON=$(PYTHON) cargo run --release -p ztensor-bench
 	$(PYTHON) benchmark/run.py
 
 venv: $(VENV)/.tools

@@ -63,7 +63,10 @@ def add(writer, tensors, name, ggml_type, shape):
     if dense:
         tensors[name] |= array
     else:
-        tensors[name] |= {"layout": f"gguf.{ggml_type.name.lower()}", "components": {"blocks": array}}
+        tensors[name] |= {
+            "layout": f"gguf.{ggml_type.name.lower()}",
+            "components": {"blocks": array},
+        }
 
 
 def note(file, tensors, attributes):
@@ -114,7 +117,9 @@ def values():
         attributes[f"one.{name}"] = items[1]
         attributes[f"many.{name}"] = bytes(items).hex() if name == "u8" else items
     # The types that a writer would not choose for these values.
-    attributes["gguf.types"] = {f"one.{name}": name for name in ["u8", "i8", "u16", "i16", "i32", "i64"]}
+    attributes["gguf.types"] = {
+        f"one.{name}": name for name in ["u8", "i8", "u16", "i16", "i32", "i64"]
+    }
     attributes["gguf.types"] |= {f"many.{name}": f"[{name}]" for name in ["i8", "u16", "i16"]}
     finish(writer)
     note("values.gguf", {}, attributes)
@@ -123,7 +128,12 @@ def values():
 def byte_orders():
     """A big-endian file, and the same with the older version."""
     writer, tensors = GGUFWriter(HERE / "big_endian.gguf", "test", endianess=GGUFEndian.BIG), {}
-    attributes = {"general.architecture": "test", "a.count": 258, "a.list": [1, 2, -3], "a.real": 0.5}
+    attributes = {
+        "general.architecture": "test",
+        "a.count": 258,
+        "a.list": [1, 2, -3],
+        "a.real": 0.5,
+    }
     writer.add_uint32("a.count", 258)
     writer.add_array("a.list", [1, 2, -3])
     writer.add_float32("a.real", 0.5)
@@ -171,4 +181,6 @@ splits()
 dequantized()
 for file in HERE.glob("*.gguf"):
     GGUFReader(file)  # the library reads what it wrote
-(HERE / "expected.json").write_text(json.dumps(expected, indent=None, separators=(",", ":"), ensure_ascii=False) + "\n")
+(HERE / "expected.json").write_text(
+    json.dumps(expected, indent=None, separators=(",", ":"), ensure_ascii=False) + "\n"
+)
