@@ -388,7 +388,12 @@ impl<'w> Writer<'w> {
     }
 
     /// Copies stored bytes of another file to the next multiple of 64, as they are.
-    pub(crate) fn copy_blob(&mut self, sources: &Sources, from: Extent) -> Result<Extent> {
+    pub(crate) fn copy_blob(
+        &mut self,
+        sources: &Sources,
+        from: Extent,
+        observer: Option<&dyn Observer>,
+    ) -> Result<Extent> {
         self.align()?;
         let to = Extent::new(self.position, from.len);
         let mut piece = zeroed(from.len.min(COPY))?;
@@ -396,6 +401,7 @@ impl<'w> Writer<'w> {
             let piece = &mut piece[..(from.len - skip).min(COPY) as usize];
             sources.read(from, skip, piece)?;
             self.put(piece)?;
+            advance(observer, piece.len() as u64)?;
         }
         Ok(to)
     }

@@ -1,6 +1,6 @@
 //! Edits that write a new file: stored bytes are copied as they are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -9,6 +9,7 @@ use crate::edit::session::check_magic;
 use crate::error::{Error, Result, quoted};
 use crate::format::{self, Context, zt};
 use crate::object::{Catalog, Component, Extent, Storage};
+use crate::progress::Observer;
 use crate::source::MapMode;
 use crate::write::Writer;
 
@@ -22,21 +23,34 @@ pub fn remove_tensors<S: AsRef<str>>(
     output: impl AsRef<Path>,
     names: &[S],
 ) -> Result<u64> {
-    let (input, output) = (input.as_ref(), output.as_ref());
-    let claim = Claim::over(output)?;
-    let mut catalog = open(input)?;
-    for name in names {
-        if !catalog.objects.contains_key(name.as_ref()) {
-            let message = format!("no tensor is named {}", quoted(name.as_ref()));
-            return Err(Error::not_found(message).in_file(input));
-        }
-    }
-    let removed: std::collections::HashSet<&str> = names.iter().map(AsRef::as_ref).collect();
-    catalog.objects.retain(|name, _| !removed.contains(&**name));
-    claim.write(output, vec![catalog])
+    CopyOptions::default().remove_tensors(input, output, names)
 }
 
-/// What [`merge_with`] does when files have different values for an attribute of the same name.
+/// Writes one file with the tensors of several, and returns its size.
+///
+/// A name that two of them have is refused, and so is a file attribute for which
+/// they have different values: [`merge_with`] can keep one.
+pub fn merge<P: AsRef<Path>>(inputs: &[P], output: impl AsRef<Path>) -> Result<u64> {
+    CopyOptions::default().merge(inputs, output)
+}
+
+/// Like [`merge`]; `clash` says which value an attribute gets that the files disagree on.
+pub fn merge_with<P: AsRef<Path>>(inputs: &[P], output: impl AsRef<Path>, clash: Clash) -> Result<u64> {
+    CopyOptions::default().clash(clash).merge(inputs, output)
+}
+
+/// Writes a file anew without the bytes that edits left behind. Readers that have
+/// it open keep the old file.
+pub fn compact(path: impl AsRef<Path>) -> Result<Compacted> {
+    compact_to(&path, &path)
+}
+
+/// Like [`compact`], but leaves `input` as it is.
+pub fn compact_to(input: impl AsRef<Path>, output: impl AsRef<Path>) -> Result<Compacted> {
+    CopyOptions::default().compact_to(input, output)
+}
+
+/// What a merge does when files have different values for an attribute of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Clash {
     /// Refuse to merge them.
@@ -48,24 +62,6 @@ pub enum Clash {
     KeepLast,
 }
 
-/// Writes one file with the tensors of several, and returns its size.
-///
-/// A name that two of them have is refused, and so is a file attribute for which
-/// they have different values: [`merge_with`] can keep one.
-pub fn merge<P: AsRef<Path>>(inputs: &[P], output: impl AsRef<Path>) -> Result<u64> {
-    merge_with(inputs, output, Clash::Refuse)
-}
-
-/// Like [`merge`]; `clash` says which value an attribute gets that the files disagree on.
-pub fn merge_with<P: AsRef<Path>>(inputs: &[P], output: impl AsRef<Path>, clash: Clash) -> Result<u64> {
-    let output = output.as_ref();
-    let claim = Claim::over(output)?;
-    let catalogs = inputs.iter().map(|input| open(input.as_ref())).collect::<Result<Vec<_>>>()?;
-    check_names(&catalogs)?;
-    let merged = root(&catalogs, clash)?;
-    claim.write_with(output, merged, catalogs)
-}
-
 /// What [`compact`] saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Compacted {
@@ -75,20 +71,78 @@ pub struct Compacted {
     pub after: u64,
 }
 
-/// Writes a file anew without the bytes that edits left behind. Readers that have
-/// it open keep the old file.
-pub fn compact(path: impl AsRef<Path>) -> Result<Compacted> {
-    compact_to(&path, &path)
+/// How to write the new file, for edits that take a while.
+#[derive(Clone, Copy, Default)]
+pub struct CopyOptions<'a> {
+    clash: Clash,
+    observer: Option<&'a dyn Observer>,
 }
 
-/// Like [`compact`], but leaves `input` as it is.
-pub fn compact_to(input: impl AsRef<Path>, output: impl AsRef<Path>) -> Result<Compacted> {
-    let (input, output) = (input.as_ref(), output.as_ref());
-    let claim = Claim::over(output)?;
-    let catalog = open(input)?;
-    let before = catalog.sources.get(0)?.len();
-    let after = claim.write(output, vec![catalog])?;
-    Ok(Compacted { before, after })
+impl<'a> CopyOptions<'a> {
+    /// Which value a file attribute gets that merged files disagree on.
+    pub fn clash(mut self, clash: Clash) -> Self {
+        self.clash = clash;
+        self
+    }
+
+    /// Is told how many bytes were copied, and may cancel: no output appears then.
+    pub fn observer(mut self, observer: &'a dyn Observer) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// See [`remove_tensors`].
+    pub fn remove_tensors<S: AsRef<str>>(
+        self,
+        input: impl AsRef<Path>,
+        output: impl AsRef<Path>,
+        names: &[S],
+    ) -> Result<u64> {
+        let (input, output) = (input.as_ref(), output.as_ref());
+        let claim = Claim::over(output)?;
+        let mut catalog = open(input)?;
+        for name in names {
+            if !catalog.objects.contains_key(name.as_ref()) {
+                let message = format!("no tensor is named {}", quoted(name.as_ref()));
+                return Err(Error::not_found(message).in_file(input));
+            }
+        }
+        let removed: HashSet<&str> = names.iter().map(AsRef::as_ref).collect();
+        catalog.objects.retain(|name, _| !removed.contains(&**name));
+        self.write(claim, output, vec![catalog])
+    }
+
+    /// See [`merge`].
+    pub fn merge<P: AsRef<Path>>(self, inputs: &[P], output: impl AsRef<Path>) -> Result<u64> {
+        let output = output.as_ref();
+        let claim = Claim::over(output)?;
+        let catalogs = inputs.iter().map(|input| open(input.as_ref())).collect::<Result<Vec<_>>>()?;
+        check_names(&catalogs)?;
+        self.write(claim, output, catalogs)
+    }
+
+    /// See [`compact`] and [`compact_to`]: `output` may be `input`.
+    pub fn compact_to(self, input: impl AsRef<Path>, output: impl AsRef<Path>) -> Result<Compacted> {
+        let (input, output) = (input.as_ref(), output.as_ref());
+        let claim = Claim::over(output)?;
+        let catalog = open(input)?;
+        let before = catalog.sources.get(0)?.len();
+        let after = self.write(claim, output, vec![catalog])?;
+        Ok(Compacted { before, after })
+    }
+
+    /// Writes a file with the objects of all catalogs.
+    fn write(self, claim: Claim, output: &Path, catalogs: Vec<Catalog>) -> Result<u64> {
+        let root = root(&catalogs, self.clash)?;
+        let mut writer = Writer::create_durable(output)?;
+        writer.catalog = root;
+        for catalog in catalogs {
+            copy_objects(&mut writer, catalog, self.observer)?;
+        }
+        let size = writer.finish().map_err(|error| error.in_file(output))?;
+        claim.fulfil()?;
+        Ok(size)
+    }
 }
 
 /// Reads the catalog of a `.zt` file of the present version.
@@ -119,25 +173,12 @@ impl Claim {
         }
     }
 
-    /// Writes the tensors of `catalogs`, the first of which gives the rest of the manifest.
-    fn write(self, output: &Path, catalogs: Vec<Catalog>) -> Result<u64> {
-        let root = root(&catalogs, Clash::KeepFirst)?;
-        self.write_with(output, root, catalogs)
-    }
-
-    fn write_with(self, output: &Path, root: Catalog, catalogs: Vec<Catalog>) -> Result<u64> {
-        let mut writer = Writer::create_durable(output)?;
-        writer.catalog = root;
-        for catalog in catalogs {
-            copy_objects(&mut writer, catalog)?;
+    /// The new file is there: whatever the journal describes, it is not that file.
+    fn fulfil(self) -> Result<()> {
+        match &self.0 {
+            Some(lock) => lock.remove().and_then(|()| lock.sync_folder()),
+            None => Ok(()),
         }
-        let size = writer.finish().map_err(|error| error.in_file(output))?;
-        // Whatever the journal describes, it is not the new file.
-        if let Some(lock) = &self.0 {
-            lock.remove()?;
-            lock.sync_folder()?;
-        }
-        Ok(size)
     }
 }
 
@@ -151,7 +192,7 @@ impl Drop for Claim {
 }
 
 /// Copies every object of a catalog, its blobs in the order of the file, each once.
-fn copy_objects(writer: &mut Writer<'_>, catalog: Catalog) -> Result<()> {
+fn copy_objects(writer: &mut Writer<'_>, catalog: Catalog, observer: Option<&dyn Observer>) -> Result<()> {
     let Catalog { sources, mut objects, .. } = catalog;
     let components = objects.values().flat_map(|object| &object.components);
     let mut extents: Vec<Extent> = components.filter_map(|(_, component)| component.extent()).collect();
@@ -159,7 +200,7 @@ fn copy_objects(writer: &mut Writer<'_>, catalog: Catalog) -> Result<()> {
     extents.dedup();
     let mut moved = HashMap::with_capacity(extents.len());
     for extent in extents {
-        moved.insert(extent, writer.copy_blob(&sources, extent)?);
+        moved.insert(extent, writer.copy_blob(&sources, extent, observer)?);
     }
     for (name, object) in &mut objects {
         for (_, component) in &mut object.components {

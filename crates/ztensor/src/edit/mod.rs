@@ -31,6 +31,6 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use copy::{Clash, Compacted, compact, compact_to, merge, merge_with, remove_tensors};
+pub use copy::{Clash, Compacted, CopyOptions, compact, compact_to, merge, merge_with, remove_tensors};
 pub use repair::{Repaired, repair};
 pub use replace::{Placement, replace_tensor, replace_tensor_as};

@@ -1,7 +1,7 @@
 //! What each edit does, and what it refuses.
 
 use super::*;
-use crate::edit::{Clash, Compacted, Placement, Repaired, compact_to, merge_with};
+use crate::edit::{Clash, Compacted, CopyOptions, Placement, Repaired, compact_to, merge_with};
 use crate::{Kind, Verification};
 
 fn base() -> (tempfile::TempDir, PathBuf) {
@@ -178,6 +178,23 @@ fn merging_keeps_everything_and_refuses_clashes() {
     // Nothing at all merges to an empty file.
     merge::<&Path>(&[], &output).unwrap();
     assert!(Reader::open(&output).unwrap().is_empty());
+}
+
+#[test]
+fn a_copying_edit_is_watched_and_can_be_cancelled() {
+    let (_folder, path) = base();
+    let copied = std::sync::atomic::AtomicU64::new(0);
+    let count = |bytes| {
+        copied.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+        true
+    };
+    CopyOptions::default().observer(&count).compact_to(&path, &path).unwrap();
+    let reader = Reader::open(&path).unwrap();
+    let tied = reader.get("b").unwrap().stored_len();
+    let stored: u64 = reader.objects().map(|(_, object)| object.stored_len()).sum();
+    assert_eq!(copied.into_inner(), stored - tied);
+    let cancelled = refused(&path, |path| CopyOptions::default().observer(&|_| false).merge(&[path], path));
+    assert_eq!(cancelled.kind(), Kind::Cancelled);
 }
 
 #[test]
