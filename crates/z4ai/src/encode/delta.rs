@@ -134,21 +134,21 @@ impl Scratch {
         if wide[0] as usize <= count / FEW {
             self.find(elements, true);
             // The same elements are listed either way: only their values differ.
-            difference::positions(size, &self.steps, 0, &mut self.streams.positions);
+            self.streams.list(size, &self.steps, 0);
             let steps = self.streams.cost_of_values(size, &self.steps);
             let xor = self.streams.cost_of_values(size, &self.bits) < steps;
             let chosen = if xor { &self.bits } else { &self.steps };
             return self.streams.encode(elements, xor, 0, chosen, &mut self.payload);
         }
-        let mut planes = self.streams.best_planes(size, &self.steps);
+        // The one looked at last is the one whose counts are kept.
         let mut xor = false;
         if self.bits_look_close(elements) {
             self.find(elements, true);
             let by_bits = self.streams.best_planes(size, &self.bits);
-            if by_bits < planes {
-                (planes, xor) = (by_bits, true);
-            }
+            let by_steps = self.streams.best_planes(size, &self.steps);
+            xor = by_bits < by_steps;
         }
+        let planes = self.streams.best_planes(size, if xor { &self.bits } else { &self.steps });
         let chosen = if xor { &self.bits } else { &self.steps };
         self.streams.encode(elements, xor, planes.1, chosen, &mut self.payload)
     }
@@ -189,7 +189,10 @@ fn cost_of_places(listed: u32, count: u32) -> u64 {
 /// The streams that differences become.
 #[derive(Default)]
 struct Streams {
+    /// The first `listed` are the places of listed elements.
     positions: Vec<u32>,
+    listed: usize,
+    counts: Vec<[u32; 256]>,
     plane: Vec<u8>,
     gaps: Vec<u8>,
 }
@@ -197,7 +200,10 @@ struct Streams {
 impl Streams {
     /// How many low bytes to keep as planes and what all streams take then, in units of [`BIT`]:
     /// cost first.
+    ///
+    /// The counts of the planes that were looked at stay in `counts`.
     fn best_planes(&mut self, size: usize, elements: &[u8]) -> (u64, usize) {
+        self.counts.clear();
         let count = (elements.len() / size) as u32;
         let wide = difference::significant(size, elements);
         let mut best = (u64::MAX, 0);
@@ -218,11 +224,12 @@ impl Streams {
             best = best.min((planes_cost + places + values, byte));
             let coded = Lengths::for_counts(&counts).map_or(0, |lengths| lengths.cost_bits(&counts));
             planes_cost += coded.min(u64::from(count) * 8) * BIT;
+            self.counts.push(counts);
         }
         best
     }
 
-    /// What the values at `positions` take, in units of [`BIT`].
+    /// What the values of listed elements take, in units of [`BIT`].
     fn cost_of_values(&mut self, size: usize, elements: &[u8]) -> u64 {
         (0..size)
             .map(|byte| {
@@ -232,14 +239,19 @@ impl Streams {
             .sum()
     }
 
-    /// Fills `plane` with byte `byte` of the elements at `positions`.
+    /// Lists the elements that are not zero from byte `byte` on.
+    fn list(&mut self, size: usize, elements: &[u8], byte: usize) {
+        self.listed = difference::positions(size, elements, byte, &mut self.positions);
+    }
+
+    /// Fills `plane` with byte `byte` of the listed elements.
     fn gather(&mut self, size: usize, elements: &[u8], byte: usize) {
         self.plane.clear();
-        let places = self.positions.iter().map(|&at| elements[at as usize * size + byte]);
+        let places = self.positions[..self.listed].iter().map(|&at| elements[at as usize * size + byte]);
         self.plane.extend(places);
     }
 
-    /// Appends the streams of differences with so many planes.
+    /// Appends the streams of differences with so many planes, whose `counts` are known.
     fn encode(
         &mut self,
         elements: Elements,
@@ -252,14 +264,13 @@ impl Streams {
         self.plane.resize(differences.len() / size, 0);
         let coders = (0..planes).map(|byte| {
             difference::take_plane(size, differences, byte, &mut self.plane);
-            stream::encode(&self.plane, payload)
+            encode_plane(&self.plane, &self.counts[byte], payload)
         });
         let planes: Vec<_> = coders.collect();
         let mut list = None;
         if planes.len() < size {
-            difference::positions(size, differences, planes.len(), &mut self.positions);
-            list = (!self.positions.is_empty())
-                .then(|| self.encode_list(size, planes.len(), differences, payload));
+            self.list(size, differences, planes.len());
+            list = (self.listed > 0).then(|| self.encode_list(size, planes.len(), differences, payload));
         }
         Difference { elements, xor, planes, list }
     }
@@ -267,7 +278,7 @@ impl Streams {
     fn encode_list(&mut self, size: usize, planes: usize, differences: &[u8], payload: &mut Vec<u8>) -> List {
         self.gaps.clear();
         let mut next = 0;
-        for &at in &self.positions {
+        for &at in &self.positions[..self.listed] {
             let mut gap = at - next;
             while gap >= u32::from(SKIP) {
                 self.gaps.push(SKIP);
@@ -276,16 +287,20 @@ impl Streams {
             self.gaps.push(gap as u8);
             next = at + 1;
         }
-        let gaps = stream::encode_opaque(&self.gaps, payload);
+        let gaps = stream::encode(&self.gaps, payload);
         let values = (planes..size).map(|byte| {
             self.gather(size, differences, byte);
             stream::encode(&self.plane, payload)
         });
-        List {
-            values: values.collect(),
-            count: self.positions.len() as u32,
-            gaps_len: self.gaps.len() as u32,
-            gaps,
-        }
+        List { values: values.collect(), count: self.listed as u32, gaps_len: self.gaps.len() as u32, gaps }
     }
+}
+
+/// As [`stream::encode`], for a plane whose counts are known.
+fn encode_plane(plane: &[u8], counts: &[u32; 256], payload: &mut Vec<u8>) -> Coder {
+    if cost::entropy(counts) > stream::NOISE * plane.len() as u64 {
+        payload.extend_from_slice(plane);
+        return Coder::Raw;
+    }
+    stream::encode_counted(plane, counts, payload)
 }

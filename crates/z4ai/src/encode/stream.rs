@@ -12,7 +12,7 @@ use crate::kernel::{histogram, packed};
 const SAMPLE: usize = 8192;
 /// A stream is stored raw when its sample needs more than this of 8 bits. The estimate of a
 /// sample of this size is too low by up to 0.03 bits for noise.
-const NOISE: u64 = 79 * BIT / 10;
+pub(super) const NOISE: u64 = 79 * BIT / 10;
 const ZSTD_LEVEL: i32 = 3;
 
 /// Appends `bytes` to `payload` in the smallest way that decodes at full speed.
