@@ -292,7 +292,7 @@ impl Reader {
     }
 
     /// The digest to compare on an owned read, if there is one and it is wanted.
-    fn digest<'a>(&self, component: &'a Component) -> Option<&'a Digest> {
+    pub(crate) fn digest<'a>(&self, component: &'a Component) -> Option<&'a Digest> {
         component.digest.as_ref().filter(|digest| self.options.verify && digest.hasher().is_some())
     }
 

@@ -388,11 +388,12 @@ impl<'w> Writer<'w> {
     }
 
     /// Copies stored bytes of another file to the next multiple of 64, as they are.
+    /// `each` piece that was copied is shown, and may end the copying.
     pub(crate) fn copy_blob(
         &mut self,
         sources: &Sources,
         from: Extent,
-        observer: Option<&dyn Observer>,
+        mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<Extent> {
         self.align()?;
         let to = Extent::new(self.position, from.len);
@@ -401,9 +402,17 @@ impl<'w> Writer<'w> {
             let piece = &mut piece[..(from.len - skip).min(COPY) as usize];
             sources.read(from, skip, piece)?;
             self.put(piece)?;
-            advance(observer, piece.len() as u64)?;
+            each(piece)?;
         }
         Ok(to)
+    }
+
+    /// Records an object whose bytes were written.
+    pub(crate) fn insert(&mut self, name: &str, object: Object) -> Result<()> {
+        if self.contains(name) {
+            return Err(duplicate(name));
+        }
+        self.catalog.insert(name, object)
     }
 
     /// Fills up with zeros to the next multiple of 64.
@@ -453,7 +462,7 @@ impl<'w> Writer<'w> {
     }
 }
 
-fn duplicate(name: &str) -> Error {
+pub(crate) fn duplicate(name: &str) -> Error {
     Error::invalid(format!("a tensor named {} was already written: names must differ", quoted(name)))
 }
 

@@ -9,7 +9,7 @@ use crate::edit::session::check_magic;
 use crate::error::{Error, Result, quoted};
 use crate::format::{self, Context, zt};
 use crate::object::{Catalog, Component, Extent, Storage};
-use crate::progress::Observer;
+use crate::progress::{Observer, advance};
 use crate::source::MapMode;
 use crate::write::Writer;
 
@@ -200,7 +200,10 @@ fn copy_objects(writer: &mut Writer<'_>, catalog: Catalog, observer: Option<&dyn
     extents.dedup();
     let mut moved = HashMap::with_capacity(extents.len());
     for extent in extents {
-        moved.insert(extent, writer.copy_blob(&sources, extent, observer)?);
+        moved.insert(
+            extent,
+            writer.copy_blob(&sources, extent, |piece| advance(observer, piece.len() as u64))?,
+        );
     }
     for (name, object) in &mut objects {
         for (_, component) in &mut object.components {

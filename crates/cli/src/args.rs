@@ -1,0 +1,331 @@
+//! Every command and option, in one place: help, completions, the man page and
+//! the documentation are made from these definitions.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ztensor::{Checksum, Compression, WriteOptions};
+
+/// Inspect, convert, verify, compare and edit any tensor file.
+///
+/// Reads .zt, .safetensors, .pt/.pth/.bin, .gguf, .npz/.npy, .onnx and .h5 files,
+/// never executing anything in them.
+#[derive(Debug, Parser)]
+#[command(name = "ztensor", version, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 fine, 1 differs or failed a check, 2 wrong usage, 3 bad file, 4 I/O.")]
+pub struct Arguments {
+    /// Show no progress bars and no closing line.
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+    /// Threads to use; 0 is one per core.
+    #[arg(long, global = true, default_value_t = 0, value_name = "N")]
+    pub threads: usize,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List what a file holds, reading headers only.
+    #[command(after_help = "Examples:
+  ztensor info model.safetensors
+  ztensor info model.gguf --all --sort size
+  ztensor info model.zt --json | jq .totals")]
+    Info(Info),
+    /// Write one file from one or several, in the format that OUT's extension says.
+    #[command(after_help = "Examples:
+  ztensor convert model.safetensors -o model.zt
+  ztensor convert model-*.safetensors -o model.zt -c --checksum crc32c
+  ztensor convert model.zt -o layers.npz --only 'layers.*'
+  ztensor convert model.gguf -o model.safetensors --dequantize")]
+    Convert(Convert),
+    /// Write a .zt file with its tensors compressed.
+    #[command(after_help = "Example:\n  ztensor compress model.zt -o small.zt -l 10")]
+    Compress(Compress),
+    /// Write a .zt file with its tensors stored raw, so that they can be mapped.
+    #[command(after_help = "Example:\n  ztensor decompress small.zt -o model.zt")]
+    Decompress(Rewrite),
+    /// Put the tensors of several .zt files into one, stored as they are.
+    #[command(after_help = "Example:\n  ztensor merge base.zt adapter.zt -o merged.zt")]
+    Merge(Merge),
+    /// Bring a version 0.1 .zt file to the present version.
+    #[command(after_help = "Example:\n  ztensor migrate old.zt -o new.zt")]
+    Migrate(Rewrite),
+    /// Add the tensors of a file to a .zt file, in place.
+    #[command(after_help = "Example:\n  ztensor append model.zt --from extra.safetensors")]
+    Append(Append),
+    /// Write a .zt file without some of its tensors.
+    #[command(after_help = "Example:\n  ztensor remove model.zt head.weight head.bias -o trimmed.zt")]
+    Remove(Remove),
+    /// Check a file: its structure, every tensor, every digest.
+    #[command(after_help = "Examples:\n  ztensor verify model.zt\n  ztensor verify model.pt --values")]
+    Verify(Verify),
+    /// Compare two files of any formats, tensor by tensor.
+    #[command(after_help = "Example:\n  ztensor diff model.safetensors model.zt")]
+    Diff(Diff),
+    /// Show a tensor's values, statistics and histogram.
+    #[command(after_help = "Example:\n  ztensor show model.zt embed.weight --slice 0:4,:8")]
+    Show(Show),
+    /// Drop the bytes that edits left behind in a .zt file.
+    #[command(after_help = "Example:\n  ztensor compact model.zt")]
+    Compact(Compact),
+    /// Bring a .zt file whose last edit was interrupted back to its last good state.
+    #[command(after_help = "Example:\n  ztensor repair model.zt")]
+    Repair(Repair),
+}
+
+/// Options of `info`.
+#[derive(Debug, Args)]
+pub struct Info {
+    /// A tensor file, a folder of shards, or a shard index.
+    pub file: PathBuf,
+    /// List every tensor instead of folding layer numbers.
+    #[arg(long)]
+    pub all: bool,
+    /// Which tensors.
+    #[command(flatten)]
+    pub which: Which,
+    /// Order of the table.
+    #[arg(long, value_enum, default_value_t = Sort::File)]
+    pub sort: Sort,
+    /// Print JSON.
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print comma-separated values.
+    #[arg(long)]
+    pub csv: bool,
+}
+
+/// Order of a table of tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// As in the file.
+    File,
+    /// By name.
+    Name,
+    /// Largest first.
+    Size,
+}
+
+/// Which tensors of a file.
+#[derive(Debug, Args)]
+pub struct Which {
+    /// Only tensors whose name matches; * and ? are wildcards. Can be given several times.
+    #[arg(long, value_name = "PATTERN")]
+    pub only: Vec<String>,
+    /// No tensors whose name matches.
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude: Vec<String>,
+}
+
+/// Where a new file goes.
+#[derive(Debug, Args)]
+pub struct Output {
+    /// The new file.
+    #[arg(long, short, value_name = "OUT")]
+    pub output: PathBuf,
+    /// Replace OUT if it is there.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// A digest kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Digest {
+    /// No digest.
+    None,
+    /// CRC-32C.
+    Crc32c,
+    /// SHA-256.
+    Sha256,
+}
+
+impl From<Digest> for Checksum {
+    fn from(digest: Digest) -> Checksum {
+        match digest {
+            Digest::None => Checksum::None,
+            Digest::Crc32c => Checksum::Crc32c,
+            Digest::Sha256 => Checksum::Sha256,
+        }
+    }
+}
+
+/// Options of `convert`.
+#[derive(Debug, Args)]
+pub struct Convert {
+    /// Tensor files, folders of shards, or shard indexes.
+    #[arg(required = true, value_name = "IN")]
+    pub inputs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+    /// Compress: with zstd in a .zt file, with deflate in an .npz file.
+    #[arg(long, short)]
+    pub compress: bool,
+    /// Level of compression, which it also switches on: 1 to 22 for zstd (3 if not given), 1 to 9 for deflate.
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
+    pub level: Option<i32>,
+    /// Digest to store with each tensor of a .zt file.
+    #[arg(long, value_enum, default_value_t = Digest::None)]
+    pub checksum: Digest,
+    #[command(flatten)]
+    pub which: Which,
+    /// Turn quantized tensors into float32.
+    #[arg(long)]
+    pub dequantize: bool,
+    /// Leave out metadata that OUT's format cannot hold, instead of refusing.
+    #[arg(long)]
+    pub drop_metadata: bool,
+    /// Delete the inputs when the new file is complete and was read back.
+    #[arg(long)]
+    pub delete_original: bool,
+}
+
+impl Convert {
+    /// How tensors are written to a `.zt` file.
+    pub fn write_options(&self) -> WriteOptions {
+        let level = self.level.or(self.compress.then_some(3));
+        let compression = level.map_or(Compression::None, Compression::Zstd);
+        WriteOptions { compression, checksum: self.checksum.into() }
+    }
+}
+
+/// Options of `compress`.
+#[derive(Debug, Args)]
+pub struct Compress {
+    /// A tensor file of any format.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    #[command(flatten)]
+    pub output: Output,
+    /// zstd level.
+    #[arg(long, short, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
+    pub level: i32,
+    /// Digest to store with each tensor.
+    #[arg(long, value_enum, default_value_t = Digest::None)]
+    pub checksum: Digest,
+}
+
+/// Options of commands that write a file anew.
+#[derive(Debug, Args)]
+pub struct Rewrite {
+    /// The file to read.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    #[command(flatten)]
+    pub output: Output,
+    /// Digest to store with each tensor.
+    #[arg(long, value_enum, default_value_t = Digest::None)]
+    pub checksum: Digest,
+}
+
+/// Options of `merge`.
+#[derive(Debug, Args)]
+pub struct Merge {
+    /// .zt files.
+    #[arg(required = true, num_args = 2.., value_name = "IN")]
+    pub inputs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+    /// Where the files disagree on metadata: refuse, or keep the first's or the last's.
+    #[arg(long, value_enum, default_value_t = Clash::Refuse)]
+    pub metadata: Clash,
+}
+
+/// What happens to metadata on which files disagree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Clash {
+    /// Do not merge.
+    Refuse,
+    /// Keep what the first file says.
+    First,
+    /// Keep what the last file says.
+    Last,
+}
+
+/// Options of `append`.
+#[derive(Debug, Args)]
+pub struct Append {
+    /// The .zt file to add to.
+    pub target: PathBuf,
+    /// The file whose tensors are added, of any format.
+    #[arg(long, value_name = "SOURCE")]
+    pub from: PathBuf,
+    #[command(flatten)]
+    pub which: Which,
+    /// zstd level for the new tensors; raw if not given.
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
+    pub level: Option<i32>,
+    /// Digest to store with each new tensor.
+    #[arg(long, value_enum, default_value_t = Digest::None)]
+    pub checksum: Digest,
+}
+
+/// Options of `remove`.
+#[derive(Debug, Args)]
+pub struct Remove {
+    /// The .zt file.
+    pub file: PathBuf,
+    /// Names of tensors.
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Options of `verify`.
+#[derive(Debug, Args)]
+pub struct Verify {
+    /// A tensor file of any format.
+    pub file: PathBuf,
+    /// Count values that are not numbers or infinite, too.
+    #[arg(long)]
+    pub values: bool,
+}
+
+/// Options of `diff`.
+#[derive(Debug, Args)]
+pub struct Diff {
+    /// A tensor file.
+    pub a: PathBuf,
+    /// Another.
+    pub b: PathBuf,
+    #[command(flatten)]
+    pub which: Which,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `show`.
+#[derive(Debug, Args)]
+pub struct Show {
+    /// A tensor file.
+    pub file: PathBuf,
+    /// The tensor's name.
+    pub name: String,
+    /// Part of it, such as 0:4,:8 (start:end per dimension; a single number picks one).
+    #[arg(long, value_name = "SLICE")]
+    pub slice: Option<String>,
+}
+
+/// Options of `compact`.
+#[derive(Debug, Args)]
+pub struct Compact {
+    /// The .zt file.
+    pub file: PathBuf,
+    /// Write a new file instead of replacing FILE.
+    #[arg(long, short, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// Replace OUT if it is there.
+    #[arg(long, requires = "output")]
+    pub force: bool,
+}
+
+/// Options of `repair`.
+#[derive(Debug, Args)]
+pub struct Repair {
+    /// The .zt file.
+    pub file: PathBuf,
+}

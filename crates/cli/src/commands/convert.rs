@@ -1,0 +1,265 @@
+//! `convert`, `compress`, `decompress` and `migrate`: the same tensors in a new file.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+
+use ztensor::export::{ExportFormat, ExportOptions, ExportSource, export};
+use ztensor::{Attributes, Compression, Layout, Object, Reader, Tensor, WriteOptions, Writer};
+
+use super::Common;
+use crate::args::{Compress, Convert, Rewrite};
+use crate::failure::{FINE, Failure, Outcome};
+use crate::human;
+use crate::ui::Progress;
+
+pub fn convert(options: &Convert, common: Common) -> Outcome {
+    let paths: Vec<&Path> = options.inputs.iter().map(|input| input.as_path()).collect();
+    let output = options.output.check(&paths)?;
+    let target = Target::of(output)?;
+    let readers = paths.iter().map(|path| common.open(path)).collect::<Result<Vec<_>, _>>()?;
+    let chosen = Chosen::new(options, &readers)?;
+    match target {
+        Target::Zt => write_zt(&chosen, output, options.write_options(), options.dequantize, common)?,
+        Target::Other(format) => write_other(&chosen, output, format, options, common)?,
+    }
+    report(output, chosen.total, common)?;
+    if options.delete_original {
+        delete_originals(&paths, output, chosen.tensors.len())?;
+    }
+    Ok(FINE)
+}
+
+pub fn compress(options: &Compress, common: Common) -> Outcome {
+    let output = options.output.check(&[&options.input])?;
+    let write =
+        WriteOptions { compression: Compression::Zstd(options.level), checksum: options.checksum.into() };
+    rewrite(&options.input, output, write, common)
+}
+
+pub fn decompress(options: &Rewrite, common: Common) -> Outcome {
+    let output = options.output.check(&[&options.input])?;
+    let write = WriteOptions { compression: Compression::None, checksum: options.checksum.into() };
+    rewrite(&options.input, output, write, common)
+}
+
+pub fn migrate(options: &Rewrite, common: Common) -> Outcome {
+    if common.open(&options.input)?.format() != ztensor::Format::Zt {
+        let message = format!("{} is not a .zt file: use `ztensor convert`", options.input.display());
+        return Err(Failure::usage(message));
+    }
+    decompress(options, common)
+}
+
+fn rewrite(input: &Path, output: &Path, write: WriteOptions, common: Common) -> Outcome {
+    if !matches!(Target::of(output)?, Target::Zt) {
+        return Err(Failure::usage("this command writes .zt files: use `ztensor convert` for others"));
+    }
+    let readers = [common.open(input)?];
+    let chosen = Chosen::all(&readers)?;
+    write_zt(&chosen, output, write, false, common)?;
+    report(output, chosen.total, common)?;
+    Ok(FINE)
+}
+
+/// What an output's extension asks for.
+enum Target {
+    Zt,
+    Other(ExportFormat),
+}
+
+impl Target {
+    fn of(output: &Path) -> Result<Target, Failure> {
+        if output.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zt")) {
+            return Ok(Target::Zt);
+        }
+        ExportFormat::from_path(output).map(Target::Other).ok_or_else(|| {
+            let known: Vec<_> = ExportFormat::ALL.iter().map(|format| format!(".{format}")).collect();
+            Failure::usage(format!("cannot write {}: name it .zt, {}", output.display(), known.join(", ")))
+        })
+    }
+}
+
+/// The tensors to write, from one or several files.
+struct Chosen<'a> {
+    tensors: Vec<(&'a str, &'a Object, &'a Reader)>,
+    readers: Vec<&'a Reader>,
+    attributes: Attributes,
+    total: u64,
+}
+
+impl<'a> Chosen<'a> {
+    fn all(readers: &'a [Reader]) -> Result<Chosen<'a>, Failure> {
+        Self::gather(readers, |reader| Ok(reader.objects().collect()))
+    }
+
+    fn new(options: &Convert, readers: &'a [Reader]) -> Result<Chosen<'a>, Failure> {
+        Self::gather(readers, |reader| options.which.choose(reader))
+    }
+
+    fn gather(
+        readers: &'a [Reader],
+        choose: impl Fn(&'a Reader) -> Result<Vec<(&'a str, &'a Object)>, Failure>,
+    ) -> Result<Chosen<'a>, Failure> {
+        let mut chosen = Chosen {
+            tensors: Vec::new(),
+            readers: readers.iter().collect(),
+            attributes: Attributes::new(),
+            total: 0,
+        };
+        let mut owners: HashMap<&str, &Reader> = HashMap::new();
+        for reader in readers {
+            for (name, object) in choose(reader)? {
+                if let Some(other) = owners.insert(name, reader) {
+                    let label = |reader: &Reader| reader.catalog().sources.label(0).to_owned();
+                    let (a, b) = (label(other), label(reader));
+                    return Err(Failure::usage(format!("{a} and {b} both have a tensor named {name:?}")));
+                }
+                chosen.total += object.stored_len();
+                chosen.tensors.push((name, object, reader));
+            }
+            for (key, value) in reader.attributes() {
+                match chosen.attributes.get(key) {
+                    Some(other) if other != value => {
+                        let message =
+                            format!("the files disagree on the metadata {key:?}: convert them one by one");
+                        return Err(Failure::usage(message));
+                    }
+                    _ => drop(chosen.attributes.insert(key.clone(), value.clone())),
+                }
+            }
+        }
+        Ok(chosen)
+    }
+}
+
+fn write_zt(
+    chosen: &Chosen<'_>,
+    output: &Path,
+    write: WriteOptions,
+    dequantize: bool,
+    common: Common,
+) -> Result<(), Failure> {
+    let mut writer = Writer::create(output)?;
+    writer.set_threads(common.threads);
+    for (key, value) in &chosen.attributes {
+        writer.set_attribute(key.clone(), value.clone());
+    }
+    let progress = Progress::new("writing", chosen.total, common.quiet);
+    for reader in &chosen.readers {
+        let mut names = Vec::new();
+        for (name, object, _) in chosen.tensors.iter().filter(|(_, _, owner)| std::ptr::eq(*owner, *reader)) {
+            if !(dequantize && is_quantized(object)) {
+                names.push(*name);
+                continue;
+            }
+            writer.write_from(reader, &std::mem::take(&mut names), write, Some(&progress))?;
+            let dense = reader.read_object(name)?.dequantize().map_err(|error| error.in_tensor(*name))?;
+            let tensor = Tensor::from_slice(dense.shape, &dense.data)?;
+            writer.write_object_with(name, &tensor, write)?;
+        }
+        writer.write_from(reader, &names, write, Some(&progress))?;
+    }
+    writer.finish()?;
+    Ok(())
+}
+
+fn is_quantized(object: &Object) -> bool {
+    matches!(&object.layout, Layout::Other(name) if name.starts_with("gguf."))
+}
+
+/// The chosen tensors as an export sees them.
+struct Exported<'a> {
+    chosen: &'a Chosen<'a>,
+    dequantize: bool,
+}
+
+impl ExportSource for Exported<'_> {
+    fn objects(&self) -> Vec<(&str, Cow<'_, Object>)> {
+        let described = |object: &Object| {
+            let bytes = object.elements().unwrap_or(0).saturating_mul(4);
+            let data = ztensor::Component::plain(ztensor::DType::F32, ztensor::Extent::new(0, bytes));
+            Object::dense(object.shape.clone(), data)
+        };
+        let mut objects = Vec::with_capacity(self.chosen.tensors.len());
+        for &(name, object, _) in &self.chosen.tensors {
+            objects.push(match self.dequantize && is_quantized(object) {
+                true => (name, Cow::Owned(described(object))),
+                false => (name, Cow::Borrowed(object)),
+            });
+        }
+        objects
+    }
+
+    fn attributes(&self) -> &Attributes {
+        &self.chosen.attributes
+    }
+
+    fn fetch(&self, index: usize) -> ztensor::Result<Tensor<'_>> {
+        let (name, object, reader) = self.chosen.tensors[index];
+        if reader.options().verify {
+            reader.verify(name)?;
+        }
+        let tensor = reader.read_object(name)?;
+        if !(self.dequantize && is_quantized(object)) {
+            return Ok(tensor);
+        }
+        let dense = tensor.dequantize().map_err(|error| error.in_tensor(name))?;
+        Ok(Tensor::from_slice(dense.shape.clone(), &dense.data)?.into_owned())
+    }
+}
+
+fn write_other(
+    chosen: &Chosen<'_>,
+    output: &Path,
+    format: ExportFormat,
+    options: &Convert,
+    common: Common,
+) -> Result<(), Failure> {
+    if options.checksum != crate::args::Digest::None {
+        return Err(Failure::usage(format!("a .{format} file holds no digests: leave --checksum out")));
+    }
+    let deflate = options.level.or(options.compress.then_some(6));
+    let deflate = match (format, deflate) {
+        (_, None) => None,
+        (ExportFormat::Npz, Some(level @ 1..=9)) => Some(level as u32),
+        (ExportFormat::Npz, Some(level)) => {
+            return Err(Failure::usage(format!("deflate has levels 1 to 9, not {level}")));
+        }
+        _ => return Err(Failure::usage(format!("a .{format} file cannot be compressed"))),
+    };
+    let progress = Progress::new("writing", chosen.total, common.quiet);
+    let export_options = ExportOptions::default()
+        .deflate(deflate)
+        .drop_attributes(options.drop_metadata)
+        .observer(Some(&progress));
+    let source = Exported { chosen, dequantize: options.dequantize };
+    export(&source, output, format, &export_options)?;
+    Ok(())
+}
+
+fn report(output: &Path, read: u64, common: Common) -> Result<(), Failure> {
+    let written = std::fs::metadata(output)?.len();
+    let percent = 100.0 * written as f64 / read.max(1) as f64;
+    let (read, written) = (human::bytes(read), human::bytes(written));
+    common.say(format_args!("{}: {written} from {read} of tensors ({percent:.1} %)", output.display()));
+    Ok(())
+}
+
+/// Deletes the inputs, once the new file was opened and lists as many tensors.
+fn delete_originals(paths: &[&Path], output: &Path, count: usize) -> Result<(), Failure> {
+    let written = ztensor::open(output)?.len();
+    if written != count {
+        return Err(Failure::differs(format!(
+            "{written} tensors were written, {count} read: nothing was deleted"
+        )));
+    }
+    if let Some(folder) = paths.iter().find(|path| !path.is_file()) {
+        let message = format!("{} is not one file: nothing was deleted", folder.display());
+        return Err(Failure::usage(message));
+    }
+    for path in paths {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}

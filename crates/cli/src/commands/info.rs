@@ -1,0 +1,205 @@
+//! `info`: what a file holds.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+
+use serde_json::{Value as Json, json};
+use ztensor::{Object, Reader, Value};
+
+use crate::args::{Info, Sort};
+use crate::failure::{FINE, Outcome};
+use crate::fold::{Row, folded, unfolded};
+use crate::{human, json};
+
+pub fn run(options: &Info) -> Outcome {
+    let reader = ztensor::open(&options.file)?;
+    let mut objects = options.which.choose(&reader)?;
+    match options.sort {
+        Sort::File => {}
+        Sort::Name => objects.sort_by_key(|(name, _)| *name),
+        Sort::Size => objects.sort_by_key(|(_, object)| std::cmp::Reverse(object.stored_len())),
+    }
+    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
+    if options.json {
+        serde_json::to_writer_pretty(&mut out, &document(options, &reader, &objects))
+            .map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else if options.csv {
+        print_csv(&mut out, &objects)?;
+    } else {
+        let mut rows = if options.all { unfolded(&objects) } else { folded(&objects) };
+        if options.sort == Sort::Size {
+            rows.sort_by_key(|row| std::cmp::Reverse(row.stored));
+        }
+        print_table(&mut out, &rows)?;
+        print_totals(&mut out, &reader, &objects)?;
+    }
+    out.flush()?;
+    Ok(FINE)
+}
+
+/// Tensors, elements, decoded bytes and bytes in the file.
+#[derive(Default, Clone, Copy)]
+struct Total {
+    tensors: u64,
+    elements: u64,
+    bytes: u64,
+    stored: u64,
+}
+
+impl Total {
+    fn add(&mut self, object: &Object) {
+        self.tensors += 1;
+        self.elements = self.elements.saturating_add(object.elements().unwrap_or(u64::MAX));
+        self.bytes = self.bytes.saturating_add(object.byte_len());
+        self.stored = self.stored.saturating_add(object.stored_len());
+    }
+
+    fn json(self) -> Json {
+        json!({"tensors": self.tensors, "elements": self.elements, "bytes": self.bytes, "stored_bytes": self.stored})
+    }
+}
+
+/// What the elements of an object are called: the layout says more than the
+/// storage type where blocks are packed.
+fn dtype(object: &Object) -> &str {
+    match object.layout.name().split_once('.') {
+        Some((_, block)) => block,
+        None => object.dtype().map_or("none", |dtype| dtype.name()),
+    }
+}
+
+fn totals(objects: &[(&str, &Object)]) -> (Total, BTreeMap<String, Total>) {
+    let (mut all, mut by_dtype) = (Total::default(), BTreeMap::<String, Total>::new());
+    for (_, object) in objects {
+        all.add(object);
+        by_dtype.entry(dtype(object).to_owned()).or_default().add(object);
+    }
+    (all, by_dtype)
+}
+
+fn encoding(object: &Object) -> &str {
+    object.components.first().map_or("", |(_, component)| component.encoding())
+}
+
+fn print_table(out: &mut impl Write, rows: &[Row<'_>]) -> std::io::Result<()> {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    if std::io::stdout().is_terminal()
+        && let Some(width) = terminal_width()
+    {
+        table.set_width(width);
+    }
+    table.set_header(["name", "count", "shape", "dtype", "layout", "size", "encoding"]);
+    for row in rows {
+        table.add_row([
+            row.name.as_str(),
+            &(if row.count > 1 { format!("{} ×", human::count(row.count)) } else { String::new() }),
+            &human::shape(&row.object.shape),
+            dtype(row.object),
+            row.object.layout.name(),
+            &human::bytes(row.stored),
+            encoding(row.object),
+        ]);
+    }
+    writeln!(out, "{table}")
+}
+
+/// The terminal's width, as the shell exports it.
+fn terminal_width() -> Option<u16> {
+    std::env::var("COLUMNS").ok()?.parse().ok()
+}
+
+fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object)]) -> std::io::Result<()> {
+    let (all, by_dtype) = totals(objects);
+    writeln!(out)?;
+    for (dtype, total) in by_dtype {
+        let (tensors, elements) = (human::count(total.tensors), human::count(total.elements));
+        writeln!(out, "{dtype:<12} {tensors} tensors, {elements} elements, {}", human::bytes(total.stored))?;
+    }
+    writeln!(
+        out,
+        "{:<12} {} tensors, {} parameters, {} ({} in the file), {}",
+        "total",
+        human::count(all.tensors),
+        human::count(all.elements),
+        human::bytes(all.bytes),
+        human::bytes(all.stored),
+        reader.format()
+    )?;
+    if let Some(dead @ 1..) = reader.catalog().dead_bytes() {
+        writeln!(
+            out,
+            "{:<12} {} left behind by edits; `ztensor compact` drops them",
+            "dead",
+            human::bytes(dead)
+        )?;
+    }
+    if !reader.attributes().is_empty() {
+        writeln!(out, "\nmetadata")?;
+        for (name, value) in reader.attributes() {
+            writeln!(out, "  {} = {}", escaped(name), preview(value))?;
+        }
+    }
+    Ok(())
+}
+
+/// A value on one short line; control characters of strangers stay out of terminals.
+fn preview(value: &Value) -> String {
+    const SHOWN: usize = 100;
+    let text = match value {
+        Value::Text(text) => text.clone(),
+        Value::Array(items) if items.len() > 8 => format!("[{} values]", human::count(items.len() as u64)),
+        Value::Bytes(bytes) => format!("{} of data", human::bytes(bytes.len() as u64)),
+        other => json::value(other).to_string(),
+    };
+    match text.char_indices().nth(SHOWN) {
+        Some((cut, _)) => format!("{}…", escaped(&text[..cut])),
+        None => escaped(&text),
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+fn document(options: &Info, reader: &Reader, objects: &[(&str, &Object)]) -> Json {
+    let (all, by_dtype) = totals(objects);
+    let tensors: Vec<Json> = objects.iter().map(|(name, object)| json::object(name, object)).collect();
+    let by_dtype: BTreeMap<_, _> = by_dtype.into_iter().map(|(dtype, total)| (dtype, total.json())).collect();
+    json!({
+        "file": options.file.display().to_string(),
+        "format": reader.format().name(),
+        "tensors": tensors,
+        "totals": all.json(),
+        "by_dtype": by_dtype,
+        "dead_bytes": reader.catalog().dead_bytes(),
+        "metadata": json::attributes(reader.attributes()),
+    })
+}
+
+fn print_csv(out: &mut impl Write, objects: &[(&str, &Object)]) -> std::io::Result<()> {
+    writeln!(out, "name,shape,dtype,layout,bytes,stored_bytes,encoding")?;
+    for (name, object) in objects {
+        let shape = object.shape.iter().map(u64::to_string).collect::<Vec<_>>().join("x");
+        writeln!(
+            out,
+            "{},{shape},{},{},{},{},{}",
+            quoted(name),
+            quoted(dtype(object)),
+            quoted(object.layout.name()),
+            object.byte_len(),
+            object.stored_len(),
+            quoted(encoding(object))
+        )?;
+    }
+    Ok(())
+}
+
+/// A field of a CSV line (RFC 4180).
+fn quoted(field: &str) -> String {
+    match field.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", field.replace('"', "\"\"")),
+        false => field.to_owned(),
+    }
+}

@@ -1,0 +1,76 @@
+//! One module per command.
+
+mod convert;
+mod diff;
+mod edit;
+mod info;
+mod show;
+mod verify;
+
+use std::path::Path;
+
+use crate::args::{Arguments, Command, Output};
+use crate::failure::{Failure, Outcome};
+
+/// What every command is told besides its own options.
+#[derive(Debug, Clone, Copy)]
+pub struct Common {
+    pub quiet: bool,
+    pub threads: usize,
+}
+
+impl Common {
+    /// Opens a file of any format.
+    fn open(self, path: &Path) -> Result<ztensor::Reader, Failure> {
+        Ok(ztensor::OpenOptions::default().threads(self.threads).open(path)?)
+    }
+
+    /// The closing line of a command that wrote something; on standard error, so
+    /// that pipes see only data.
+    fn say(self, line: impl std::fmt::Display) {
+        if !self.quiet {
+            // With standard error closed there is nobody to tell.
+            let _ = std::io::Write::write_fmt(&mut anstream::stderr(), format_args!("{line}\n"));
+        }
+    }
+}
+
+/// Runs the chosen command.
+pub fn run(arguments: Arguments) -> Outcome {
+    let common = Common { quiet: arguments.quiet, threads: arguments.threads };
+    match &arguments.command {
+        Command::Info(options) => info::run(options),
+        Command::Convert(options) => convert::convert(options, common),
+        Command::Compress(options) => convert::compress(options, common),
+        Command::Decompress(options) => convert::decompress(options, common),
+        Command::Migrate(options) => convert::migrate(options, common),
+        Command::Merge(options) => edit::merge(options, common),
+        Command::Append(options) => edit::append(options, common),
+        Command::Remove(options) => edit::remove(options, common),
+        Command::Compact(options) => edit::compact(options, common),
+        Command::Repair(options) => edit::repair(options, common),
+        Command::Verify(options) => verify::run(options, common),
+        Command::Diff(options) => diff::run(options, common),
+        Command::Show(options) => show::run(options, common),
+    }
+}
+
+impl Output {
+    /// Refuses to overwrite, unless told to, and to write over an input.
+    fn check(&self, inputs: &[&Path]) -> Result<&Path, Failure> {
+        let output = &self.output;
+        let same = |input: &&&Path| match (input.canonicalize(), output.canonicalize()) {
+            (Ok(input), Ok(output)) => input == output,
+            _ => false,
+        };
+        if let Some(input) = inputs.iter().find(same) {
+            let message = format!("{} is the input too: choose another output", input.display());
+            return Err(Failure::usage(message));
+        }
+        if output.exists() && !self.force {
+            let message = format!("{} is there already: --force replaces it", output.display());
+            return Err(Failure::usage(message));
+        }
+        Ok(output)
+    }
+}

@@ -1,0 +1,77 @@
+//! `verify`: structure, every tensor, every digest.
+
+use std::io::Write;
+
+use ztensor::{Reader, Verification};
+
+use super::Common;
+use crate::args::Verify;
+use crate::failure::{FINE, Failure, Outcome};
+use crate::human;
+use crate::ui::Progress;
+
+pub fn run(options: &Verify, common: Common) -> Outcome {
+    // Opening checks the structure.
+    let reader = common.open(&options.file)?;
+    let mut out = anstream::stdout().lock();
+    let mut failures = 0u64;
+    let (mut checked, mut unchecked) = (0u64, 0u64);
+    {
+        let total = reader.objects().map(|(_, object)| object.stored_len()).sum();
+        let progress = Progress::new("verifying", total, common.quiet);
+        for (name, object) in reader.objects() {
+            match check(&reader, name, options.values) {
+                Ok((verification, notes)) => {
+                    match verification {
+                        Verification::Checked => checked += 1,
+                        Verification::NoDigest => unchecked += 1,
+                    }
+                    for note in notes {
+                        writeln!(out, "{name}: {note}")?;
+                    }
+                }
+                Err(error) => {
+                    failures += 1;
+                    writeln!(out, "{error}")?;
+                }
+            }
+            ztensor::Observer::advance(&progress, object.stored_len());
+        }
+    }
+    if failures > 0 {
+        let of = human::count(reader.len() as u64);
+        return Err(Failure::differs(format!(
+            "{}: {failures} of {of} tensors are damaged",
+            options.file.display()
+        )));
+    }
+    writeln!(
+        out,
+        "{}: fine; {} tensors read, {} with digests that agree, {} without",
+        options.file.display(),
+        human::count(reader.len() as u64),
+        human::count(checked),
+        human::count(unchecked)
+    )?;
+    Ok(FINE)
+}
+
+/// Reads one tensor in full, and says what is worth knowing of its values.
+fn check(reader: &Reader, name: &str, values: bool) -> ztensor::Result<(Verification, Vec<String>)> {
+    let verification = reader.verify(name)?;
+    let tensor = reader.read_owned(name)?;
+    let mut notes = Vec::new();
+    for (role, array) in tensor.components.iter().filter(|_| values) {
+        let (mut nan, mut infinite) = (0u64, 0u64);
+        ztensor::numbers::for_each(array.dtype, &array.bytes, |value| {
+            nan += u64::from(value.is_nan());
+            infinite += u64::from(value.is_infinite());
+        })?;
+        for (count, what) in [(nan, "not a number"), (infinite, "infinite")] {
+            if count > 0 {
+                notes.push(format!("{} values of {role} are {what}", human::count(count)));
+            }
+        }
+    }
+    Ok((verification, notes))
+}

@@ -1,0 +1,69 @@
+//! What a failed command tells the person and the script.
+
+use std::io::Write;
+
+use ztensor::{Error, Kind};
+
+/// Everything went well.
+pub const FINE: u8 = 0;
+/// Two files differ, or a check failed.
+pub const DIFFERS: u8 = 1;
+/// The command line is wrong.
+pub const USAGE: u8 = 2;
+/// A file is damaged or not of a known kind.
+pub const BAD_FILE: u8 = 3;
+/// The operating system failed.
+pub const IO: u8 = 4;
+
+/// Why a command failed: one line for people, one code for scripts.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// The command line asks for something that cannot be done.
+    pub fn usage(message: impl Into<String>) -> Failure {
+        Failure { code: USAGE, message: message.into() }
+    }
+
+    /// A check failed.
+    pub fn differs(message: impl Into<String>) -> Failure {
+        Failure { code: DIFFERS, message: message.into() }
+    }
+
+    /// Prints the line and returns the code.
+    pub fn report(self) -> u8 {
+        if !self.message.is_empty() {
+            // With standard error closed there is nobody left to tell.
+            let _ = writeln!(anstream::stderr(), "\x1b[1;31merror\x1b[0m: {}", self.message);
+        }
+        self.code
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let code = match error.kind() {
+            Kind::Io | Kind::Cancelled => IO,
+            Kind::InvalidArgument | Kind::NotFound => USAGE,
+            Kind::Mismatch => DIFFERS,
+            _ => BAD_FILE,
+        };
+        Failure { code, message: error.to_string() }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        // `ztensor info … | head` is not a failure.
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Failure { code: FINE, message: String::new() },
+            _ => Failure { code: IO, message: error.to_string() },
+        }
+    }
+}
+
+/// The result of a command: an exit code, or why not.
+pub type Outcome = Result<u8, Failure>;

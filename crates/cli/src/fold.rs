@@ -1,0 +1,142 @@
+//! Folding of layer numbers: `layers.0.w`, `layers.1.w`, … become `layers.{0..31}.w`.
+
+use std::collections::{BTreeSet, HashMap};
+
+use ztensor::Object;
+
+/// A line of a table: one tensor, or several that differ only in their numbers.
+pub struct Row<'a> {
+    /// The name, numbers folded.
+    pub name: String,
+    /// The first of them.
+    pub object: &'a Object,
+    /// How many there are.
+    pub count: u64,
+    /// What they take in the file together.
+    pub stored: u64,
+}
+
+/// One line per tensor.
+pub fn unfolded<'a>(objects: &[(&str, &'a Object)]) -> Vec<Row<'a>> {
+    let row = |(name, object): &(&str, &'a Object)| Row {
+        name: (*name).to_owned(),
+        object,
+        count: 1,
+        stored: object.stored_len(),
+    };
+    objects.iter().map(row).collect()
+}
+
+/// Tensors with the same name but for numbers, and the same shape, type, layout
+/// and encoding, on one line.
+pub fn folded<'a>(objects: &[(&str, &'a Object)]) -> Vec<Row<'a>> {
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    let mut places: HashMap<(String, String), usize> = HashMap::new();
+    for &(name, object) in objects {
+        let (template, numbers) = split(name);
+        let place = *places.entry((template.join("\0"), signature(object))).or_insert_with(|| {
+            groups.push(Group {
+                template,
+                numbers: vec![BTreeSet::new(); numbers.len()],
+                object,
+                count: 0,
+                stored: 0,
+            });
+            groups.len() - 1
+        });
+        let group = &mut groups[place];
+        group.count += 1;
+        group.stored += object.stored_len();
+        for (seen, number) in group.numbers.iter_mut().zip(numbers) {
+            seen.insert(number);
+        }
+    }
+    groups.into_iter().map(Group::row).collect()
+}
+
+struct Group<'a> {
+    template: Vec<String>,
+    numbers: Vec<BTreeSet<u64>>,
+    object: &'a Object,
+    count: u64,
+    stored: u64,
+}
+
+impl<'a> Group<'a> {
+    fn row(self) -> Row<'a> {
+        let combinations: u64 = self.numbers.iter().map(|numbers| numbers.len() as u64).product();
+        let mut name = String::new();
+        for (index, text) in self.template.iter().enumerate() {
+            name.push_str(text);
+            if let Some(numbers) = self.numbers.get(index) {
+                name.push_str(&range(numbers, combinations == self.count));
+            }
+        }
+        Row { name, object: self.object, count: self.count, stored: self.stored }
+    }
+}
+
+/// `7`, `{0..31}` or `{0,2,5}`; `{…}` where not every combination is there.
+fn range(numbers: &BTreeSet<u64>, complete: bool) -> String {
+    let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { return String::new() };
+    match numbers.len() {
+        1 => first.to_string(),
+        _ if !complete => "{…}".to_owned(),
+        len if last - first + 1 == len as u64 => format!("{{{first}..{last}}}"),
+        2..=4 => format!("{{{}}}", numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",")),
+        _ => format!("{{{first}…{last}}}"),
+    }
+}
+
+/// Cuts a name at the numbers that stand alone between separators.
+fn split(name: &str) -> (Vec<String>, Vec<u64>) {
+    let (mut texts, mut numbers) = (vec![String::new()], Vec::new());
+    for piece in name.split_inclusive(['.', '/']) {
+        let (word, separator) = match piece.strip_suffix(['.', '/']) {
+            Some(word) => (word, &piece[word.len()..]),
+            None => (piece, ""),
+        };
+        // Numbers with leading zeros would not be written back the same.
+        match word.parse::<u64>() {
+            Ok(number) if number.to_string() == word => {
+                numbers.push(number);
+                texts.push(separator.to_owned());
+            }
+            _ => {
+                if let Some(text) = texts.last_mut() {
+                    text.push_str(piece);
+                }
+            }
+        }
+    }
+    (texts, numbers)
+}
+
+fn signature(object: &Object) -> String {
+    let encodings: Vec<&str> = object.components.iter().map(|(_, component)| component.encoding()).collect();
+    format!("{:?} {:?} {} {encodings:?}", object.shape, object.dtype(), object.layout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ztensor::{Component, DType, Extent};
+
+    fn names(names: &[&str]) -> Vec<String> {
+        let object = Object::dense(&[1u64][..], Component::plain(DType::U8, Extent::new(64, 1)));
+        let objects: Vec<_> = names.iter().map(|name| (*name, &object)).collect();
+        folded(&objects).into_iter().map(|row| format!("{} {}", row.count, row.name)).collect()
+    }
+
+    #[test]
+    fn numbers_between_separators_fold() {
+        assert_eq!(
+            names(&["layers.0.w", "layers.1.w", "layers.2.w", "norm"]),
+            ["3 layers.{0..2}.w", "1 norm"]
+        );
+        assert_eq!(names(&["a.0.b.0", "a.0.b.1", "a.1.b.0", "a.1.b.1"]), ["4 a.{0..1}.b.{0..1}"]);
+        assert_eq!(names(&["a.0.b.0", "a.1.b.1"]), ["2 a.{…}.b.{…}"]);
+        assert_eq!(names(&["h.1", "h.3"]), ["2 h.{1,3}"]);
+        assert_eq!(names(&["x.01", "x.02", "7", "conv1.w"]), ["1 x.01", "1 x.02", "1 7", "1 conv1.w"]);
+    }
+}

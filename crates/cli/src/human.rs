@@ -1,0 +1,56 @@
+//! Numbers and names, the way people read them.
+
+/// Bytes with a unit: `1.5 GB`.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{count} B"),
+        _ if value < 9.995 => format!("{value:.2} {}", UNITS[unit]),
+        _ if value < 99.95 => format!("{value:.1} {}", UNITS[unit]),
+        _ => format!("{value:.0} {}", UNITS[unit]),
+    }
+}
+
+/// A count with thousands separated: `1,234,567`.
+pub fn count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A shape: `1024 × 768`, or `scalar`.
+pub fn shape(shape: &[u64]) -> String {
+    match shape {
+        [] => "scalar".to_owned(),
+        sizes => sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(" × "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(1000), "1.00 kB");
+        assert_eq!(bytes(999_999), "1.00 MB");
+        assert_eq!(bytes(12_345_678), "12.3 MB");
+        assert_eq!(count(0), "0");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(shape(&[]), "scalar");
+        assert_eq!(shape(&[3, 4]), "3 × 4");
+    }
+}

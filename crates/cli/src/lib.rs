@@ -1,0 +1,41 @@
+//! The `ztensor` command line, as a library: one piece of code behind the Rust
+//! program and the console script of the Python wheel.
+
+mod args;
+mod commands;
+mod failure;
+mod fold;
+mod human;
+mod json;
+mod select;
+mod statistics;
+mod ui;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Runs the command line with the program's arguments, its own name first, and
+/// returns the exit code: 0 fine, 1 differs or failed a check, 2 wrong usage,
+/// 3 bad file, 4 I/O.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    ExitCode::from(run_code(args))
+}
+
+/// Like [`run`], for callers that need the number.
+pub fn run_code(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let arguments = match args::Arguments::try_parse_from(args) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are errors to the parser, but not to the caller.
+            let usage = error.use_stderr();
+            let _ = error.print();
+            return if usage { failure::USAGE } else { failure::FINE };
+        }
+    };
+    match commands::run(arguments) {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}

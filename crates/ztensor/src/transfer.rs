@@ -1,0 +1,135 @@
+//! Tensors from a file of any format into a `.zt` writer, a few at a time.
+
+use std::collections::HashMap;
+
+use crate::digest::Hasher;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::object::{Component, Extent, Object, Storage};
+use crate::progress::{Observer, advance};
+use crate::read::Reader;
+use crate::tensor::Tensor;
+use crate::write::{Compression, WriteOptions, Writer, duplicate};
+
+/// Tensors are held in memory up to this many bytes, or one of them.
+const BATCH: u64 = 64 << 20;
+
+impl Writer<'_> {
+    /// Writes the tensors `names` of an open file, decoding what is encoded.
+    ///
+    /// Raw tensors that stay raw are copied in pieces; peak memory is otherwise
+    /// about one tensor. Tensors that share their bytes there are tied here.
+    /// Digests of the source are compared on the way.
+    pub fn write_from(
+        &mut self,
+        reader: &Reader,
+        names: &[&str],
+        options: WriteOptions,
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
+        let mut first_names: HashMap<(Extent, DType), &str> = HashMap::new();
+        let mut batch: Vec<(&str, Tensor<'_>)> = Vec::new();
+        let mut held = 0;
+        for &name in names {
+            let object = reader.get(name)?;
+            if self.contains(name) {
+                return Err(duplicate(name));
+            }
+            if let Some(first) = tied_to(object, name, &mut first_names) {
+                self.flush_batch(&mut batch, options)?;
+                held = 0;
+                self.tie_like(name, first, object)?;
+            } else if options.compression == Compression::None && is_raw(object) {
+                let object = self.copy_raw(reader, name, object, options)?;
+                self.insert(name, object)?;
+            } else {
+                if held + object.byte_len() > BATCH {
+                    self.flush_batch(&mut batch, options)?;
+                    held = 0;
+                }
+                held += object.byte_len();
+                batch.push((name, reader.read_owned(name)?));
+            }
+            advance(observer, object.stored_len())?;
+        }
+        self.flush_batch(&mut batch, options)
+    }
+
+    fn flush_batch(&mut self, batch: &mut Vec<(&str, Tensor<'_>)>, options: WriteOptions) -> Result<()> {
+        let tensors: Vec<_> = batch.iter().map(|(name, tensor)| (*name, tensor)).collect();
+        self.write_many(&tensors, options)?;
+        batch.clear();
+        Ok(())
+    }
+
+    /// Ties a name to one written before, with a shape and attributes of its own.
+    fn tie_like(&mut self, name: &str, first: &str, object: &Object) -> Result<()> {
+        self.tie(name, first)?;
+        if let Some(tied) = self.catalog.objects.get_mut(name) {
+            tied.shape = object.shape.clone();
+            tied.attributes = object.attributes.clone();
+        }
+        Ok(())
+    }
+
+    /// Copies the components of a raw object piece by piece.
+    fn copy_raw(
+        &mut self,
+        reader: &Reader,
+        name: &str,
+        object: &Object,
+        options: WriteOptions,
+    ) -> Result<Object> {
+        let mut copy = object.clone();
+        for (_, component) in &mut copy.components {
+            let Storage::Plain(extent) = component.storage else {
+                return Err(Error::invalid("only raw components can be copied raw").in_tensor(name));
+            };
+            let mut source_hash = reader.digest(component).and_then(|digest| digest.hasher());
+            let mut hash = options.checksum.hasher();
+            let place = self.copy_blob(&reader.catalog().sources, extent, |piece| {
+                hash.iter_mut().chain(&mut source_hash).for_each(|hash| hash.update(piece));
+                Ok(())
+            })?;
+            if let (Some(found), Some(expected)) = (source_hash.map(Hasher::finish), &component.digest)
+                && found != *expected
+            {
+                let message = format!("the stored bytes have the digest {found}, the file says {expected}");
+                return Err(Error::mismatch(message)
+                    .in_tensor(name)
+                    .in_file(reader.catalog().sources.label(0)));
+            }
+            component.storage = Storage::Plain(place);
+            component.digest = hash.map(Hasher::finish);
+        }
+        Ok(copy)
+    }
+}
+
+fn is_raw(object: &Object) -> bool {
+    object.components.iter().all(|(_, component)| matches!(component.storage, Storage::Plain(_)))
+}
+
+/// The name under which the same bytes were seen before, as the same elements.
+fn tied_to<'a>(
+    object: &Object,
+    name: &'a str,
+    first_names: &mut HashMap<(Extent, DType), &'a str>,
+) -> Option<&'a str> {
+    let [(_, component)] = &object.components[..] else {
+        return None; // ties of several components are rare, and stored apart they are still right
+    };
+    let Component { storage: Storage::Plain(extent), .. } = component else {
+        return None;
+    };
+    if extent.len == 0 {
+        return None;
+    }
+    match first_names.entry((*extent, component.dtype)) {
+        std::collections::hash_map::Entry::Occupied(entry) => Some(*entry.get()),
+        std::collections::hash_map::Entry::Vacant(entry) => {
+            entry.insert(name);
+            None
+        }
+    }
+}
