@@ -19,7 +19,9 @@
 //!    other three.
 //! 4. The bit buffer carries a sentinel bit below its data: the number of consumed bits is the
 //!    number of trailing zeros, and no counter is kept per look-up.
-//! 5. Bounds are checked once for as many steps as cannot pass them. What remains at the end of
+//! 5. Decoding computes and hardly touches memory; what follows it is the reverse. So each step
+//!    also asks for a few cache lines that the caller will need ([`Ahead`]).
+//! 6. Bounds are checked once for as many steps as cannot pass them. What remains at the end of
 //!    each stream is decoded symbol by symbol with every access checked.
 
 use super::huffman::{Lengths, MAX_LEN};
@@ -165,8 +167,15 @@ impl Table {
         self.multi[at..end].fill(entry.word());
     }
 
-    /// Decodes four streams, stored back to back with these lengths, into `out`.
-    pub(crate) fn decode(&self, stored: &[u8], lens: [usize; STREAMS], out: &mut [u8]) -> Result<()> {
+    /// Decodes four streams, stored back to back with these lengths, into `out`, while fetching
+    /// what the caller needs next.
+    pub(crate) fn decode(
+        &self,
+        stored: &[u8],
+        lens: [usize; STREAMS],
+        out: &mut [u8],
+        ahead: &mut Ahead,
+    ) -> Result<()> {
         let total = out.len();
         let mut cursors = Vec::with_capacity(STREAMS);
         let (mut input, mut output) = (stored, out);
@@ -183,15 +192,70 @@ impl Table {
         let Ok(mut cursors) = <[Cursor; STREAMS]>::try_from(cursors) else {
             unreachable!("one cursor per stream");
         };
-        advance(&mut cursors, &self.multi);
+        advance(&mut cursors, &self.multi, ahead);
         for cursor in cursors {
             let mut alone = [cursor];
-            advance(&mut alone, &self.multi);
+            advance(&mut alone, &self.multi, ahead);
             let [mut cursor] = alone;
             cursor.finish(&self.single)?;
         }
         Ok(())
     }
+}
+
+/// Memory that will be needed when decoding is done, to be fetched meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    regions: [Region; 2],
+}
+
+/// A part of memory, by address: it is never read or written through these, only fetched.
+#[derive(Debug, Default, Clone, Copy)]
+struct Region {
+    at: usize,
+    end: usize,
+    /// Cache lines per step.
+    lines: usize,
+}
+
+const LINE: usize = 64;
+
+impl Ahead {
+    /// Two parts of memory, in about the time it takes to decode `symbols` symbols.
+    pub(crate) fn new(symbols: usize, parts: [&[u8]; 2]) -> Self {
+        // A step yields about three symbols per look-up.
+        let steps = symbols / (3 * PER_STEP * STREAMS) + 1;
+        let regions = parts.map(|part| {
+            let at = part.as_ptr() as usize;
+            Region { at, end: at + part.len(), lines: part.len().div_ceil(LINE).div_ceil(steps).min(8) }
+        });
+        Self { regions }
+    }
+
+    #[inline(always)]
+    fn step(&mut self) {
+        for region in &mut self.regions {
+            for _ in 0..region.lines {
+                if region.at < region.end {
+                    fetch(region.at);
+                    region.at += LINE;
+                }
+            }
+        }
+    }
+}
+
+/// Asks for the cache line at an address, which may be any.
+#[inline(always)]
+fn fetch(address: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a prefetch accesses nothing as far as the program can tell.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::without_provenance(address)) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
 }
 
 /// A table entry while it is being made.
@@ -266,24 +330,24 @@ impl<'a> Cursor<'a> {
 }
 
 /// Runs the streams for as many whole steps as all of them have.
-fn advance<const S: usize>(cursors: &mut [Cursor<'_>; S], table: &[u64; TABLE_SIZE]) {
+fn advance<const S: usize>(cursors: &mut [Cursor<'_>; S], table: &[u64; TABLE_SIZE], ahead: &mut Ahead) {
     #[cfg(target_arch = "x86_64")]
     if crate::kernel::Avx2::new().is_some() {
         // SAFETY: the features were detected.
-        return unsafe { advance_bmi2(cursors, table) };
+        return unsafe { advance_bmi2(cursors, table, ahead) };
     }
-    advance_with(cursors, table);
+    advance_with(cursors, table, ahead);
 }
 
 /// The same loop, compiled to three-operand shifts.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2")]
-fn advance_bmi2<const S: usize>(cursors: &mut [Cursor<'_>; S], table: &[u64; TABLE_SIZE]) {
-    advance_with(cursors, table);
+fn advance_bmi2<const S: usize>(cursors: &mut [Cursor<'_>; S], table: &[u64; TABLE_SIZE], ahead: &mut Ahead) {
+    advance_with(cursors, table, ahead);
 }
 
 #[inline(always)]
-fn advance_with<const S: usize>(cursors: &mut [Cursor<'_>; S], table: &[u64; TABLE_SIZE]) {
+fn advance_with<const S: usize>(cursors: &mut [Cursor<'_>; S], table: &[u64; TABLE_SIZE], ahead: &mut Ahead) {
     loop {
         let steps = cursors.iter().map(Cursor::safe_steps).min().unwrap_or(0);
         if steps == 0 {
@@ -297,6 +361,7 @@ fn advance_with<const S: usize>(cursors: &mut [Cursor<'_>; S], table: &[u64; TAB
             std::array::from_fn(|i| unsafe { cursors[i].output.as_mut_ptr().add(cursors[i].written) });
         let mut bits: [u64; S] = std::array::from_fn(|i| cursors[i].bits);
         for _ in 0..steps {
+            ahead.step();
             for i in 0..S {
                 let consumed = bits[i].trailing_zeros();
                 // SAFETY: a step consumes at most 7 + 55 bits, so `source` advances by at most
@@ -376,7 +441,7 @@ mod tests {
         let mut table = Table::default();
         table.build(&lengths);
         let mut out = vec![0; symbols.len()];
-        table.decode(&stored, lens.map(|l| l as usize), &mut out).unwrap();
+        table.decode(&stored, lens.map(|l| l as usize), &mut out, &mut Ahead::default()).unwrap();
         assert_eq!(out, symbols);
         if with_naive {
             assert_eq!(naive(&stored, lens, &lengths, symbols.len()), symbols);
@@ -384,7 +449,7 @@ mod tests {
         // The portable loop, whatever this machine has.
         let mut portable = vec![0; run_of(0, symbols.len()).len()];
         let mut cursors = [Cursor::new(&stored[..lens[0] as usize], &mut portable)];
-        advance_with(&mut cursors, &table.multi);
+        advance_with(&mut cursors, &table.multi, &mut Ahead::default());
         cursors[0].finish(&table.single).unwrap();
         assert_eq!(portable, symbols[run_of(0, symbols.len())]);
     }
@@ -412,7 +477,7 @@ mod tests {
                 table.build(&lengths);
                 let mut out = vec![0; symbols.len()];
                 let q = cut.min(noise.len()) / 4;
-                let _ = table.decode(&noise, [q, q, q, noise.len() - 3 * q], &mut out);
+                let _ = table.decode(&noise, [q, q, q, noise.len() - 3 * q], &mut out, &mut Ahead::default());
             }
         }
     }

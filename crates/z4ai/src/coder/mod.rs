@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::kernel::packed;
 use crate::wire::{Put, Reader};
 use huffman::Lengths;
-use huffman_stream::{STREAMS, Table};
+use huffman_stream::{Ahead, STREAMS, Table};
 use twox_hash::XxHash3_64;
 
 /// How one stream is stored, as the chunk's description says. The number of bytes it decodes to
@@ -36,6 +36,8 @@ const ZSTD: u8 = 4;
 #[derive(Default)]
 pub(crate) struct Scratch {
     table: Table,
+    /// What to fetch while decoding.
+    pub(crate) ahead: Ahead,
 }
 
 impl Coder {
@@ -110,7 +112,7 @@ impl Coder {
             }
             Coder::Huffman { lengths, stored: lens } => {
                 scratch.table.build(lengths);
-                scratch.table.decode(stored, lens.map(|len| len as usize), out)?;
+                scratch.table.decode(stored, lens.map(|len| len as usize), out, &mut scratch.ahead)?;
             }
             Coder::Zstd { hash, .. } => {
                 if XxHash3_64::oneshot(stored) != *hash {

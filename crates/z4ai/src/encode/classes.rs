@@ -19,16 +19,34 @@ pub(crate) struct Hint {
 
 /// Groups of units with similar means that classes are made of.
 const BUCKETS: usize = 16;
-/// What classes must save, in 1/64 bit per element: they cost another pass to decode.
+/// What classes must save, in 1/64 bit per element: they cost another pass to decode. Those that
+/// were found without a shape must save more, so that plain buffers stay fast.
 const MUST_SAVE: u64 = 1;
+const MUST_SAVE_UNSHAPED: u64 = 3;
+/// A row length that most others are a multiple of.
+const SHORT_ROW: usize = 64;
+/// The longest distance tried.
+const MAX_LAG: usize = 4096;
+/// Codes compared at each distance.
+const LAG_SAMPLE: usize = 2048;
+/// Distances tried are multiples of this.
+const LAG_STEP: usize = 64;
+/// Codes farther apart than this are just different: zeros would drown everything else.
+const FAR: u8 = 16;
 /// Bytes that a class adds to a description: table and lengths.
 const PER_CLASS: u64 = 50;
 
 /// The grouping of `codes` that saves most, if any pays.
 pub(crate) fn find(codes: &[u8], counts: &[u32; 256], hint: &Hint) -> Option<ClassMap> {
     let count = codes.len();
-    let candidates: Vec<(bool, usize)> = hint
-        .periods
+    let found;
+    let periods = if hint.shaped {
+        &hint.periods
+    } else {
+        found = likely_periods(codes);
+        &found
+    };
+    let candidates: Vec<(bool, usize)> = periods
         .iter()
         .flat_map(|&period| [(false, period), (true, period)])
         .filter(|&(columns, period)| {
@@ -44,10 +62,38 @@ pub(crate) fn find(codes: &[u8], counts: &[u32; 256], hint: &Hint) -> Option<Cla
             (spread.gain(&sums, columns, period), columns, period, sums)
         })
         .max_by_key(|candidate| (candidate.0, std::cmp::Reverse(candidate.2)))?;
-    if gain <= MUST_SAVE as i64 * BIT as i64 / 64 * count as i64 {
+    let must_save = if hint.shaped { MUST_SAVE } else { MUST_SAVE_UNSHAPED };
+    let must_save = count as u64 * must_save * BIT / 64;
+    if gain <= must_save as i64 {
         return None;
     }
-    assign(codes, counts, columns, period, &sums)
+    assign(codes, counts, columns, period, &sums, must_save)
+}
+
+/// Row lengths to try on bytes without a shape: one that any row is a multiple of, and the distance
+/// at which a sample resembles itself most, if it stands out.
+fn likely_periods(codes: &[u8]) -> Vec<usize> {
+    let mut periods = vec![SHORT_ROW];
+    if codes.len() < 2 * (LAG_SAMPLE + MAX_LAG) {
+        return periods;
+    }
+    let start = codes.len() / 3;
+    let sample = &codes[start..start + LAG_SAMPLE];
+    let distance = |lag: usize| -> u32 {
+        let later = &codes[start + lag..start + lag + LAG_SAMPLE];
+        sample.iter().zip(later).map(|(&a, &b)| u32::from(a.abs_diff(b).min(FAR))).sum()
+    };
+    let lags = (SHORT_ROW..=MAX_LAG).step_by(LAG_STEP);
+    let distances: Vec<(u32, usize)> = lags.map(|lag| (distance(lag), lag)).collect();
+    let mean = distances.iter().map(|&(d, _)| u64::from(d)).sum::<u64>() / distances.len() as u64;
+    let least = distances.iter().map(|&(d, _)| d).min().unwrap_or(0);
+    if u64::from(least) * 100 < mean * 97 {
+        // Multiples of a row length stand out like the row length itself: take the first.
+        let close = |d: u32| u64::from(d - least) * 4 <= mean - u64::from(least);
+        let first = distances.iter().find(|&&(d, _)| close(d));
+        periods.extend(first.map(|&(_, lag)| lag).filter(|&lag| lag != SHORT_ROW));
+    }
+    periods
 }
 
 /// Codes below the lowest percent count as that: zeros would drown everything else.
@@ -166,7 +212,7 @@ fn assign(codes: &[u8], counts: &[u32; 256], columns: bool, period: usize, sums:
         merge_cheapest(&mut groups);
     }
     let (cost, last_buckets) = best?;
-    if cost + count as u64 * MUST_SAVE * BIT / 64 >= whole {
+    if cost + must_save >= whole {
         return None;
     }
     let class_of = |bucket: u8| last_buckets.partition_point(|&last| last < usize::from(bucket)) as u8;

