@@ -177,7 +177,14 @@ fn unit_sums(codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> {
 }
 
 /// Puts units into classes of similar mean; `None` unless exact counts say that they pay.
-fn assign(codes: &[u8], counts: &[u32; 256], columns: bool, period: usize, sums: &[u64]) -> Option<ClassMap> {
+fn assign(
+    codes: &[u8],
+    counts: &[u32; 256],
+    columns: bool,
+    period: usize,
+    sums: &[u64],
+    must_save: u64,
+) -> Option<ClassMap> {
     let count = codes.len();
     let units = sums.len();
     let mut order: Vec<u32> = (0..units as u32).collect();
