@@ -1,6 +1,8 @@
 //! HDF5 files: what h5py itself wrote, and what a stranger might.
 
 mod common;
+#[path = "hdf5/hostile.rs"]
+mod hostile;
 
 use common::{conformance, fixtures};
 use ztensor::object::Storage;

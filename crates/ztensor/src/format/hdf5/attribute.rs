@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hdf5_reader::global_heap::GlobalHeapCollection;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::format::hdf5::datatype::{Type, scalar};
 use crate::format::hdf5::fields::{Fields, text};
 use crate::format::hdf5::group::heap_objects;
@@ -22,11 +22,8 @@ pub(super) type Heaps = HashMap<u64, Arc<GlobalHeapCollection>>;
 /// The attributes of an object, sorted by name as the library lists them.
 pub(super) fn read(file: &mut File, header: &Header) -> Result<Attributes> {
     let mut found = Vec::new();
-    for message in header.all(kind::ATTRIBUTE) {
-        match message.shared {
-            true => return Err(Error::unsupported("an attribute is in a table of shared messages")),
-            false => found.extend(parse(file, &message.bytes)?),
-        }
+    for message in header.all(kind::ATTRIBUTE).filter(|message| !message.shared) {
+        found.extend(understood(parse(file, &message.bytes))?);
     }
     if let Some(message) = header.find(kind::ATTRIBUTE_INFO) {
         let widths = file.widths;
@@ -38,12 +35,21 @@ pub(super) fn read(file: &mut File, header: &Header) -> Result<Attributes> {
         let (heap, tree) = (fields.offset(widths)?, fields.offset(widths)?);
         let store = file.store.clone();
         heap_objects(&store, widths, heap, tree, |bytes| {
-            found.extend(parse(file, bytes)?);
+            found.extend(understood(parse(file, bytes))?);
             Ok(())
         })?;
     }
     found.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(found.into_iter().collect())
+}
+
+/// Attributes that this version does not understand are left out: they are no
+/// reason not to read the tensors.
+fn understood(attribute: Result<Option<(String, Value)>>) -> Result<Option<(String, Value)>> {
+    match attribute {
+        Err(error) if error.kind() == Kind::Unsupported => Ok(None),
+        other => other,
+    }
 }
 
 /// An attribute message: its name and value; `None` for kinds without a value

@@ -289,33 +289,39 @@ impl Chunked {
         self.pipeline.decode(&stored, skipped, scratch, out)
     }
 
+    /// How much of a chunk is inside the dataset, by dimension, and the dimension
+    /// from which on that is one run: dimensions that the chunk spans whole join
+    /// into one run with the one before.
+    fn inside(&self, origin: &[u64]) -> (Vec<u64>, usize) {
+        let sizes = self.chunking.shape.iter().zip(&self.shape).zip(origin);
+        let inside: Vec<u64> = sizes.map(|((&chunk, &size), &at)| u64::from(chunk).min(size - at)).collect();
+        let whole = |axis: usize| {
+            inside[axis] == self.shape[axis] && inside[axis] == u64::from(self.chunking.shape[axis])
+        };
+        let axis = (1..inside.len()).rev().find(|&axis| !whole(axis)).unwrap_or(0);
+        (inside, axis)
+    }
+
+    /// Bytes from one index to the next, by dimension, in an array of that shape.
+    fn strides(&self, shape: impl Fn(usize) -> u64) -> Vec<u64> {
+        let mut strides = vec![self.element; self.shape.len()];
+        for axis in (1..strides.len()).rev() {
+            strides[axis - 1] = strides[axis] * shape(axis);
+        }
+        strides
+    }
+
     /// The runs of bytes that a chunk and the dataset have in common: where in
     /// the dataset, where in the chunk, and how long.
     fn runs(&self, origin: &[u64], mut each: impl FnMut(u64, usize, u64)) {
-        let rank = self.shape.len();
-        let chunk: Vec<u64> = self.chunking.shape.iter().map(|&size| u64::from(size)).collect();
-        let inside: Vec<u64> =
-            (0..rank).map(|axis| chunk[axis].min(self.shape[axis] - origin[axis])).collect();
-        // Dimensions that the chunk spans whole join into one run with the one before.
-        let mut run_axis = rank - 1;
-        let mut run = inside[run_axis] * self.element;
-        while run_axis > 0 && inside[run_axis] == self.shape[run_axis] && inside[run_axis] == chunk[run_axis]
-        {
-            run_axis -= 1;
-            run *= inside[run_axis];
-        }
-        let strides = |sizes: &[u64]| {
-            let mut strides = vec![self.element; rank];
-            for axis in (1..rank).rev() {
-                strides[axis - 1] = strides[axis] * sizes[axis];
-            }
-            strides
-        };
-        let (outer, inner) = (strides(&self.shape), strides(&chunk));
+        let (inside, run_axis) = self.inside(origin);
+        let run = inside[run_axis..].iter().product::<u64>() * self.element;
+        let outer = self.strides(|axis| self.shape[axis]);
+        let inner = self.strides(|axis| u64::from(self.chunking.shape[axis]));
         let mut at = vec![0u64; run_axis];
         loop {
             let (mut to, mut from) = (0, 0);
-            for axis in 0..rank {
+            for axis in 0..inside.len() {
                 let index = at.get(axis).copied().unwrap_or(0);
                 to += (origin[axis] + index) * outer[axis];
                 from += index * inner[axis];
@@ -346,16 +352,13 @@ impl Chunked {
     /// Whether a chunk's decoded bytes are one run of the dataset, wholly inside
     /// `range`, so that they can be decoded in place. Says where it starts.
     fn in_place(&self, origin: &[u64], range: &Range<u64>) -> Option<u64> {
-        if self.is_partial(origin) {
+        let (_, run_axis) = self.inside(origin);
+        if self.is_partial(origin) || run_axis > 0 {
             return None;
         }
-        let mut runs = 0;
-        let mut place = None;
-        self.runs(origin, |to, _, len| {
-            runs += 1;
-            place = (len == self.chunk_len && to >= range.start && to + len <= range.end).then_some(to);
-        });
-        place.filter(|_| runs == 1)
+        // Only the first dimension can have chunks behind each other.
+        let start = origin[0] * self.strides(|axis| self.shape[axis])[0];
+        (start >= range.start && start + self.chunk_len <= range.end).then_some(start)
     }
 
     /// Decodes `chunks` one after the other into `out`.

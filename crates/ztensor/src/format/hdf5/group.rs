@@ -186,10 +186,8 @@ pub(super) fn heap_objects(
     for record in records.map_err(structure)? {
         let id = match record {
             BTreeV2Record::LinkNameHash { heap_id, .. } => heap_id,
-            // Attributes that are kept elsewhere, in a table of shared messages.
-            BTreeV2Record::AttributeNameHash { flags, .. } if flags & 2 != 0 => {
-                return Err(Error::unsupported("an attribute is in a table of shared messages"));
-            }
+            // Attributes that are kept elsewhere, in a table of shared messages, are left out.
+            BTreeV2Record::AttributeNameHash { flags, .. } if flags & 2 != 0 => continue,
             BTreeV2Record::AttributeNameHash { heap_id, .. } => heap_id,
             _ => return Err(Error::corrupt("hdf5.structure", "an index of names holds something else")),
         };

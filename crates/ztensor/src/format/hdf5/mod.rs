@@ -43,8 +43,6 @@ fn detect(probe: &Probe<'_>) -> Verdict {
     // A user block, of 512 bytes or more, may hold anything, so the name decides.
     match user_block(probe.source) {
         Ok(Some(_)) if probe.extension.is_some_and(|ext| DRIVER.extensions.contains(&ext)) => Verdict::Yes,
-        Ok(Some(_)) => Verdict::Maybe,
-        _ if probe.extension.is_some_and(|ext| ext == "h5" || ext == "hdf5") => Verdict::Maybe,
         _ => Verdict::No,
     }
 }

@@ -47,8 +47,7 @@ fn detect(probe: &Probe<'_>) -> Verdict {
     });
     match walked {
         Ok(()) if version && graph => Verdict::Yes,
-        Ok(()) if seen > 0 => Verdict::Maybe,
-        Err(_) if seen > 1 || probe.extension == Some("onnx") => Verdict::Maybe,
+        _ if seen > 0 => Verdict::Maybe,
         _ => Verdict::No,
     }
 }

@@ -246,30 +246,23 @@ impl Raw {
             )
         })?;
         let dtype = i32::try_from(id).ok().and_then(DType::from_onnx_id);
-        let (component, unreadable) = match dtype {
-            _ if self.segment => (None, Some(("onnx.segment", "it is one segment of a tensor".to_owned()))),
-            Some(dtype) if is_external => (Some(self.external_data(dtype, count, externals)?), None),
-            Some(dtype) => (Some(self.own_data(dtype, count, field)?), None),
-            None if id == 8 => {
-                if !is_external && self.strings != count {
-                    return Err(Error::corrupt(
-                        "onnx.size",
-                        format!("{} strings are given where the shape needs {count}", self.strings),
-                    ));
-                }
-                (None, Some(("onnx.string", "its elements are strings, not numbers".to_owned())))
+        let component = match dtype {
+            _ if self.segment => Err(("onnx.segment", "it is one segment of a tensor".to_owned())),
+            Some(dtype) if is_external => Ok(self.external_data(dtype, count, externals)?),
+            Some(dtype) => Ok(self.own_data(dtype, count, field)?),
+            None if id == 8 && !is_external && self.strings != count => {
+                return Err(Error::corrupt(
+                    "onnx.size",
+                    format!("{} strings are given where the shape needs {count}", self.strings),
+                ));
             }
-            None if id == 0 => (None, Some(("onnx.undefined", "its element type is not defined".to_owned()))),
-            None => {
-                (None, Some(("onnx.unknown", format!("its element type {id} is not known to this version"))))
-            }
+            None if id == 8 => Err(("onnx.string", "its elements are strings, not numbers".to_owned())),
+            None if id == 0 => Err(("onnx.undefined", "its element type is not defined".to_owned())),
+            None => Err(("onnx.unknown", format!("its element type {id} is not known to this version"))),
         };
-        let mut attributes = std::mem::take(&mut self.attributes);
-        std::mem::take(&mut self.properties).insert_into(&mut attributes);
-        let (component, unreadable) = match (component, unreadable) {
-            (Some(component), _) => (component, None),
-            (None, why) => {
-                let (layout, why) = why.unwrap_or(("onnx.unknown", String::new()));
+        let (component, unreadable) = match component {
+            Ok(component) => (component, None),
+            Err((layout, why)) => {
                 let stored = self.stored_len();
                 let storage = Storage::Encoded(Arc::new(Refused::new(layout, why, stored)));
                 let mut component = Component::new(DType::U8, stored, storage);
@@ -277,6 +270,8 @@ impl Raw {
                 (component, Some(layout.into()))
             }
         };
+        self.properties.insert_into(&mut self.attributes);
+        let attributes = self.attributes;
         Ok(Tensor { name: String::new(), shape: self.dims, component, unreadable, attributes })
     }
 

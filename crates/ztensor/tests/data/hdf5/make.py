@@ -1,18 +1,19 @@
 """Writes the HDF5 fixtures beside this file, and what a reader must find in them.
 
-Run with `h5py`, `hdf5plugin`, `numpy` and `ml_dtypes` installed.
+Run with `h5py`, `hdf5plugin`, `zstandard` and `numpy` installed.
 """
 
 import hashlib
 import io
 import json
 import zipfile
+import zlib
 from pathlib import Path
 
 import h5py
 import hdf5plugin
-import ml_dtypes
 import numpy as np
+import zstandard
 from h5py import h5d, h5p, h5s, h5t
 
 HERE = Path(__file__).parent
@@ -215,6 +216,26 @@ for label, libver in (("v0", "earliest"), ("latest", "latest")):
     with h5py.File(HERE / f"unreadable_{label}.h5", "w", libver=libver) as file:
         unreadable(file)
 (HERE / "raw.bin").unlink(missing_ok=True)
+
+# Chunks that decode to far more than a chunk, or to something else; a web of links.
+with h5py.File(HERE / "bombs.h5", "w") as file:
+    def bomb(name, content, **filters):
+        dataset = file.create_dataset(name, (16,), "u1", chunks=(16,), **filters)
+        dataset.id.write_direct_chunk((0,), content)
+
+    zeros = bytes(1 << 20)
+    bomb("deflate", zlib.compress(zeros), compression="gzip")
+    bomb("nested", zlib.compress(zeros), compression="gzip", shuffle=True, fletcher32=False)
+    bomb("zstd", zstandard.compress(zeros), **hdf5plugin.Zstd())
+    bomb("lzf", b"\0\0" + b"\xe0\xff\0" * 400, compression="lzf")
+    bomb("checksum", bytes(16) + b"oops", fletcher32=True)
+with h5py.File(HERE / "web.h5", "w", libver="latest") as file:
+    group = file
+    for _ in range(60):
+        inner = group.create_group("a")
+        group["b"] = inner
+        group = inner
+    group["leaf"] = np.float32(1)
 
 # As small as can be, for the suite that damages every byte.
 for label, libver in (("v0", "earliest"), ("latest", "latest")):
