@@ -16,10 +16,13 @@ h5py = pytest.importorskip("h5py")
 def compare(path: Path) -> int:
     """Compares every dataset of a file; counts them."""
     expected = {}
+
+    def visit(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):
+            expected[name] = item[()]
+
     with h5py.File(path) as file:
-        file.visititems(
-            lambda name, item: expected.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None
-        )
+        file.visititems(visit)
     with ztensor.Reader(path) as reader:
         assert reader.format == "hdf5"
         assert reader.keys() == list(expected)
