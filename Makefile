@@ -33,7 +33,7 @@ python-test: $(VENV)/.installed
 
 bench: wheel
 	BENCH_PYTHON=$(PYTHON) cargo run --release -p ztensor-bench
-	$(PYTHON) benchmark/run.py
+	$(PYTHON) benchmark/python/run.py
 
 venv: $(VENV)/.tools
 

@@ -24,3 +24,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 def test_docstrings(name: str) -> None:
     module = importlib.import_module(name)
     assert doctest.testmod(module, optionflags=OPTIONS).failed == 0
+
+
+def test_the_guide() -> None:
+    guide = DOCS / "python.md"
+    assert doctest.testfile(str(guide), module_relative=False, optionflags=OPTIONS).failed == 0

@@ -148,6 +148,13 @@ def test_views_do_not_change_what_the_reader_reads(path: str) -> None:
     assert reader.verify("weight")
 
 
+def test_readers_can_be_pickled(path: str) -> None:
+    reader = pickle.loads(pickle.dumps(Reader(path, verify=False, max_bytes=10**6)))
+    assert same_bytes(reader.read_numpy("weight"), WEIGHT)
+    with pytest.raises(ztensor.LimitError):
+        pickle.loads(pickle.dumps(Reader(path, max_bytes=10))).read_numpy("bias")
+
+
 def test_without_a_mapping(path: str) -> None:
     reader = Reader(path, map=False)
     array = reader.read_numpy("weight")

@@ -40,6 +40,7 @@ BY_NAME = {element.name: element for element in ELEMENTS} | {
     element.zt: element for element in ELEMENTS
 }
 BY_TORCH_NAME = {element.torch: element for element in ELEMENTS if element.torch}
+_BY_TORCH: dict[torch.dtype, Element] = {}
 _BY_NUMPY = {np.dtype(element.numpy): element for element in ELEMENTS if element.is_native}
 _BY_ML_DTYPES = {element.numpy: element for element in ELEMENTS if not element.is_native}
 
@@ -101,7 +102,11 @@ def raw_numpy_dtype(element: Element) -> np.dtype[Any]:
 
 def of_torch(dtype: torch.dtype) -> Element:
     """The element type of a torch dtype."""
-    element = BY_TORCH_NAME.get(str(dtype).removeprefix("torch."))
+    element = _BY_TORCH.get(dtype)
+    if element is None:
+        element = BY_TORCH_NAME.get(str(dtype).removeprefix("torch."))
+        if element is not None:
+            _BY_TORCH[dtype] = element
     if element is None:
         raise InvalidArgumentError(
             f"{dtype} cannot be stored: dequantize it, or convert it to a plain dtype first"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from ztensor._tensor import Tensor, is_sparse_matrix
 if TYPE_CHECKING:
     import torch
 
-    from ztensor._native import _Item
+    from ztensor._native import _Item, _Memory
     from ztensor._types import AnyArray
 
 
@@ -22,10 +23,10 @@ class Prepared(NamedTuple):
 
     item: _Item
     tie: object
-    """Equal for tensors that are the same memory seen the same way; ``None`` for others."""
-    nbytes: int
-    copied: bool
-    """Whether its bytes had to be copied first, and so take memory of their own."""
+    """For tensors that had to be copied: equal for those that were the same memory
+    seen the same way. The writer itself knows the others by their addresses."""
+    copied: int
+    """Bytes that had to be copied first, and so take memory of their own."""
 
 
 def prepare(name: str, value: Any) -> Prepared:
@@ -66,44 +67,45 @@ def contiguous(array: AnyArray) -> AnyArray:
 
 def from_array(name: str, array: AnyArray) -> Prepared:
     """A NumPy array."""
-    element = _dtypes.of_numpy(array.dtype)
+    element = _dtypes.of_numpy(array.dtype)  # refuses what cannot be stored, and says why
     dense = contiguous(array)
-    item = (name, "dense", array.shape, [("data", element.storage, element.logical, dense)], None)
-    tie = None
-    if array.size:
-        interface = array.__array_interface__
-        tie = (interface["data"][0], element.name, array.shape, interface["strides"])
-    return Prepared(item, tie, dense.nbytes, dense is not array)
+    if dense is array:
+        return Prepared((name, array), None, 0)
+    interface = array.__array_interface__
+    tie = (interface["data"][0], array.dtype, array.shape, interface["strides"])
+    return _temporary(name, element, array.shape, dense, tie if array.size else None, dense.nbytes)
+
+
+def _temporary(
+    name: str,
+    element: _dtypes.Element,
+    shape: tuple[int, ...],
+    memory: _Memory,
+    tie: object,
+    nbytes: int,
+) -> Prepared:
+    """A dense tensor whose memory will be used again, so not to be known by its address."""
+    item = (name, "dense", shape, [("data", element.storage, element.logical, memory)], None)
+    return Prepared(item, tie, nbytes)
 
 
 def from_torch(name: str, tensor: torch.Tensor) -> Prepared:
     """A torch tensor on any device, of any strides, or sparse."""
-    import torch
-
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not sys.modules["torch"].strided:
         return from_tensor(name, Tensor.from_torch(tensor))
+    element = _dtypes.of_torch(tensor.dtype)
+    shape = tuple(tensor.shape)
+    if element.bits % 8 and shape:
+        shape = (*shape[:-1], shape[-1] * 2)  # torch counts bytes of two elements
+    nbytes = tensor.nbytes
+    if tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        return Prepared((name, element.name, shape, (tensor.data_ptr(), nbytes, tensor)), None, 0)
     if tensor.is_meta:
         raise InvalidArgumentError(f"tensor {name!r} is on the meta device and has no data to save")
-    element = _dtypes.of_torch(tensor.dtype)
-    shape = list(tensor.shape)
-    tie = (tensor.data_ptr(), element.name, shape, tensor.stride(), tensor.device)
-    dense = tensor.detach() if tensor.requires_grad else tensor
-    if not dense.is_cpu:
-        dense = dense.cpu()
-    if dense.is_conj() or dense.is_neg():
-        dense = dense.resolve_conj().resolve_neg()
-    dense = dense.contiguous()
-    address = dense.data_ptr()
-    if element.bits % 8 and shape:
-        shape[-1] *= 2  # torch counts bytes of two elements
-    memory = (address, dense.nbytes, dense)
-    item = (name, "dense", shape, [("data", element.storage, element.logical, memory)], None)
-    return Prepared(item, tuple_or_none(tie), dense.nbytes, address != tie[0])
-
-
-def tuple_or_none(tie: tuple[Any, ...]) -> object:
-    """A key for a dictionary, or nothing for tensors without memory."""
-    return (*tie[:2], tuple(tie[2]), *tie[3:]) if tie[0] else None
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    tie = (tensor.data_ptr(), element, shape, tensor.stride(), tensor.device, tensor.is_conj())
+    memory = (dense.data_ptr(), nbytes, dense)
+    return _temporary(name, element, shape, memory, tie if nbytes else None, nbytes)
 
 
 def from_tensor(name: str, tensor: Tensor) -> Prepared:
@@ -112,7 +114,7 @@ def from_tensor(name: str, tensor: Tensor) -> Prepared:
     main = "data" if "data" in tensor.components else "values"
     if main not in tensor.components:
         main = next(iter(tensor.components), "")
-    copied = False
+    copied = 0
     for role, array in tensor.components.items():
         if role == main:
             dtype, logical = tensor.dtype, tensor.type
@@ -123,10 +125,10 @@ def from_tensor(name: str, tensor: Tensor) -> Prepared:
                 array = unsigned(name, role, array)
                 dtype = "uint64"
         dense = contiguous(array)
-        copied = copied or dense is not array
+        copied += dense.nbytes if dense is not array else 0
         parts.append((role, dtype, logical, dense))
     item = (name, tensor.format, tensor.shape, parts, tensor.attributes)
-    return Prepared(item, None, tensor.nbytes, copied)
+    return Prepared(item, None, copied)
 
 
 def unsigned(name: str, role: str, array: AnyArray) -> AnyArray:

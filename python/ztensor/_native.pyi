@@ -13,7 +13,11 @@ _Progress: TypeAlias = Callable[[int], object] | None
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _Memory: TypeAlias = _Array | tuple[int, int, object]
 _Component: TypeAlias = tuple[str, str, str | None, _Memory]
-_Item: TypeAlias = tuple[str, str, Sequence[int], Sequence[_Component], dict[str, Any] | None]
+_Item: TypeAlias = (
+    tuple[str, _Array]
+    | tuple[str, str, Sequence[int], _Memory]
+    | tuple[str, str, Sequence[int], Sequence[_Component], dict[str, Any] | None]
+)
 
 def dequantize(item: _Item) -> _Array: ...
 def remove_tensors(
@@ -82,9 +86,11 @@ class Writer:
         items: Sequence[_Item],
         compression: int | None,
         checksum: str,
+        tie: bool = False,
         progress: _Progress = None,
     ) -> None: ...
     def tie(self, name: str, existing: str) -> None: ...
+    def reorder(self, names: Sequence[str]) -> None: ...
     def finish(self) -> int: ...
     def finish_bytes(self) -> bytes: ...
     def abort(self) -> None: ...

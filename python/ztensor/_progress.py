@@ -17,40 +17,47 @@ if TYPE_CHECKING:
 def reporting(
     progress: Progress, total: int, label: str
 ) -> Iterator[Callable[[int], object] | None]:
-    """A function to tell how many more bytes are done, or ``None`` if nobody listens."""
+    """A function to tell how many more bytes are done, or ``None`` if nobody listens.
+
+    What needed no work, such as a view or a tied tensor, is reported at the end.
+    """
     if progress is None or progress is False:
         yield None
-    elif progress is True:
-        try:
-            from tqdm.auto import tqdm
-        except ImportError:
-            yield _Plain(total, label).update
-            print(file=sys.stderr)
-            return
-        with tqdm(total=total, desc=label, unit="B", unit_scale=True) as bar:
-            yield bar.update
+        return
+    if progress is True:
+        show, close = _bar(total, label)
     elif callable(progress):
-        done = 0
-
-        def tell(more: int) -> None:
-            nonlocal done
-            done += more
-            progress(done, total)
-
-        yield tell
+        show, close = progress, lambda: None
     else:
         raise InvalidArgumentError(
             "progress is True, False or a function of (bytes done, bytes in all)"
         )
+    done = 0
+
+    def tell(more: int) -> None:
+        nonlocal done
+        done += more
+        show(min(done, total), total)
+
+    try:
+        yield tell
+        if done < total:
+            tell(total - done)
+    finally:
+        close()
 
 
-class _Plain:
-    """Percentages on standard error, where there is no tqdm."""
+def _bar(total: int, label: str) -> tuple[Callable[[int, int], object], Callable[[], object]]:
+    """Ways to show progress and to end it: tqdm's, or percentages where there is no tqdm."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return lambda done, of: _print(f"\r{label}: {100 * done // max(of, 1):3} %"), (
+            lambda: _print("\n")
+        )
+    bar = tqdm(total=total, desc=label, unit="B", unit_scale=True)
+    return lambda done, of: bar.update(done - bar.n), bar.close
 
-    def __init__(self, total: int, label: str) -> None:
-        self.done, self.total, self.label = 0, max(total, 1), label
 
-    def update(self, more: int) -> None:
-        self.done += more
-        percent = 100 * self.done // self.total
-        print(f"\r{self.label}: {percent:3} %", end="", file=sys.stderr, flush=True)
+def _print(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)

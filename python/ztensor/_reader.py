@@ -60,6 +60,7 @@ class Reader:
         max_bytes: int | None = None,
     ) -> None:
         self._path = path
+        self._options = {"map": map, "verify": verify, "threads": threads, "max_bytes": max_bytes}
         self._open: _native.Reader | None = _native.Reader.open(
             path, map=map, verify=verify, threads=threads, max_component=max_bytes
         )
@@ -212,6 +213,10 @@ class Reader:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process opens the file anew.
+        return _reopened, (self._path, self._options)
+
     def __repr__(self) -> str:
         path = repr(str(self._path))
         if self._open is None:
@@ -222,6 +227,10 @@ class Reader:
 def open(path: Path) -> Reader:
     """Opens a tensor file of any format: the same as ``Reader(path)``."""
     return Reader(path)
+
+
+def _reopened(path: Path, options: dict[str, Any]) -> Reader:
+    return Reader(path, **options)
 
 
 def _only_dense(*parts: Any) -> AnyArray:

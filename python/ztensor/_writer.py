@@ -170,35 +170,37 @@ def write_all(
     level = zstd_level(compression)
     if metadata:
         writer.set_attributes(dict(metadata))
+    # Held here until the end: ties are recognised by addresses, which must not be used again.
+    tensors = dict(tensors)
     total = sum(_nbytes(value) for value in tensors.values()) if progress else 0
     first: dict[object, str] = {}
     batch: list[_native._Item] = []
     ties: list[tuple[str, str]] = []
     copies = 0
     with reporting(progress, total, "saving") as tell:
-
-        def flush() -> None:
-            nonlocal copies
-            if batch:
-                writer.write(batch, level, checksum, tell)
-            for name, existing in ties:
-                writer.tie(name, existing)
-            batch.clear()
-            ties.clear()
-            copies = 0
-
         for name, value in tensors.items():
-            item, tie, nbytes, copied = _items.prepare(name, value)
-            if tie is not None:
-                existing = first.setdefault(tie, name)
-                if existing is not name:
-                    ties.append((name, existing))
-                    continue
+            if (
+                type(value) is np.ndarray
+                and value.flags.c_contiguous
+                and value.dtype.isnative
+                and type(name) is str
+            ):
+                batch.append((name, value))
+                continue
+            item, tie, nbytes = _items.prepare(name, value)
+            if tie is not None and (existing := first.setdefault(tie, name)) is not name:
+                ties.append((name, existing))
+                continue
             batch.append(item)
-            copies += nbytes if copied else 0
+            copies += nbytes
             if copies > _COPIES:
-                flush()
-        flush()
+                writer.write(batch, level, checksum, True, tell)
+                batch.clear()
+                copies = 0
+        writer.write(batch, level, checksum, True, tell)
+    for name, existing in ties:
+        writer.tie(name, existing)
+    writer.reorder(list(tensors))
 
 
 def _nbytes(value: Any) -> int:

@@ -1,6 +1,6 @@
 //! Element types: the library's one table as Python objects.
 
-use numpy::PyArrayDescr;
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;
@@ -63,6 +63,24 @@ pub(crate) fn descr<'py>(py: Python<'py>, dtype: DType) -> PyResult<Option<&'py 
         })?,
     };
     Ok(table[dtype as usize].as_ref().map(|descr| descr.bind(py)))
+}
+
+/// The type of an array's elements, if files can hold them as they are.
+pub(crate) fn of_array(py: Python<'_>, array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<DType>> {
+    let found = array.dtype();
+    let find = |test: &dyn Fn(&Bound<'_, PyArrayDescr>) -> bool| -> PyResult<Option<DType>> {
+        for dtype in DType::ALL {
+            if descr(py, dtype)?.is_some_and(test) {
+                return Ok(Some(dtype));
+            }
+        }
+        Ok(None)
+    };
+    // NumPy mostly uses one object for each type, but need not.
+    match find(&|descr| descr.is(&found))? {
+        Some(dtype) => Ok(Some(dtype)),
+        None => find(&|descr| descr.is_equiv_to(&found)),
+    }
 }
 
 /// Torch's dtype object, if this torch has the type.

@@ -7,6 +7,7 @@ mod dlpack;
 mod dtypes;
 mod errors;
 mod fetch;
+mod items;
 mod reader;
 mod values;
 mod watch;

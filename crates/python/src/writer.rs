@@ -1,25 +1,34 @@
 //! The writer as Python sees it.
 
-use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use numpy::{IntoPyArray, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{IntoPyArray, PyUntypedArray};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyDict};
-use ztensor::{Array, Checksum, Compression, DType, Layout, Tensor, WriteOptions};
+use ztensor::{Checksum, Compression, Kind, Tensor, WriteOptions};
 
-use crate::errors::{OrRaise, exception, invalid};
+use crate::errors::{OrRaise, invalid};
+use crate::items::{Item, Tie, array_bytes};
+use crate::values;
 use crate::watch::Watch;
-use crate::{dtypes, values};
 
 /// A `.zt` file being written.
 #[pyclass(frozen, module = "ztensor._native")]
 pub(crate) struct Writer {
-    state: Mutex<Option<ztensor::Writer<'static>>>,
+    state: Mutex<State>,
     /// Where the bytes go when there is no file.
     memory: Option<Arc<Mutex<Vec<u8>>>>,
+}
+
+struct State {
+    /// `None` when it is finished, or when a write failed.
+    writer: Option<ztensor::Writer<'static>>,
+    /// The first name under which memory was written.
+    first: HashMap<Tie, String>,
 }
 
 /// A growing buffer that is still there when its writer is not.
@@ -40,11 +49,12 @@ impl Write for Shared {
 
 impl Writer {
     fn of(writer: ztensor::Writer<'static>) -> Writer {
-        Writer { state: Mutex::new(Some(writer)), memory: None }
+        Writer { state: Mutex::new(State { writer: Some(writer), first: HashMap::new() }), memory: None }
     }
 
-    /// The state, waited for without the interpreter: another thread may be writing.
-    fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Option<ztensor::Writer<'static>>>> {
+    /// The state, unless another thread is writing: waiting for it could take
+    /// long, and what two threads write at once has no order anyway.
+    fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(guard) => Ok(guard),
             Err(_) => Err(invalid(py, "another thread is using this writer: use one writer per thread")),
@@ -85,7 +95,7 @@ impl Writer {
     fn set_attributes(&self, py: Python<'_>, attributes: &Bound<'_, PyDict>) -> PyResult<()> {
         let attributes = values::from_dict(attributes)?;
         let mut state = self.lock(py)?;
-        let writer = state.as_mut().ok_or_else(|| closed(py))?;
+        let writer = state.writer.as_mut().ok_or_else(|| closed(py))?;
         for (name, value) in attributes {
             writer.set_attribute(name, value);
         }
@@ -93,52 +103,80 @@ impl Writer {
     }
 
     fn __contains__(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
-        Ok(self.lock(py)?.as_ref().ok_or_else(|| closed(py))?.contains(name))
+        Ok(self.lock(py)?.writer.as_ref().ok_or_else(|| closed(py))?.contains(name))
     }
 
-    /// Writes tensors, each `(name, format, shape, components, attributes)`;
-    /// a component is `(role, dtype, type, memory)`, and memory a contiguous
-    /// array or `(address, bytes, owner)`.
-    #[pyo3(signature = (items, compression, checksum, progress = None))]
-    fn write<'py>(
+    /// Writes tensors, each one of
+    ///
+    /// - `(name, array)`, a contiguous array;
+    /// - `(name, dtype, shape, memory)`, a dense tensor;
+    /// - `(name, format, shape, components, attributes)`, where a component is
+    ///   `(role, dtype, type, memory)`,
+    ///
+    /// and memory is a contiguous array or `(address, bytes, owner)`.
+    ///
+    /// With `tie`, tensors of the first two kinds that are the same memory are
+    /// stored once; the caller keeps them alive until the writer is finished.
+    #[pyo3(signature = (items, compression, checksum, tie = false, progress = None))]
+    fn write(
         &self,
-        py: Python<'py>,
-        items: Vec<Item<'py>>,
+        py: Python<'_>,
+        items: Vec<Item<'_>>,
         compression: Option<i32>,
         checksum: &str,
+        tie: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
         let options = WriteOptions {
             compression: compression.map_or(Compression::None, Compression::Zstd),
             checksum: Checksum::from_name(checksum).or_raise(py)?,
         };
-        let tensors: Vec<Tensor<'_>> = items.iter().map(|item| item.tensor(py)).collect::<PyResult<_>>()?;
-        let named: Vec<(&str, &Tensor<'_>)> =
-            items.iter().map(|item| item.name.as_str()).zip(&tensors).collect();
         let mut state = self.lock(py)?;
-        let writer = state.as_mut().ok_or_else(|| closed(py))?;
-        let watch = Watch::new(progress);
+        let State { writer: slot, first } = &mut *state;
+        let writer = slot.as_mut().ok_or_else(|| closed(py))?;
+        let mut ties = Vec::new();
+        let mut tensors = Vec::with_capacity(items.len());
+        for item in &items {
+            let tensor = item.tensor(py)?;
+            if let Some(key) = tie.then(|| item.tie(&tensor)).flatten() {
+                if let Some(first) = first.get(&key) {
+                    ties.push((&*item.name, first.clone()));
+                    continue;
+                }
+                first.insert(key, item.name.to_string());
+            }
+            tensors.push((&*item.name, tensor));
+        }
+        let named: Vec<(&str, &Tensor<'_>)> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
         let mut torn = false;
-        let result = watch.run(py, |observer| {
-            writer.write_many_observed(&named, options, Some(observer)).inspect_err(|error| {
-                torn = !matches!(error.kind(), ztensor::Kind::InvalidArgument);
-            })
+        let result = Watch::new(progress).run(py, |observer| {
+            let written = writer.write_many_observed(&named, options, Some(observer));
+            torn = written.as_ref().is_err_and(|error| error.kind() != Kind::InvalidArgument);
+            written?;
+            ties.iter().try_for_each(|(name, first)| writer.tie(name, first))
         });
         if torn {
             // Part of a tensor may be in the file: it must never be finished.
-            *state = None;
+            *slot = None;
         }
         result
     }
 
     /// Gives a tensor that was already written a second name.
     fn tie(&self, py: Python<'_>, name: &str, existing: &str) -> PyResult<()> {
-        self.lock(py)?.as_mut().ok_or_else(|| closed(py))?.tie(name, existing).or_raise(py)
+        self.lock(py)?.writer.as_mut().ok_or_else(|| closed(py))?.tie(name, existing).or_raise(py)
+    }
+
+    /// Lists the tensors in this order.
+    fn reorder(&self, py: Python<'_>, names: Vec<PyBackedStr>) -> PyResult<()> {
+        let mut state = self.lock(py)?;
+        state.writer.as_mut().ok_or_else(|| closed(py))?.reorder(names.iter().map(|name| &**name));
+        Ok(())
     }
 
     /// Writes the manifest and returns the size of the file.
     fn finish(&self, py: Python<'_>) -> PyResult<u64> {
-        let writer = self.lock(py)?.take().ok_or_else(|| closed(py))?;
+        let writer = self.lock(py)?.writer.take().ok_or_else(|| closed(py))?;
         py.detach(|| writer.finish()).or_raise(py)
     }
 
@@ -152,7 +190,7 @@ impl Writer {
 
     /// Gives up: nothing is left of the file.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
-        let writer = self.lock(py)?.take();
+        let writer = self.lock(py)?.writer.take();
         py.detach(|| drop(writer));
         Ok(())
     }
@@ -185,90 +223,6 @@ pub(crate) fn replace_tensor(
     name: &str,
     data: Bound<'_, PyUntypedArray>,
 ) -> PyResult<()> {
-    let memory = Memory::Array(data);
-    let bytes = memory.bytes(py)?;
+    let bytes = array_bytes(py, &data)?;
     py.detach(|| ztensor::replace_tensor(path, name, bytes)).or_raise(py).map(drop)
-}
-
-/// A tensor to be written.
-#[derive(FromPyObject)]
-pub(crate) struct Item<'py> {
-    #[pyo3(item(0))]
-    name: String,
-    #[pyo3(item(1))]
-    format: String,
-    #[pyo3(item(2))]
-    shape: Vec<u64>,
-    #[pyo3(item(3))]
-    components: Vec<Part<'py>>,
-    #[pyo3(item(4))]
-    attributes: Option<Bound<'py, PyDict>>,
-}
-
-#[derive(FromPyObject)]
-struct Part<'py> {
-    #[pyo3(item(0))]
-    role: String,
-    #[pyo3(item(1))]
-    dtype: String,
-    #[pyo3(item(2))]
-    logical: Option<String>,
-    #[pyo3(item(3))]
-    memory: Memory<'py>,
-}
-
-#[derive(FromPyObject)]
-enum Memory<'py> {
-    Array(Bound<'py, PyUntypedArray>),
-    Address(usize, usize, #[allow(dead_code)] Bound<'py, PyAny>),
-}
-
-impl Item<'_> {
-    fn tensor(&self, py: Python<'_>) -> PyResult<Tensor<'_>> {
-        let components =
-            self.components.iter().map(|part| Ok((Cow::Owned(part.role.clone()), part.array(py)?)));
-        let components: Vec<_> = components.collect::<PyResult<_>>()?;
-        let attributes = self.attributes.as_ref().map(values::from_dict).transpose()?;
-        Tensor::new(&self.shape[..], Layout::from_name(&self.format), components, attributes)
-            .map_err(|error| exception(py, &error.in_tensor(self.name.as_str())))
-    }
-}
-
-impl Part<'_> {
-    fn array(&self, py: Python<'_>) -> PyResult<Array<'_>> {
-        let storage = dtypes::by_name(py, &self.dtype)?;
-        let known = match &self.logical {
-            None => Some(storage),
-            Some(name) => DType::from_logical_name(name, storage),
-        };
-        let mut array = Array::new(known.unwrap_or(storage), self.memory.bytes(py)?);
-        if known.is_none() {
-            array.unknown_type = self.logical.as_deref().map(Into::into);
-        }
-        Ok(array)
-    }
-}
-
-impl Memory<'_> {
-    fn bytes(&self, py: Python<'_>) -> PyResult<&[u8]> {
-        let (data, len) = match self {
-            Memory::Array(array) => {
-                if !array.is_c_contiguous() {
-                    return Err(invalid(py, "the array is not contiguous"));
-                }
-                // SAFETY: the array is alive, so its header can be read.
-                let data = unsafe { (*array.as_array_ptr()).fields.data };
-                (data.cast_const().cast(), array.len() * array.dtype().itemsize())
-            }
-            Memory::Address(address, len, _) => (std::ptr::with_exposed_provenance(*address), *len),
-        };
-        if len == 0 {
-            return Ok(&[]);
-        }
-        // SAFETY: an array's memory is as large as its header says, and Python
-        // passes addresses only of tensors it has checked; both live as long as
-        // `self`, which holds a reference. Other threads that write to a tensor
-        // while it is saved get what they deserve: some mix of old and new.
-        Ok(unsafe { std::slice::from_raw_parts(data, len) })
-    }
 }

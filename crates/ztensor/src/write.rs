@@ -1,6 +1,6 @@
 //! The streaming writer of `.zt` files.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -313,6 +313,12 @@ impl<'w> Writer<'w> {
             ))
         })?;
         self.catalog.insert(name, object)
+    }
+
+    /// Lists the tensors in the order of `names`; those not named stay in front.
+    pub fn reorder<'n>(&mut self, names: impl IntoIterator<Item = &'n str>) {
+        let order: HashMap<&str, usize> = names.into_iter().zip(1..).collect();
+        self.catalog.objects.sort_by_cached_key(|name, _| order.get(&**name).copied());
     }
 
     /// Writes the manifest and the footer, and returns the size of the file.

@@ -1,0 +1,60 @@
+"""Types: the stubs describe the extension, and strict users are satisfied."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+USER = """
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import ztensor
+from ztensor.torch import load_file, load_model, save_file
+
+save_file({"x": torch.zeros(3)}, Path("x.zt"), {"a": "b"}, compression=3, progress=True)
+tensors = load_file("x.zt", device="cpu", copy=True)
+with ztensor.Reader("x.zt") as reader:
+    names: list[str] = reader.keys()
+    one: ztensor.Tensor = reader["x"]
+    many: dict[str, ztensor.Tensor] = reader.read(names)
+    array: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = reader.read_numpy("x")
+    tensor: torch.Tensor = reader.read_torch("x", device="cpu")
+    meta: ztensor.TensorMetadata = reader.metadata("x")
+    metas: list[ztensor.TensorMetadata] = reader.metadata(["x"])
+    shape: list[int] = meta.shape
+    checked: bool = reader.verify("x")
+    counts: ztensor.Verification = reader.verify()
+    reader.read_into({"x": torch.zeros(3)})
+with ztensor.Writer("y.zt") as writer:
+    writer.write_numpy("x", array, compress=True, checksum="crc32c")
+    writer.write("y", one)
+missing, unexpected = load_model(torch.nn.Linear(1, 1), "x.zt")
+"""
+
+
+def run(*command: str) -> None:
+    outcome = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+
+
+def test_the_package_is_typed() -> None:
+    assert files("ztensor").joinpath("py.typed").is_file()
+    assert files("ztensor").joinpath("_native.pyi").is_file()
+
+
+def test_the_stub_describes_the_extension() -> None:
+    pytest.importorskip("mypy")
+    run("mypy.stubtest", "ztensor._native", "--ignore-missing-stub")
+
+
+def test_strict_users() -> None:
+    pytest.importorskip("mypy")
+    Path("user.py").write_text(USER)
+    run("mypy", "--strict", "user.py")
