@@ -31,7 +31,7 @@ pub(super) mod kind {
 
 /// A header's continuation blocks may not be more than this.
 const MAX_BLOCKS: usize = 4096;
-/// Messages of this type are kept only once; later ones are passed over.
+/// The flag of a message that only says where the message is.
 const SHARED: u8 = 0x02;
 
 /// One message.
