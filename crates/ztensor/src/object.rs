@@ -200,11 +200,7 @@ impl Component {
 
     /// Bytes that it takes in the file.
     pub fn stored_len(&self) -> u64 {
-        match &self.storage {
-            Storage::Plain(extent) => extent.len,
-            Storage::Inline(bytes) => bytes.len() as u64,
-            Storage::Encoded(decoder) => decoder.stored_len(),
-        }
+        self.storage.stored_len()
     }
 
     /// How it is stored: `raw`, `zstd`, `deflate`, …
@@ -217,11 +213,7 @@ impl Component {
 
     /// Its range in a source, if the bytes are one contiguous range there.
     pub fn extent(&self) -> Option<Extent> {
-        match &self.storage {
-            Storage::Plain(extent) => Some(*extent),
-            Storage::Inline(_) => None,
-            Storage::Encoded(decoder) => decoder.extent(),
-        }
+        self.storage.extent()
     }
 }
 
@@ -252,6 +244,26 @@ pub enum Storage {
     Inline(Arc<[u8]>),
     /// Behind a decoder.
     Encoded(Arc<dyn Decode>),
+}
+
+impl Storage {
+    /// Bytes that it takes in the file.
+    pub fn stored_len(&self) -> u64 {
+        match self {
+            Storage::Plain(extent) => extent.len,
+            Storage::Inline(bytes) => bytes.len() as u64,
+            Storage::Encoded(decoder) => decoder.stored_len(),
+        }
+    }
+
+    /// Its range in a source, if the bytes are one contiguous range there.
+    pub fn extent(&self) -> Option<Extent> {
+        match self {
+            Storage::Plain(extent) => Some(*extent),
+            Storage::Inline(_) => None,
+            Storage::Encoded(decoder) => decoder.extent(),
+        }
+    }
 }
 
 /// Bytes that must be decoded: compressed, strided, byte-swapped or chunked.

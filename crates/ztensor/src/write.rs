@@ -9,7 +9,7 @@ use crate::digest::{Checksum, Digest};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
 use crate::format::Format;
-use crate::format::zt::{ALIGNMENT, FOOTER_LEN, MAGIC, manifest};
+use crate::format::zt::{ALIGNMENT, FOOTER_LEN, MAGIC, MAX_MANIFEST, manifest};
 use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance};
@@ -324,6 +324,11 @@ impl<'w> Writer<'w> {
     /// Writes the manifest and the footer, and returns the size of the file.
     pub fn finish(mut self) -> Result<u64> {
         let manifest = manifest::encode(&self.catalog)?;
+        if manifest.len() as u64 > MAX_MANIFEST {
+            // No reader would open it.
+            let error = Error::invalid("the names and attributes of all tensors take more than 1 GiB");
+            return Err(self.name_file(error));
+        }
         self.put(&manifest)?;
         self.put(&(manifest.len() as u64).to_le_bytes())?;
         self.flush()?;

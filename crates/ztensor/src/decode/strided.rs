@@ -129,11 +129,7 @@ impl Decode for Strided {
     }
 
     fn extent(&self) -> Option<Extent> {
-        match &self.inner {
-            Storage::Plain(extent) => Some(*extent),
-            Storage::Inline(_) => None,
-            Storage::Encoded(decoder) => decoder.extent(),
-        }
+        self.inner.extent()
     }
 
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {

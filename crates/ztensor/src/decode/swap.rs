@@ -30,15 +30,11 @@ impl Decode for Swapped {
     }
 
     fn stored_len(&self) -> u64 {
-        self.extent().map_or(self.len, |extent| extent.len)
+        self.inner.stored_len()
     }
 
     fn extent(&self) -> Option<Extent> {
-        match &self.inner {
-            Storage::Plain(extent) => Some(*extent),
-            Storage::Inline(_) => None,
-            Storage::Encoded(decoder) => decoder.extent(),
-        }
+        self.inner.extent()
     }
 
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {

@@ -139,19 +139,11 @@ impl Decode for Coordinates {
     }
 
     fn stored_len(&self) -> u64 {
-        match &self.inner {
-            Storage::Plain(extent) => extent.len,
-            Storage::Inline(bytes) => bytes.len() as u64,
-            Storage::Encoded(decoder) => decoder.stored_len(),
-        }
+        self.inner.stored_len()
     }
 
     fn extent(&self) -> Option<Extent> {
-        match &self.inner {
-            Storage::Plain(extent) => Some(*extent),
-            Storage::Inline(_) => None,
-            Storage::Encoded(decoder) => decoder.extent(),
-        }
+        self.inner.extent()
     }
 
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {

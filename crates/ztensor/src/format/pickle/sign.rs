@@ -39,11 +39,11 @@ impl Flips {
         Ok(flips)
     }
 
-    /// `storage`, whose `len` bytes are numbers of `width` bytes, with signs flipped.
-    pub(super) fn apply(self, storage: Storage, width: usize, len: u64) -> Storage {
+    /// `storage`, which holds numbers of `width` bytes, with signs flipped.
+    pub(super) fn apply(self, storage: Storage, width: usize) -> Storage {
         match self == Flips::default() || width == 0 {
             true => storage,
-            false => Storage::Encoded(Arc::new(Flipped { inner: storage, flips: self, width, len })),
+            false => Storage::Encoded(Arc::new(Flipped { inner: storage, flips: self, width })),
         }
     }
 }
@@ -53,7 +53,6 @@ struct Flipped {
     inner: Storage,
     flips: Flips,
     width: usize,
-    len: u64,
 }
 
 impl Decode for Flipped {
@@ -62,15 +61,11 @@ impl Decode for Flipped {
     }
 
     fn stored_len(&self) -> u64 {
-        self.extent().map_or(self.len, |extent| extent.len)
+        self.inner.stored_len()
     }
 
     fn extent(&self) -> Option<Extent> {
-        match &self.inner {
-            Storage::Plain(extent) => Some(*extent),
-            Storage::Inline(_) => None,
-            Storage::Encoded(decoder) => decoder.extent(),
-        }
+        self.inner.extent()
     }
 
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {

@@ -444,7 +444,7 @@ impl View {
             Some(swapped) if swapped > 1 => Storage::Encoded(Arc::new(Swapped::new(storage, swapped, len))),
             _ => storage,
         };
-        let storage = self.flips.apply(storage, width, len);
+        let storage = self.flips.apply(storage, width);
         let mut component = Component::new(stored, len, storage);
         // The archive's checksum is of the whole storage.
         component.digest = match self.region.digest {
