@@ -106,7 +106,13 @@ impl Object {
 
     /// A dense object.
     pub fn dense(shape: impl Into<Shape>, data: Component) -> Object {
-        Object::new(shape, Layout::Dense, [(Cow::Borrowed("data"), data)])
+        Object {
+            shape: shape.into(),
+            layout: Layout::Dense,
+            components: smallvec::smallvec![(Cow::Borrowed("data"), data)],
+            attributes: None,
+            unknown: Unknown::default(),
+        }
     }
 
     /// The component of that role.

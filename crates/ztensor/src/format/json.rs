@@ -22,6 +22,11 @@ impl<'a> Scanner<'a> {
         Scanner { text, at: 0 }
     }
 
+    /// How many bytes were taken.
+    pub(crate) fn position(&self) -> usize {
+        self.at
+    }
+
     /// The next byte that is not white space, left where it is.
     #[inline]
     pub(crate) fn peek(&mut self) -> Option<u8> {
@@ -102,13 +107,17 @@ impl<'a> Scanner<'a> {
         let digits = &self.text.as_bytes()[self.at..];
         let mut value = 0u64;
         let mut count = 0;
-        for &byte in digits {
-            let digit = byte.wrapping_sub(b'0');
-            if digit > 9 {
-                break;
-            }
-            let next = value.checked_mul(10).and_then(|value| value.checked_add(u64::from(digit)));
-            value = next.ok_or_else(|| self.wrong("a number below 2^64"))?;
+        while let Some(digit) =
+            digits.get(count).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit <= 9)
+        {
+            // Nineteen digits always fit.
+            value = match count < 19 {
+                true => value * 10 + u64::from(digit),
+                false => value
+                    .checked_mul(10)
+                    .and_then(|value| value.checked_add(u64::from(digit)))
+                    .ok_or_else(|| self.wrong("a number below 2^64"))?,
+            };
             count += 1;
         }
         let goes_on = matches!(digits.get(count), Some(b'.' | b'e' | b'E'));
@@ -127,7 +136,7 @@ impl<'a> Scanner<'a> {
         }
         let start = self.at;
         let rest = &self.text.as_bytes()[start..];
-        match rest.iter().position(|&byte| byte == b'"' || byte == b'\\' || byte < 0x20) {
+        match special(rest) {
             Some(len) if rest[len] == b'"' => {
                 self.at = start + len + 1;
                 Ok(Cow::Borrowed(&self.text[start..start + len]))
@@ -152,7 +161,7 @@ impl<'a> Scanner<'a> {
     fn escaped(&mut self, mut out: String) -> Result<String> {
         loop {
             let rest = &self.text[self.at..];
-            let Some(len) = rest.bytes().position(|byte| byte == b'"' || byte == b'\\' || byte < 0x20) else {
+            let Some(len) = special(rest.as_bytes()) else {
                 return Err(self.wrong("the end of a string"));
             };
             out.push_str(&rest[..len]);
@@ -290,6 +299,29 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// Where the first byte is that ends or interrupts a string: a quote, a
+/// backslash or a control character. Looks at eight bytes at a time.
+#[inline]
+fn special(bytes: &[u8]) -> Option<usize> {
+    const EACH: u64 = u64::MAX / 255;
+    const HIGH: u64 = EACH << 7;
+    // A byte's high bit is set if the byte is below `limit` (at most 128). A borrow
+    // can only reach bytes above a true hit, so the lowest hit is always true.
+    let below = |word: u64, limit: u64| word.wrapping_sub(EACH * limit) & !word;
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let quote = word ^ (EACH * u64::from(b'"'));
+        let backslash = word ^ (EACH * u64::from(b'\\'));
+        let hits = (below(word, 0x20) | below(quote, 1) | below(backslash, 1)) & HIGH;
+        if hits != 0 {
+            return Some(index * 8 + hits.trailing_zeros() as usize / 8);
+        }
+    }
+    let found = rest.iter().position(|&byte| byte == b'"' || byte == b'\\' || byte < 0x20);
+    found.map(|at| words.len() * 8 + at)
+}
+
 /// Appends a JSON string: quotes, and the escapes that JSON requires.
 pub(crate) fn push_string(out: &mut String, text: &str) {
     out.push('"');
@@ -377,6 +409,12 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_first_special_byte_is_found(bytes in prop::collection::vec(prop_oneof![Just(b'"'), Just(b'\\'), any::<u8>(), 30..36u8, 90..94u8, 160..164u8], 0..40)) {
+            let naive = bytes.iter().position(|&byte| byte == b'"' || byte == b'\\' || byte < 0x20);
+            prop_assert_eq!(special(&bytes), naive);
+        }
+
         #[test]
         fn strings_survive(text in any::<String>()) {
             let mut json = String::new();

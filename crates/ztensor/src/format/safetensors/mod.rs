@@ -87,10 +87,8 @@ impl Header<'_> {
         if !self.text.starts_with('{') {
             return Err(Error::corrupt("safetensors.start", "the header does not start with {"));
         }
-        // An entry takes at least some 50 bytes of text, mostly more than 100.
-        catalog.objects.reserve(self.text.len() / 128);
         // Tensors may stand in any order in the header, but together must cover the data.
-        let mut covered: Vec<(u64, u64)> = Vec::with_capacity(self.text.len() / 128);
+        let mut covered: Vec<(u64, u64)> = Vec::new();
         let mut last_dtype = ("", None);
         let mut scanner = Scanner::new(self.text);
         let mut metadata = false;
@@ -101,21 +99,28 @@ impl Header<'_> {
                 }
                 return read_metadata(scanner, catalog);
             }
-            let (object, range) =
-                self.tensor(scanner, &mut last_dtype).map_err(|error| error.in_tensor(&*name))?;
-            covered.push(range);
+            let before = scanner.position();
+            let object = self.tensor(scanner, &mut last_dtype, &mut covered);
+            let object = object.map_err(|error| error.in_tensor(&*name))?;
+            if covered.len() == 1 {
+                // The others are about as long as the first, and none is shorter than 50 bytes.
+                let entry = (scanner.position() - before + name.len()).max(50);
+                catalog.objects.reserve(self.text.len() / entry);
+                covered.reserve(self.text.len() / entry);
+            }
             catalog.insert(name, object)
         })?;
         scanner.end()?;
         self.check_cover(covered, catalog)
     }
 
-    /// One entry: its object, and its range in the data.
+    /// One entry; its range in the data goes to `covered`.
     fn tensor<'a>(
         &self,
         scanner: &mut Scanner<'a>,
         last_dtype: &mut (&'a str, Option<DType>),
-    ) -> Result<(Object, (u64, u64))> {
+        covered: &mut Vec<(u64, u64)>,
+    ) -> Result<Object> {
         let mut info = Info::default();
         scanner.object(|scanner, key| match &*key {
             "dtype" => set(&mut info.dtype, "dtype", read_dtype(scanner, last_dtype)?),
@@ -182,7 +187,8 @@ impl Header<'_> {
         let extent = Extent::new(self.data_start + start, end - start);
         let object = Object::dense(shape, Component::plain(dtype, extent));
         validate::object(&object)?;
-        Ok((object, (start, end)))
+        covered.push((start, end));
+        Ok(object)
     }
 
     /// The tensors' ranges must follow each other from the first byte of data to the last.
