@@ -232,7 +232,8 @@ pub(crate) struct Plan<'a> {
 /// Where an export goes: a buffer that large tensors pass by.
 pub(crate) type Output<'a> = BufWriter<&'a mut dyn Write>;
 
-const BUFFER: usize = 1 << 20;
+/// Small tensors are gathered in it; it stays in the cache while it is filled and written.
+const BUFFER: usize = 256 << 10;
 
 impl<'a> Plan<'a> {
     fn new(
@@ -241,7 +242,8 @@ impl<'a> Plan<'a> {
         format: ExportFormat,
     ) -> Result<Plan<'a>> {
         let objects = source.objects();
-        let mut names = std::collections::HashSet::with_capacity(objects.len());
+        let mut names = std::collections::HashSet::<&str, foldhash::fast::RandomState>::default();
+        names.reserve(objects.len());
         if let Some((name, _)) = objects.iter().find(|(name, _)| !names.insert(*name)) {
             return Err(Error::invalid("two tensors have this name").in_tensor(*name));
         }

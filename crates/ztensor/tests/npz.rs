@@ -199,6 +199,25 @@ fn members_that_share_bytes_are_refused() {
 }
 
 #[test]
+fn damage_in_a_stored_array_is_noticed() {
+    let fortran = npy("'>i2'", "True", "(2, 3)", 12);
+    let members = [Member::stored("a.npy", &good()), Member::stored("f.npy", &fortran)];
+    let mut bytes = zip::archive(&members);
+    let reader = Reader::from_bytes(bytes.clone()).unwrap();
+    for name in ["a", "f"] {
+        assert_eq!(reader.verify(name).unwrap(), ztensor::Verification::Checked);
+        reader.read(name).unwrap();
+        let extent = reader.get(name).unwrap().components[0].1.extent().unwrap();
+        bytes[extent.offset as usize + 5] ^= 0x10;
+    }
+    let reader = Reader::from_bytes(bytes).unwrap();
+    for name in ["a", "f"] {
+        assert_eq!(reader.read(name).unwrap_err().kind(), Kind::Mismatch);
+        assert_eq!(reader.verify(name).unwrap_err().kind(), Kind::Mismatch);
+    }
+}
+
+#[test]
 fn a_decoded_size_beyond_the_limit_is_refused_before_it_is_decoded() {
     let bytes = zip::archive(&[Member::deflated("a.npy", &npy("'|u1'", "False", "(100000,)", 100_000))]);
     let options = ztensor::OpenOptions::default().max_component(99_999);

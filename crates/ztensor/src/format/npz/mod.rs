@@ -13,6 +13,7 @@ use std::sync::Arc;
 use header::{Header, Kind};
 
 use crate::decode::{Deflate, Swapped, fortran_strides, strided};
+use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::zip::{self, Entry, Method};
@@ -93,6 +94,10 @@ fn member(entry: &Entry, sources: &Sources) -> Result<Object> {
         start = head(needed)?;
     }
     let header = header::parse(&start)?;
+    let rest = entry.len.saturating_sub(header.len);
+    // Deflated members check themselves; a bare array has no checksum.
+    let digest = (deflate.is_none() && entry.crc != 0)
+        .then(|| Digest::Crc32(zip::crc_after(&start[..header.len as usize], entry.crc, rest)));
     drop(start);
     let data = Extent {
         offset: entry.data.offset + header.len,
@@ -103,7 +108,11 @@ fn member(entry: &Entry, sources: &Sources) -> Result<Object> {
         None => Storage::Plain(data),
         Some(deflate) => Storage::Encoded(Arc::new(deflate.after(header.len))),
     };
-    array(header, inner, entry.len)
+    let mut object = array(header, inner, entry.len)?;
+    for (_, component) in &mut object.components {
+        component.digest = digest.clone();
+    }
+    Ok(object)
 }
 
 /// The object for an array whose elements, as stored, are `inner`; `total` is
