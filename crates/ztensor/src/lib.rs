@@ -42,6 +42,7 @@
 
 mod atomic;
 mod buffer;
+mod compress;
 mod decode;
 pub mod digest;
 mod disk;

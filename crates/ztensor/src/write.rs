@@ -5,6 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::atomic::AtomicFile;
+use crate::compress::Compressors;
 use crate::digest::{Checksum, Digest};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
@@ -109,6 +110,7 @@ pub struct Writer<'w> {
     position: u64,
     pub(crate) catalog: Catalog,
     threads: usize,
+    compressors: Compressors,
     /// The file, for messages.
     label: Option<PathBuf>,
     /// A write failed, so that positions no longer mean anything.
@@ -164,7 +166,15 @@ impl<'w> Writer<'w> {
         label: Option<PathBuf>,
     ) -> Writer<'w> {
         let out = BufWriter::with_capacity(BUFFER, sink);
-        Writer { out, position, catalog, threads: 0, label, broken: false }
+        Writer {
+            out,
+            position,
+            catalog,
+            threads: 0,
+            compressors: Compressors::default(),
+            label,
+            broken: false,
+        }
     }
 
     /// Threads for compression; 0 is one per core. The bytes written do not depend on it.
@@ -284,7 +294,7 @@ impl<'w> Writer<'w> {
             tensor.check().map_err(|error| error.in_tensor(*name))?;
         }
         for batch in batches(tensors, self.threads) {
-            let mut encoded = encode_all(batch, options, self.threads, observer)?.into_iter();
+            let mut encoded = self.encode(batch, options, observer)?.into_iter();
             for (name, tensor) in batch {
                 let mut components = Vec::with_capacity(tensor.components.len());
                 for (role, array) in &tensor.components {
@@ -342,6 +352,21 @@ impl<'w> Writer<'w> {
         Ok(self.position)
     }
 
+    /// Compresses the components of a batch; nothing where they are stored as they are.
+    fn encode(
+        &self,
+        batch: &[(&str, &Tensor<'_>)],
+        options: WriteOptions,
+        observer: Option<&dyn Observer>,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        let Compression::Zstd(level) = options.compression else {
+            return Ok(Vec::new());
+        };
+        let arrays = batch.iter().flat_map(|(_, tensor)| &tensor.components);
+        let blobs = arrays.map(|(_, array)| &*array.bytes).collect();
+        self.compressors.zstd(blobs, level, self.threads, observer)
+    }
+
     /// Writes one blob and says where it is.
     fn write_component(
         &mut self,
@@ -356,7 +381,10 @@ impl<'w> Writer<'w> {
         // Progress counts what the tensors hold, not what compression left of it.
         advance(observer, len.saturating_sub(extent.len))?;
         let storage = match encoded {
-            Some(_) => Storage::Encoded(std::sync::Arc::new(crate::decode::Zstd::new(extent, len)?)),
+            Some(frame) => {
+                self.compressors.recycle(frame);
+                Storage::Encoded(std::sync::Arc::new(crate::decode::Zstd::new(extent, len)?))
+            }
             None => Storage::Plain(extent),
         };
         let mut component = Component::new(array.dtype, len, storage);
@@ -488,7 +516,7 @@ fn batches<'a, 'b>(
     tensors: &'a [(&'b str, &'b Tensor<'b>)],
     threads: usize,
 ) -> impl Iterator<Item = &'a [(&'b str, &'b Tensor<'b>)]> {
-    let budget = (64 << 20) * parallel::resolve(threads) as u64;
+    let budget = (16 << 20) * parallel::resolve(threads) as u64;
     let mut rest = tensors;
     std::iter::from_fn(move || {
         let mut bytes = 0u64;
@@ -502,44 +530,6 @@ fn batches<'a, 'b>(
         rest = after;
         (!batch.is_empty()).then_some(batch)
     })
-}
-
-/// Compresses every component of a batch, several at a time. `None` stands for
-/// one that is stored as it is.
-fn encode_all(
-    batch: &[(&str, &Tensor<'_>)],
-    options: WriteOptions,
-    threads: usize,
-    observer: Option<&dyn Observer>,
-) -> Result<Vec<Option<Vec<u8>>>> {
-    let Compression::Zstd(level) = options.compression else {
-        return Ok(Vec::new());
-    };
-    let arrays: Vec<&[u8]> = batch
-        .iter()
-        .flat_map(|(_, tensor)| tensor.components.iter().map(|(_, array)| &*array.bytes))
-        .collect();
-    let mut blobs: Vec<Option<Vec<u8>>> = vec![None; arrays.len()];
-    let workers = parallel::resolve(threads).div_ceil(arrays.len().max(1));
-    parallel::for_each(threads, arrays.into_iter().zip(&mut blobs).collect(), |(bytes, blob)| {
-        *blob = zstd_frame(bytes, level, workers)?;
-        advance(observer, 0)
-    })?;
-    Ok(blobs)
-}
-
-/// From this size on, zstd cuts its input into jobs. Whether it does depends on
-/// the size alone and not on the number of workers, so the bytes are the same.
-const JOBS_FROM: usize = 16 << 20;
-
-fn zstd_frame(bytes: &[u8], level: i32, workers: usize) -> Result<Option<Vec<u8>>> {
-    let failed = |error| Error::io("zstd failed", error);
-    let mut compressor = zstd::bulk::Compressor::new(level).map_err(failed)?;
-    if bytes.len() >= JOBS_FROM {
-        compressor.multithread(workers.max(1) as u32).map_err(failed)?;
-    }
-    let frame = compressor.compress(bytes).map_err(failed)?;
-    Ok((frame.len() < bytes.len()).then_some(frame))
 }
 
 /// A dense tensor about to be written.
