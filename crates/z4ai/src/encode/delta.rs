@@ -94,7 +94,7 @@ impl Scratch {
         self.payload.clear();
         let mut body = Body::Difference(self.difference(options.kind));
         // A reference that has little to do with the data only adds noise.
-        if self.payload.len() > current.len() / 2 {
+        if self.payload.len() > current.len() / 2 && self.looks_smaller_alone(options, plan) {
             self.fresh.clear();
             let layout = smallest(&self.current, options, &plan.hint, &mut self.split, &mut self.fresh);
             if layout != Layout::Opaque(Coder::Raw) && self.fresh.len() < self.payload.len() {
@@ -108,6 +108,24 @@ impl Scratch {
             self.payload.extend_from_slice(&self.current);
             self.describe(Body::Fresh(Layout::Opaque(Coder::Raw)));
         }
+    }
+
+    /// Whether a piece from the middle, an eighth of the chunk, leaves it open that the chunk is
+    /// smaller without the reference.
+    fn looks_smaller_alone(&mut self, options: &Options, plan: &Plan) -> bool {
+        let (len, size) = (self.current.len(), options.kind.size());
+        let piece = len / 8 / size * size;
+        if piece < SAMPLE {
+            return true;
+        }
+        let at = (len - piece) / 2 / size * size;
+        self.fresh.clear();
+        let content = &self.current[at..at + piece];
+        let layout = smallest(content, options, &plan.hint, &mut self.split, &mut self.fresh);
+        let promised = self.fresh.len() as u64 * len as u64 / piece as u64;
+        // A piece pays for its tables alone, so it may promise a little less than it keeps.
+        let payload = self.payload.len() as u64;
+        layout != Layout::Opaque(Coder::Raw) && promised < payload + payload / 16
     }
 
     fn describe(&mut self, body: Body) {
