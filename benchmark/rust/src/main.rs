@@ -9,6 +9,7 @@ mod harness;
 mod hdf5;
 mod interchange;
 mod peer;
+mod pickle;
 
 use std::path::Path;
 
@@ -22,10 +23,11 @@ fn main() {
         None => tempfile::tempdir(),
     }
     .expect("a folder for the benchmark's files");
-    let cases: Vec<&Entry> = [container::CASES, edits::CASES, interchange::CASES, gguf::CASES, hdf5::CASES]
-        .into_iter()
-        .flatten()
-        .collect();
+    let cases: Vec<&Entry> =
+        [container::CASES, edits::CASES, interchange::CASES, gguf::CASES, hdf5::CASES, pickle::CASES]
+            .into_iter()
+            .flatten()
+            .collect();
     for (name, run) in cases.into_iter().filter(|(name, _)| name.contains(&filter)) {
         let folder = folder.path().join(name.replace(['/', ' '], "_"));
         std::fs::create_dir(&folder).expect("a folder for the case");
