@@ -367,6 +367,42 @@ fn nesting_sharing_and_cycles_are_bounded() {
 }
 
 #[test]
+fn bytes_that_are_used_again_and_again_cost_little() {
+    // A megabyte of text that stands for an array's bytes, in 10,000 arrays.
+    let dtype =
+        [call("numpy", "dtype", &[text("u1")]), b"(K\x03".to_vec(), text("|"), b"tbq\x010".to_vec()].concat();
+    let encoded = call("_codecs", "encode", &[text(&"x".repeat(1 << 20)), text("latin1")]);
+    let array = [
+        call("numpy.core.multiarray", "_reconstruct", &[global("numpy", "ndarray"), ints(&[0]), text("b")]),
+        tuple(&[int(1), ints(&[1 << 20]), b"h\x01".to_vec(), b"\x89".to_vec(), b"h\x02".to_vec()]),
+        b"b".to_vec(),
+    ]
+    .concat();
+    let bytes = pickle([dtype, encoded, b"q\x020](".to_vec(), array.repeat(10_000), b"e".to_vec()].concat());
+    assert_eq!(refused(&bytes, "pkl").rule(), Some("pickle.expansion"));
+
+    // A storage within a pickle, whose own pickle is long, in 20,000 tensors.
+    let inner = [b"N0".repeat(200_000), storage(6)].concat();
+    let file = [
+        pickle(b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19".to_vec()),
+        pickle(int(1001)),
+        pickle(b"}".to_vec()),
+        pickle(inner),
+        pickle([&b"]"[..], &text("0"), b"a"].concat()),
+        6u64.to_le_bytes().to_vec(),
+        FLOATS.to_vec(),
+    ]
+    .concat();
+    let blob = [&b"B"[..], &(file.len() as u32).to_le_bytes(), &file, b"q\x000"].concat();
+    let load = call("torch.storage", "_load_from_bytes", &[b"h\x00".to_vec()]);
+    let one = tensor_of(load, 1, &[5], &[1]);
+    let bytes = pickle([blob, b"](".to_vec(), one.repeat(20_000), b"e".to_vec()].concat());
+    open_hostile(&bytes, "pkl").unwrap();
+    let reader = Reader::from_bytes(bytes).unwrap();
+    assert_eq!((reader.len(), reader.view("19999").unwrap()), (20_000, &FLOATS[4..]));
+}
+
+#[test]
 fn bombs_of_every_opcode_cost_little() {
     // `open_hostile` bounds the memory that each may take.
     for (why, start, repeated, end) in [
@@ -434,7 +470,18 @@ fn torch_functions_check_their_arguments() {
         let scales = tensor(0, &[count], &[1]);
         quantized(&[global("torch", "per_channel_affine"), scales.clone(), scales, int(axis)])
     };
+    let listed = |scales: &[u8], zero_points: &[u8]| {
+        let parameters =
+            [global("torch", "per_channel_affine"), scales.to_vec(), zero_points.to_vec(), int(0)];
+        quantized(&parameters)
+    };
+    const SCALES: &[u8] = b"](G\x3f\xf0\0\0\0\0\0\0G\x40\0\0\0\0\0\0\0e";
+    let reader = Reader::from_bytes(listed(SCALES, b"](K\x01K\x02e")).unwrap();
+    assert_eq!(reader.read_component("w", "scales").unwrap(), bytemuck::cast_slice::<f64, u8>(&[1.0, 2.0]));
+    assert_eq!(reader.read_component("w", "zero_points").unwrap(), bytemuck::cast_slice::<i64, u8>(&[1, 2]));
     all_refused(&[
+        ("torch.tensor", "one scale too few", listed(b"](K\x01e", b"](K\x01K\x02e")),
+        ("torch.tensor", "scales of two types", listed(SCALES, b"](K\x01Ne")),
         ("torch.tensor", "no arguments", rebuild("_rebuild_tensor_v2", &[])),
         ("torch.tensor", "three arguments", rebuild("_rebuild_tensor", &[storage(6), int(0), ints(&[1])])),
         (

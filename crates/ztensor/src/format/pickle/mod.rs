@@ -9,6 +9,7 @@
 mod archive;
 mod arena;
 mod globals;
+mod layouts;
 mod legacy;
 mod names;
 mod numpy;
@@ -96,12 +97,8 @@ fn detect(probe: &Probe<'_>) -> Verdict {
 
 /// `torch.save` writes `…/data.pkl` first, which saves looking at the directory.
 fn first_member_is_pickle(head: &[u8]) -> bool {
-    const HEADER: usize = 30;
-    let Some(&[low, high]) = head.get(26..28) else { return false };
-    let len = usize::from(u16::from_le_bytes([low, high]));
-    head.get(HEADER..HEADER + len).is_some_and(|name| {
-        name.strip_suffix(b"/data.pkl").is_some_and(|folder| !folder.is_empty() && !folder.contains(&b'/'))
-    })
+    let folder = zip::first_name(head).and_then(|name| name.strip_suffix(b"/data.pkl"));
+    folder.is_some_and(|folder| !folder.is_empty() && !folder.contains(&b'/'))
 }
 
 fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {

@@ -158,7 +158,7 @@ impl Names {
 
     /// Names everything that can be reached from `root`.
     pub(super) fn walk(&mut self, tensors: &Tensors<'_>, root: Item, prefix: &str) -> Result<()> {
-        let arena = tensors.arena();
+        let arena = tensors.arena;
         let mut path = Path::default();
         if !prefix.is_empty() {
             path.push(prefix);
@@ -197,7 +197,7 @@ impl Names {
         frames: &mut Vec<Frame>,
         on_path: &mut HashSet<u32>,
     ) -> Result<()> {
-        let arena = tensors.arena();
+        let arena = tensors.arena;
         self.charge(size_of::<Frame>())?;
         if let Some(object) = tensors.object(item).map_err(|error| error.in_tensor(display(path)))? {
             return self.tensor(object, path);
@@ -236,7 +236,11 @@ impl Names {
     fn tensor(&mut self, mut object: object::Object, path: &Path) -> Result<()> {
         let name = display(path);
         validate::object(&object).map_err(|error| error.in_tensor(name))?;
-        self.charge(name.len() + size_of::<(Box<str>, object::Object)>())?;
+        let inline = object.components.iter().map(|(_, component)| match &component.storage {
+            Storage::Inline(bytes) => bytes.len(),
+            _ => 0,
+        });
+        self.charge(name.len() + size_of::<(Box<str>, object::Object)>() + inline.sum::<usize>())?;
         let (unique, differs) = self.unique(Kind::Tensor, name);
         if differs {
             object.set_attribute("path", Value::Array(path.steps()));
@@ -255,7 +259,7 @@ impl Names {
 
     /// What a value that is no tensor means.
     fn value(&mut self, tensors: &Tensors<'_>, item: Item) -> Result<Meaning> {
-        let arena = tensors.arena();
+        let arena = tensors.arena;
         if let Some(value) = scalar(arena, item) {
             self.charge(value_size(&value))?;
             return Ok(Meaning::Value(value));
@@ -293,7 +297,7 @@ impl Names {
         item: Item,
         object: &Object,
     ) -> Result<Option<Meaning>> {
-        let arena = tensors.arena();
+        let arena = tensors.arena;
         let first = arena.tuple(object.args).and_then(|args| args.first().copied());
         Ok(Some(match object.known {
             Known::Size => match first.and_then(|items| arena.sequence(items)) {
@@ -305,11 +309,11 @@ impl Names {
                 Some(name) => Meaning::Value(Value::from(name)),
                 None => return Ok(None),
             },
-            Known::NumpyScalar => match numpy::scalar(arena, tensors.blobs(), object)? {
+            Known::NumpyScalar => match numpy::scalar(arena, tensors.blobs, object)? {
                 Some(value) => Meaning::Value(value),
                 None => return Ok(None),
             },
-            Known::Encode | Known::Bytes => match storage::bytes_of(arena, tensors.blobs(), item)? {
+            Known::Encode | Known::Bytes => match storage::bytes_of(arena, tensors.blobs, item)? {
                 Some((Storage::Inline(bytes), _)) => {
                     self.charge(bytes.len())?;
                     Meaning::Value(Value::Bytes(bytes.to_vec()))

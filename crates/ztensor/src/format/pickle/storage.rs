@@ -174,38 +174,67 @@ impl Blobs<'_> {
 /// The bytes that a value stands for, however its protocol wrote them; `None`
 /// if it is something else. Gives their place and their number.
 pub(super) fn bytes_of(arena: &Arena, blobs: Blobs<'_>, item: Item) -> Result<Option<(Storage, u64)>> {
-    let inline = |bytes: &[u8]| (Storage::Inline(bytes.into()), bytes.len() as u64);
+    // `bytearray(bytes)` is its argument; inside may be text that stands for bytes.
+    let item = match arena.object(item) {
+        Some(object) if object.known == Known::Bytes => match arena.tuple(object.args) {
+            Some([]) => return Ok(Some(inline(&[]))),
+            Some(&[inside]) => inside,
+            _ => item,
+        },
+        _ => item,
+    };
     if let Some(bytes) = arena.as_bytes(item) {
         return Ok(Some(inline(bytes)));
     }
-    let object = match arena.node(item) {
-        Some(&Node::Blob { start, len }) => return Ok(Some((blobs.at(start, len), len))),
-        Some(Node::Object(object)) => object,
-        _ => return Ok(None),
-    };
-    let latin1 = |text: Item, encoding: Item| {
-        let encoding = arena.as_name(encoding)?;
-        let text = arena.as_text(text)?;
-        let known = matches!(encoding, "latin1" | "latin-1" | "iso-8859-1");
-        known.then(|| text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect::<Option<Vec<u8>>>())?
-    };
-    let malformed = || Error::corrupt("pickle.bytes", "bytes are written as text that is not Latin-1");
-    match (object.known, arena.tuple(object.args)) {
-        (Known::Encode | Known::Bytes, Some(&[text, encoding])) => {
-            latin1(text, encoding).map(|bytes| Some(inline(&bytes))).ok_or_else(malformed)
+    match arena.node(item) {
+        Some(&Node::Blob { start, len }) => Ok(Some((blobs.at(start, len), len))),
+        Some(Node::Object(object)) if matches!(object.known, Known::Encode | Known::Bytes) => {
+            let bytes = arena.tuple(object.args).and_then(|args| latin1(arena, args));
+            let bytes = bytes.ok_or_else(|| {
+                Error::corrupt("pickle.bytes", "bytes are written as text that is not Latin-1")
+            })?;
+            Ok(Some(inline(&bytes)))
         }
-        (Known::Bytes, Some([])) => Ok(Some(inline(&[]))),
-        (Known::Bytes, Some(&[inner])) => match arena.node(inner) {
-            Some(&Node::Blob { start, len }) => Ok(Some((blobs.at(start, len), len))),
-            // `bytearray(bytes)` in protocol 2 wraps an encoded text.
-            Some(Node::Object(object)) if object.known == Known::Encode => match arena.tuple(object.args) {
-                Some(&[text, encoding]) => {
-                    latin1(text, encoding).map(|bytes| Some(inline(&bytes))).ok_or_else(malformed)
-                }
-                _ => Err(malformed()),
-            },
-            _ => Ok(arena.as_bytes(inner).map(inline)),
-        },
         _ => Ok(None),
+    }
+}
+
+/// Where the bytes of a value are written: the same for all values that share them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum BytesId {
+    /// Position of long bytes in the pickle.
+    Blob(u64),
+    /// Position of short bytes, or of text that stands for bytes, in the arena.
+    Kept(u64),
+}
+
+/// Identifies the bytes that [`bytes_of`] would give.
+pub(super) fn bytes_id(arena: &Arena, mut item: Item) -> Option<BytesId> {
+    // At most a `bytearray` around an encoded text.
+    for _ in 0..3 {
+        match (item, arena.node(item)) {
+            (Item::Bytes { start, .. } | Item::Text { start, .. }, _) => return Some(BytesId::Kept(start)),
+            (_, Some(&Node::Blob { start, .. })) => return Some(BytesId::Blob(start)),
+            (_, Some(Node::Object(object))) if matches!(object.known, Known::Encode | Known::Bytes) => {
+                item = *arena.tuple(object.args)?.first()?;
+            }
+            _ => return None,
+        }
+    }
+    None
+}
+
+fn inline(bytes: &[u8]) -> (Storage, u64) {
+    (Storage::Inline(bytes.into()), bytes.len() as u64)
+}
+
+/// `(text, "latin1")`: how old protocols write bytes.
+fn latin1(arena: &Arena, args: &[Item]) -> Option<Vec<u8>> {
+    let &[text, encoding] = args else { return None };
+    match arena.as_name(encoding)? {
+        "latin1" | "latin-1" | "iso-8859-1" => {
+            arena.as_text(text)?.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect()
+        }
+        _ => None,
     }
 }
