@@ -70,7 +70,7 @@ def test_real_torchscript(real_file: Callable[[str, str], Path]) -> None:
     agree(reader, expected)
 
 
-SAMPLES = ["types.pt", "types_legacy.pt", "views.pt", "views_legacy.pt", "list.pt"]
+SAMPLES = ["types.pt", "views.pt", "views_legacy.pt", "list.pt", "types_protocol4.pt"]
 SAMPLES += ["plain.pt", "no_crc.pt", "deflated.pt", "big_endian.pt"]
 
 

@@ -181,7 +181,10 @@ impl Arena {
                 return Ok(Item::Int(number));
             }
         }
-        self.push(Node::Long(bytes[..(significant + 1).min(bytes.len())].into()))
+        // A byte more where the last one would read as the other sign.
+        let signed = significant > 0 && (bytes[significant - 1] ^ sign) & 0x80 == 0;
+        let len = if signed { significant } else { significant + 1 };
+        self.push(Node::Long(bytes[..len.min(bytes.len())].into()))
     }
 
     /// A class or function by module and name.

@@ -8,15 +8,29 @@ use std::sync::Arc;
 use super::arena::{Arena, Item, Node};
 use super::globals::TorchType;
 use super::storage::{Region, StorageRef};
-use super::vm;
+use super::{opcode, vm};
 use crate::error::{Error, Result, quoted};
 use crate::object::{Extent, Storage};
 use crate::source::{Cursor, MemorySource, Source};
 
 /// The number that the first pickle holds, little-endian.
-pub(super) const MAGIC: [u8; 10] = *b"\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+const MAGIC: [u8; 10] = *b"\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 /// The number that the second one holds.
 const PROTOCOL_VERSION: i64 = 1001;
+
+/// Whether a file starts with the pickle of the magic number.
+pub(super) fn starts(head: &[u8]) -> bool {
+    // Protocols 0 and 1 write it in digits.
+    if head.starts_with(b"L119547037146038801333356L\n") {
+        return true;
+    }
+    let [opcode::PROTO, _, rest @ ..] = head else { return false };
+    let rest = match rest {
+        [opcode::FRAME, rest @ ..] => rest.get(8..).unwrap_or_default(),
+        _ => rest,
+    };
+    matches!(rest, [opcode::LONG1, len, number @ ..] if usize::from(*len) == MAGIC.len() && number.starts_with(&MAGIC))
+}
 
 /// What an old file holds.
 pub(super) struct File {

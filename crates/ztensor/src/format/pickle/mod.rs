@@ -56,9 +56,7 @@ fn container(head: &[u8]) -> Option<Container> {
     if head.get(257..262) == Some(b"ustar") && TAR_MEMBERS.iter().any(|name| head.starts_with(name)) {
         return Some(Container::Tar);
     }
-    // The magic number follows a header of at most a protocol and a frame.
-    let start = &head[..head.len().min(32)];
-    if start.windows(legacy::MAGIC.len()).any(|window| window == legacy::MAGIC) {
+    if legacy::starts(head) {
         return Some(Container::Legacy);
     }
     match head {

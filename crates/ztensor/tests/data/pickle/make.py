@@ -93,6 +93,8 @@ save("types_protocol4.pt", types, types, {}, pickle_protocol=4)
 legacy_types = {name: tensor for name, tensor in types.items()}
 save("types_legacy.pt", legacy_types, legacy_types, {}, _use_new_zipfile_serialization=False)
 save("types_legacy_protocol4.pt", types, types, {}, _use_new_zipfile_serialization=False, pickle_protocol=4)
+save("scalar_legacy_protocol1.pt", {"x": types["scalar"]}, {"x": types["scalar"]}, {},
+     _use_new_zipfile_serialization=False, pickle_protocol=1)
 
 fp4 = torch.tensor([[0x21, 0x43], [0x65, 0x87]], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
 # Torch counts bytes of two numbers each, the file's shape numbers.
