@@ -12,7 +12,9 @@ use ztensor::{Checksum, Compression, WriteOptions};
 /// never executing anything in them.
 #[derive(Debug, Parser)]
 #[command(name = "ztensor", version, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 fine, 1 differs or failed a check, 2 wrong usage, 3 bad file, 4 I/O.")]
+#[command(
+    after_help = "Exit codes: 0 fine, 1 differs or failed a check, 2 wrong usage, 3 bad file, 4 I/O, 130 interrupted."
+)]
 pub struct Arguments {
     /// Show no progress bars and no closing line.
     #[arg(long, short, global = true)]
@@ -74,6 +76,30 @@ pub enum Command {
     /// Bring a .zt file whose last edit was interrupted back to its last good state.
     #[command(after_help = "Example:\n  ztensor repair model.zt")]
     Repair(Repair),
+    /// Download a model's safetensors files and configuration from the Hugging Face Hub.
+    ///
+    /// Goes on where an earlier download stopped. HF_ENDPOINT names another server,
+    /// HF_TOKEN has the token for models that need one.
+    #[command(after_help = "Examples:
+  ztensor download-hf openai-community/gpt2 -o gpt2
+  ztensor download-hf openai-community/gpt2 -o gpt2 -c")]
+    DownloadHf(DownloadHf),
+    /// Print a completion script for a shell.
+    #[command(
+        after_help = "Example:\n  ztensor completions bash > ~/.local/share/bash-completion/completions/ztensor"
+    )]
+    Completions(Completions),
+    /// Print the manual page.
+    #[command(after_help = "Example:\n  ztensor man > ~/.local/share/man/man1/ztensor.1")]
+    Man,
+}
+
+impl Command {
+    /// Whether it writes a file, which an interruption must not leave half done.
+    pub fn writes(&self) -> bool {
+        use Command::{Completions, Diff, Info, Man, Show, Verify};
+        !matches!(self, Info(_) | Verify(_) | Diff(_) | Show(_) | Completions(_) | Man)
+    }
 }
 
 /// Options of `info`.
@@ -177,8 +203,11 @@ pub struct Convert {
     /// Leave out metadata that OUT's format cannot hold, instead of refusing.
     #[arg(long)]
     pub drop_metadata: bool,
-    /// Delete the inputs when the new file is complete and was read back.
-    #[arg(long)]
+    /// Where the files disagree on metadata: refuse, or keep the first's or the last's.
+    #[arg(long, value_enum, default_value_t = Clash::Refuse)]
+    pub metadata: Clash,
+    /// Delete the inputs when the new file was read back and holds all they held.
+    #[arg(long, conflicts_with_all = ["only", "exclude", "dequantize", "drop_metadata"])]
     pub delete_original: bool,
 }
 
@@ -328,4 +357,34 @@ pub struct Compact {
 pub struct Repair {
     /// The .zt file.
     pub file: PathBuf,
+}
+
+/// Options of `download-hf`.
+#[derive(Debug, Args)]
+pub struct DownloadHf {
+    /// The model: owner/name.
+    pub repo: String,
+    /// The folder for its files.
+    #[arg(long, short, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Branch, tag or commit.
+    #[arg(long, default_value = "main", value_name = "NAME")]
+    pub revision: String,
+    /// Make one compressed model.zt of the shards, and delete them.
+    #[arg(long, short)]
+    pub compress: bool,
+    /// zstd level (3 if not given), which also switches compression on.
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
+    pub level: Option<i32>,
+    /// Token for models that need one, instead of HF_TOKEN.
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+/// Options of `completions`.
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell.
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
 }

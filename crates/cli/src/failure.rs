@@ -15,6 +15,9 @@ pub const BAD_FILE: u8 = 3;
 /// The operating system failed.
 pub const IO: u8 = 4;
 
+/// Ctrl-C, as shells count it.
+pub const INTERRUPTED: u8 = 130;
+
 /// Why a command failed: one line for people, one code for scripts.
 #[derive(Debug)]
 pub struct Failure {
@@ -33,6 +36,16 @@ impl Failure {
         Failure { code: DIFFERS, message: message.into() }
     }
 
+    /// What came is not what was promised.
+    pub fn bad_file(message: impl Into<String>) -> Failure {
+        Failure { code: BAD_FILE, message: message.into() }
+    }
+
+    /// The operating system or the network failed.
+    pub fn io(message: impl Into<String>) -> Failure {
+        Failure { code: IO, message: message.into() }
+    }
+
     /// Prints the line and returns the code.
     pub fn report(self) -> u8 {
         if !self.message.is_empty() {
@@ -46,9 +59,9 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let code = match error.kind() {
-            Kind::Io | Kind::Cancelled => IO,
+            Kind::Io => IO,
+            Kind::Cancelled => INTERRUPTED,
             Kind::InvalidArgument | Kind::NotFound => USAGE,
-            Kind::Mismatch => DIFFERS,
             _ => BAD_FILE,
         };
         Failure { code, message: error.to_string() }

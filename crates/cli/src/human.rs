@@ -1,5 +1,7 @@
 //! Numbers and names, the way people read them.
 
+use std::borrow::Cow;
+
 /// Bytes with a unit: `1.5 GB`.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
@@ -38,6 +40,22 @@ pub fn shape(shape: &[u64]) -> String {
     }
 }
 
+/// A name or text from a file, with its control characters written out: strangers'
+/// text does not get to steer terminals.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    // Characters that turn the direction of text deceive as well as control characters do.
+    let odd = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    match text.contains(odd) {
+        false => Cow::Borrowed(text),
+        true => {
+            text.chars().flat_map(|c| if odd(c) { c.escape_default().collect() } else { vec![c] }).collect()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +68,8 @@ mod tests {
         assert_eq!(bytes(12_345_678), "12.3 MB");
         assert_eq!(count(0), "0");
         assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(escaped("layers.0"), "layers.0");
+        assert_eq!(escaped("a\u{1b}[31m\u{202e}b"), "a\\u{1b}[31m\\u{202e}b");
         assert_eq!(shape(&[]), "scalar");
         assert_eq!(shape(&[3, 4]), "3 × 4");
     }

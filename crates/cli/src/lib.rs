@@ -5,11 +5,13 @@ mod args;
 mod commands;
 mod failure;
 mod fold;
+mod hub;
 mod human;
 mod json;
 mod select;
 mod statistics;
 mod ui;
+mod values;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -18,7 +20,7 @@ use clap::Parser;
 
 /// Runs the command line with the program's arguments, its own name first, and
 /// returns the exit code: 0 fine, 1 differs or failed a check, 2 wrong usage,
-/// 3 bad file, 4 I/O.
+/// 3 bad file, 4 I/O, 130 interrupted.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(run_code(args))
 }

@@ -9,14 +9,25 @@ impl Which {
     /// The chosen tensors, in the order of the file. Patterns that choose nothing
     /// are an error: they are mistyped.
     pub fn choose<'a>(&self, reader: &'a Reader) -> Result<Vec<(&'a str, &'a Object)>, Failure> {
-        let chosen: Vec<_> = reader.objects().filter(|(name, _)| self.matches(name)).collect();
-        if chosen.is_empty() && !reader.is_empty() && !self.only.is_empty() {
-            let patterns = self.only.join(", ");
-            return Err(Failure::usage(format!(
-                "no tensor matches {patterns}; `ztensor info` lists the names"
-            )));
+        let chosen = self.filter(reader);
+        if chosen.is_empty() && !reader.is_empty() {
+            return Err(self.nothing());
         }
         Ok(chosen)
+    }
+
+    /// Like [`choose`](Which::choose), for one of several files: it may have none.
+    pub fn filter<'a>(&self, reader: &'a Reader) -> Vec<(&'a str, &'a Object)> {
+        reader.objects().filter(|(name, _)| self.matches(name)).collect()
+    }
+
+    /// No tensor was chosen.
+    pub fn nothing(&self) -> Failure {
+        let patterns: Vec<_> = self.only.iter().chain(&self.exclude).map(String::as_str).collect();
+        Failure::usage(format!(
+            "no tensor is left by {}; `ztensor info` lists the names",
+            patterns.join(", ")
+        ))
     }
 
     fn matches(&self, name: &str) -> bool {

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use crate::human;
+
 /// Count, range, moments and a histogram of some numbers.
 pub struct Statistics {
     /// How many there are.
@@ -28,31 +30,47 @@ pub struct Statistics {
 const BARS: usize = 40;
 
 impl Statistics {
-    /// Looks at all of them; the finite ones make the range, the moments and the histogram.
-    pub fn of(numbers: &[f64]) -> Statistics {
-        let finite = || numbers.iter().copied().filter(|number| number.is_finite());
-        let (min, max) =
-            finite().fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), n| (min.min(n), max.max(n)));
-        let count = finite().count().max(1) as f64;
-        let mean = finite().sum::<f64>() / count;
-        let variance = finite().map(|number| (number - mean).powi(2)).sum::<f64>() / count;
+    /// Looks at all of them, in two passes; the finite ones make the range, the
+    /// moments and the histogram. `pass` hands every number over each time.
+    pub fn of<E>(mut pass: impl FnMut(&mut dyn FnMut(&[f64])) -> Result<(), E>) -> Result<Statistics, E> {
+        let (mut count, mut nan, mut infinite, mut zeros) = (0, 0, 0, 0);
+        let (mut min, mut max, mut sum) = (f64::INFINITY, f64::NEG_INFINITY, 0.0);
+        pass(&mut |numbers| {
+            for &number in numbers {
+                count += 1;
+                nan += u64::from(number.is_nan());
+                infinite += u64::from(number.is_infinite());
+                zeros += u64::from(number == 0.0);
+                if number.is_finite() {
+                    (min, max) = (number.min(min), number.max(max));
+                    sum += number;
+                }
+            }
+        })?;
+        let finite = (count - nan - infinite).max(1) as f64;
+        let mean = sum / finite;
+        let mut squares = 0.0;
         let mut histogram = vec![0; BARS];
-        let width = (max - min) / BARS as f64;
-        for number in finite() {
-            let bar = if width > 0.0 { ((number - min) / width) as usize } else { 0 };
-            histogram[bar.min(BARS - 1)] += 1;
-        }
-        Statistics {
-            count: numbers.len() as u64,
-            nan: numbers.iter().filter(|number| number.is_nan()).count() as u64,
-            infinite: numbers.iter().filter(|number| number.is_infinite()).count() as u64,
-            zeros: numbers.iter().filter(|number| **number == 0.0).count() as u64,
+        // Halves, because the whole range may not be a finite number.
+        let width = (max / 2.0 - min / 2.0) / BARS as f64;
+        pass(&mut |numbers| {
+            for &number in numbers.iter().filter(|number| number.is_finite()) {
+                squares += (number - mean).powi(2);
+                let bar = if width > 0.0 { ((number / 2.0 - min / 2.0) / width) as usize } else { 0 };
+                histogram[bar.min(BARS - 1)] += 1;
+            }
+        })?;
+        Ok(Statistics {
+            count,
+            nan,
+            infinite,
+            zeros,
             min,
             max,
             mean,
-            deviation: variance.sqrt(),
+            deviation: (squares / finite).sqrt(),
             histogram,
-        }
+        })
     }
 
     /// Prints them in three lines.
@@ -60,7 +78,10 @@ impl Statistics {
         writeln!(
             out,
             "{} values, {} zero, {} not a number, {} infinite",
-            self.count, self.zeros, self.nan, self.infinite
+            human::count(self.count),
+            human::count(self.zeros),
+            human::count(self.nan),
+            human::count(self.infinite)
         )?;
         if self.count == self.nan + self.infinite {
             return Ok(());
@@ -84,16 +105,24 @@ impl Statistics {
 mod tests {
     use super::*;
 
+    fn of(numbers: &[f64]) -> Statistics {
+        let pass = |each: &mut dyn FnMut(&[f64])| {
+            each(numbers);
+            Ok::<_, ()>(())
+        };
+        Statistics::of(pass).unwrap()
+    }
+
     #[test]
     fn special_values_are_counted_apart() {
-        let statistics = Statistics::of(&[1.0, 2.0, 3.0, 0.0, f64::NAN, f64::INFINITY]);
+        let statistics = of(&[1.0, 2.0, 3.0, 0.0, f64::NAN, f64::INFINITY]);
         assert_eq!((statistics.count, statistics.nan, statistics.infinite, statistics.zeros), (6, 1, 1, 1));
         assert_eq!((statistics.min, statistics.max, statistics.mean), (0.0, 3.0, 1.5));
         assert_eq!(statistics.histogram.iter().sum::<u64>(), 4);
-        let constant = Statistics::of(&[5.0; 3]);
+        let constant = of(&[5.0; 3]);
         assert_eq!((constant.deviation, constant.histogram[0]), (0.0, 3));
         let mut out = Vec::new();
-        Statistics::of(&[]).print(&mut out).unwrap();
+        of(&[]).print(&mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap().lines().count(), 1);
     }
 }

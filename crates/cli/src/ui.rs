@@ -1,10 +1,30 @@
 //! What long work shows while it runs, and how it is stopped.
 
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ztensor::Observer;
+
+/// Set by the first Ctrl-C. Long work then stops at its next step, so that its
+/// unfinished output is removed; a second Ctrl-C ends the program at once.
+static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // Registered in this order, the first signal only sets the flag. Without
+        // handlers the system's own remain, which end the program: no reason to fail.
+        let _ = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, flag.clone());
+        let _ = signal_hook::flag::register(signal, flag.clone());
+    }
+    flag
+});
+
+/// From now on Ctrl-C stops long work at its next step.
+pub fn catch_interrupts() {
+    LazyLock::force(&INTERRUPTED);
+}
 
 /// A progress bar with throughput and time left, on a terminal; nothing elsewhere.
 pub struct Progress(ProgressBar);
@@ -28,7 +48,7 @@ impl Progress {
 impl Observer for Progress {
     fn advance(&self, bytes: u64) -> bool {
         self.0.inc(bytes);
-        true
+        !INTERRUPTED.load(Ordering::Relaxed)
     }
 }
 

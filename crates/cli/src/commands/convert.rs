@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use ztensor::export::{ExportFormat, ExportOptions, ExportSource, export};
-use ztensor::{Attributes, Compression, Layout, Object, Reader, Tensor, WriteOptions, Writer};
+use ztensor::{Attributes, Compression, Layout, Object, Observer, Reader, Tensor, WriteOptions, Writer};
 
 use super::Common;
-use crate::args::{Compress, Convert, Rewrite};
+use crate::args::{Clash, Compress, Convert, Rewrite, Which};
 use crate::failure::{FINE, Failure, Outcome};
 use crate::human;
 use crate::ui::Progress;
@@ -18,14 +18,17 @@ pub fn convert(options: &Convert, common: Common) -> Outcome {
     let output = options.output.check(&paths)?;
     let target = Target::of(output)?;
     let readers = paths.iter().map(|path| common.open(path)).collect::<Result<Vec<_>, _>>()?;
-    let chosen = Chosen::new(options, &readers)?;
+    if options.delete_original {
+        check_deletable(&paths, &readers)?;
+    }
+    let chosen = Chosen::new(&options.which, options.metadata, &readers)?;
     match target {
         Target::Zt => write_zt(&chosen, output, options.write_options(), options.dequantize, common)?,
         Target::Other(format) => write_other(&chosen, output, format, options, common)?,
     }
     report(output, chosen.total, common)?;
     if options.delete_original {
-        delete_originals(&paths, output, chosen.tensors.len())?;
+        delete_originals(&paths, output, &chosen, common)?;
     }
     Ok(FINE)
 }
@@ -56,7 +59,7 @@ fn rewrite(input: &Path, output: &Path, write: WriteOptions, common: Common) -> 
         return Err(Failure::usage("this command writes .zt files: use `ztensor convert` for others"));
     }
     let readers = [common.open(input)?];
-    let chosen = Chosen::all(&readers)?;
+    let chosen = Chosen::new(&Which { only: Vec::new(), exclude: Vec::new() }, Clash::Refuse, &readers)?;
     write_zt(&chosen, output, write, false, common)?;
     report(output, chosen.total, common)?;
     Ok(FINE)
@@ -89,18 +92,7 @@ struct Chosen<'a> {
 }
 
 impl<'a> Chosen<'a> {
-    fn all(readers: &'a [Reader]) -> Result<Chosen<'a>, Failure> {
-        Self::gather(readers, |reader| Ok(reader.objects().collect()))
-    }
-
-    fn new(options: &Convert, readers: &'a [Reader]) -> Result<Chosen<'a>, Failure> {
-        Self::gather(readers, |reader| options.which.choose(reader))
-    }
-
-    fn gather(
-        readers: &'a [Reader],
-        choose: impl Fn(&'a Reader) -> Result<Vec<(&'a str, &'a Object)>, Failure>,
-    ) -> Result<Chosen<'a>, Failure> {
+    fn new(which: &Which, clash: Clash, readers: &'a [Reader]) -> Result<Chosen<'a>, Failure> {
         let mut chosen = Chosen {
             tensors: Vec::new(),
             readers: readers.iter().collect(),
@@ -109,7 +101,7 @@ impl<'a> Chosen<'a> {
         };
         let mut owners: HashMap<&str, &Reader> = HashMap::new();
         for reader in readers {
-            for (name, object) in choose(reader)? {
+            for (name, object) in which.filter(reader) {
                 if let Some(other) = owners.insert(name, reader) {
                     let label = |reader: &Reader| reader.catalog().sources.label(0).to_owned();
                     let (a, b) = (label(other), label(reader));
@@ -120,14 +112,18 @@ impl<'a> Chosen<'a> {
             }
             for (key, value) in reader.attributes() {
                 match chosen.attributes.get(key) {
-                    Some(other) if other != value => {
-                        let message =
-                            format!("the files disagree on the metadata {key:?}: convert them one by one");
-                        return Err(Failure::usage(message));
+                    Some(other) if other != value && clash == Clash::Refuse => {
+                        return Err(Failure::usage(format!(
+                            "the files disagree on the metadata {key:?}: choose with --metadata first or last"
+                        )));
                     }
+                    Some(_) if clash == Clash::First => {}
                     _ => drop(chosen.attributes.insert(key.clone(), value.clone())),
                 }
             }
+        }
+        if chosen.tensors.is_empty() && readers.iter().any(|reader| !reader.is_empty()) {
+            return Err(which.nothing());
         }
         Ok(chosen)
     }
@@ -157,6 +153,9 @@ fn write_zt(
             let dense = reader.read_object(name)?.dequantize().map_err(|error| error.in_tensor(*name))?;
             let tensor = Tensor::from_slice(dense.shape, &dense.data)?;
             writer.write_object_with(name, &tensor, write)?;
+            if !progress.advance(object.stored_len()) {
+                return Err(ztensor::Error::cancelled().into());
+            }
         }
         writer.write_from(reader, &names, write, Some(&progress))?;
     }
@@ -164,8 +163,14 @@ fn write_zt(
     Ok(())
 }
 
+/// Whether `--dequantize` is about this tensor. Kinds that cannot be dequantized
+/// count too: they are refused by name, not passed on as they are.
 fn is_quantized(object: &Object) -> bool {
-    matches!(&object.layout, Layout::Other(name) if name.starts_with("gguf."))
+    match &object.layout {
+        Layout::QuantizedGroup => true,
+        Layout::Other(name) => name.starts_with("gguf."),
+        _ => false,
+    }
 }
 
 /// The chosen tensors as an export sees them.
@@ -246,17 +251,42 @@ fn report(output: &Path, read: u64, common: Common) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Deletes the inputs, once the new file was opened and lists as many tensors.
-fn delete_originals(paths: &[&Path], output: &Path, count: usize) -> Result<(), Failure> {
-    let written = ztensor::open(output)?.len();
-    if written != count {
-        return Err(Failure::differs(format!(
-            "{written} tensors were written, {count} read: nothing was deleted"
-        )));
+/// Only inputs that are one file each can be deleted.
+fn check_deletable(paths: &[&Path], readers: &[Reader]) -> Result<(), Failure> {
+    for (path, reader) in paths.iter().zip(readers) {
+        if !path.is_file() || reader.catalog().sources.len() > 1 {
+            let message = format!("{} is not one file: leave --delete-original out", path.display());
+            return Err(Failure::usage(message));
+        }
     }
-    if let Some(folder) = paths.iter().find(|path| !path.is_file()) {
-        let message = format!("{} is not one file: nothing was deleted", folder.display());
-        return Err(Failure::usage(message));
+    Ok(())
+}
+
+/// Deletes the inputs, once every tensor was read back from the new file and is the same.
+fn delete_originals(
+    paths: &[&Path],
+    output: &Path,
+    chosen: &Chosen<'_>,
+    common: Common,
+) -> Result<(), Failure> {
+    let written = common.open(output)?;
+    let progress = Progress::new("reading back", chosen.total, common.quiet);
+    for (name, object, reader) in &chosen.tensors {
+        let (before, after) = (reader.read_object(name)?, written.read_object(name)?);
+        let same = before.shape == after.shape
+            && before.layout == after.layout
+            && before.components.len() == after.components.len()
+            && before
+                .components
+                .iter()
+                .all(|(role, array)| after.component(role).is_some_and(|other| other.bytes == array.bytes));
+        if !same {
+            let message = format!("{name:?} was not read back the same: nothing was deleted");
+            return Err(Failure::differs(message));
+        }
+        if !progress.advance(object.stored_len()) {
+            return Err(ztensor::Error::cancelled().into());
+        }
     }
     for path in paths {
         std::fs::remove_file(path)?;

@@ -1,6 +1,8 @@
 //! `merge`, `append`, `remove`, `compact` and `repair`: edits of `.zt` files.
 
-use ztensor::edit::{self, Repaired};
+use std::path::Path;
+
+use ztensor::edit::{self, CopyOptions, Repaired};
 use ztensor::{Compression, WriteOptions, Writer};
 
 use super::Common;
@@ -17,7 +19,10 @@ pub fn merge(options: &Merge, common: Common) -> Outcome {
         Clash::First => edit::Clash::KeepFirst,
         Clash::Last => edit::Clash::KeepLast,
     };
-    let size = edit::merge_with(&inputs, output, clash)?;
+    let size = {
+        let progress = Progress::new("merging", sizes(&inputs), common.quiet);
+        CopyOptions::default().clash(clash).observer(&progress).merge(&inputs, output)?
+    };
     common.say(format_args!("{}: {} files, {}", output.display(), inputs.len(), human::bytes(size)));
     Ok(FINE)
 }
@@ -45,7 +50,10 @@ pub fn append(options: &Append, common: Common) -> Outcome {
 
 pub fn remove(options: &Remove, common: Common) -> Outcome {
     let output = options.output.check(&[&options.file])?;
-    let size = edit::remove_tensors(&options.file, output, &options.names)?;
+    let size = {
+        let progress = Progress::new("copying", sizes(&[&options.file]), common.quiet);
+        CopyOptions::default().observer(&progress).remove_tensors(&options.file, output, &options.names)?
+    };
     common.say(format_args!(
         "{}: {} tensors fewer, {}",
         output.display(),
@@ -56,15 +64,20 @@ pub fn remove(options: &Remove, common: Common) -> Outcome {
 }
 
 pub fn compact(options: &Compact, common: Common) -> Outcome {
-    let done = match &options.output {
+    let output = match &options.output {
         Some(output) => {
             let output = Output { output: output.clone(), force: options.force };
-            edit::compact_to(&options.file, output.check(&[&options.file])?)?
+            output.check(&[&options.file])?;
+            output.output
         }
-        None => edit::compact(&options.file)?,
+        None => options.file.clone(),
+    };
+    let done = {
+        let progress = Progress::new("compacting", sizes(&[&options.file]), common.quiet);
+        CopyOptions::default().observer(&progress).compact_to(&options.file, &output)?
     };
     let saved = human::bytes(done.before.saturating_sub(done.after));
-    let written = options.output.as_ref().unwrap_or(&options.file).display();
+    let written = output.display();
     common.say(format_args!("{written}: {} now, {saved} dropped", human::bytes(done.after)));
     Ok(FINE)
 }
@@ -79,4 +92,9 @@ pub fn repair(options: &Repair, common: Common) -> Outcome {
         )),
     }
     Ok(FINE)
+}
+
+/// What the inputs take together, for the progress bar.
+fn sizes<P: AsRef<Path>>(inputs: &[P]) -> u64 {
+    inputs.iter().filter_map(|input| std::fs::metadata(input).ok()).map(|metadata| metadata.len()).sum()
 }

@@ -93,13 +93,13 @@ fn print_table(out: &mut impl Write, rows: &[Row<'_>]) -> std::io::Result<()> {
     table.set_header(["name", "count", "shape", "dtype", "layout", "size", "encoding"]);
     for row in rows {
         table.add_row([
-            row.name.as_str(),
+            &*human::escaped(&row.name),
             &(if row.count > 1 { format!("{} ×", human::count(row.count)) } else { String::new() }),
             &human::shape(&row.object.shape),
-            dtype(row.object),
-            row.object.layout.name(),
+            &*human::escaped(dtype(row.object)),
+            &*human::escaped(row.object.layout.name()),
             &human::bytes(row.stored),
-            encoding(row.object),
+            &*human::escaped(encoding(row.object)),
         ]);
     }
     writeln!(out, "{table}")
@@ -138,7 +138,7 @@ fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object
     if !reader.attributes().is_empty() {
         writeln!(out, "\nmetadata")?;
         for (name, value) in reader.attributes() {
-            writeln!(out, "  {} = {}", escaped(name), preview(value))?;
+            writeln!(out, "  {} = {}", human::escaped(name), preview(value))?;
         }
     }
     Ok(())
@@ -154,13 +154,9 @@ fn preview(value: &Value) -> String {
         other => json::value(other).to_string(),
     };
     match text.char_indices().nth(SHOWN) {
-        Some((cut, _)) => format!("{}…", escaped(&text[..cut])),
-        None => escaped(&text),
+        Some((cut, _)) => format!("{}…", human::escaped(&text[..cut])),
+        None => human::escaped(&text).into_owned(),
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
 fn document(options: &Info, reader: &Reader, objects: &[(&str, &Object)]) -> Json {

@@ -2,8 +2,10 @@
 
 mod convert;
 mod diff;
+mod download;
 mod edit;
 mod info;
+mod manual;
 mod show;
 mod verify;
 
@@ -38,6 +40,9 @@ impl Common {
 /// Runs the chosen command.
 pub fn run(arguments: Arguments) -> Outcome {
     let common = Common { quiet: arguments.quiet, threads: arguments.threads };
+    if arguments.command.writes() {
+        crate::ui::catch_interrupts();
+    }
     match &arguments.command {
         Command::Info(options) => info::run(options),
         Command::Convert(options) => convert::convert(options, common),
@@ -52,6 +57,9 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Verify(options) => verify::run(options, common),
         Command::Diff(options) => diff::run(options, common),
         Command::Show(options) => show::run(options, common),
+        Command::DownloadHf(options) => download::run(options, common),
+        Command::Completions(options) => manual::completions(options),
+        Command::Man => manual::page(),
     }
 }
 

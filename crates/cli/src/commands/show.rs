@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::ops::Range;
 
+use ztensor::object::elements;
 use ztensor::{Layout, Tensor};
 
 use super::Common;
@@ -10,6 +11,7 @@ use crate::args::Show;
 use crate::failure::{FINE, Failure, Outcome};
 use crate::human;
 use crate::statistics::Statistics;
+use crate::values::Values;
 
 /// Longest row and most rows that are printed without a slice.
 const COLUMNS: u64 = 8;
@@ -20,7 +22,8 @@ pub fn run(options: &Show, common: Common) -> Outcome {
     let tensor = reader.read_object(&options.name)?;
     let mut out = std::io::BufWriter::new(anstream::stdout().lock());
     let dtype = tensor.dtype().map_or("none", |dtype| dtype.name());
-    writeln!(out, "{}: {} {dtype} {}", options.name, human::shape(&tensor.shape), tensor.layout)?;
+    let (name, layout) = (human::escaped(&options.name), human::escaped(tensor.layout.name()));
+    writeln!(out, "{name}: {} {dtype} {layout}", human::shape(&tensor.shape))?;
     if tensor.layout == Layout::Dense {
         show_dense(&mut out, options, &tensor)?;
     } else {
@@ -28,40 +31,43 @@ pub fn run(options: &Show, common: Common) -> Outcome {
             return Err(Failure::usage(format!("a {} tensor cannot be sliced", tensor.layout)));
         }
         for (role, array) in &tensor.components {
-            writeln!(out, "\n{role}: {}, {}", array.dtype, human::bytes(array.bytes.len() as u64))?;
-            let numbers = numbers(array.dtype, &array.bytes)?;
-            Statistics::of(&numbers).print(&mut out)?;
+            writeln!(
+                out,
+                "\n{}: {}, {}",
+                human::escaped(role),
+                array.dtype,
+                human::bytes(array.bytes.len() as u64)
+            )?;
+            Statistics::of(|each| Values::new(array).for_chunks(each))?.print(&mut out)?;
         }
     }
     for (name, value) in tensor.attributes.iter().flat_map(|attributes| attributes.iter()) {
-        writeln!(out, "{name} = {}", crate::json::value(value))?;
+        let value = crate::json::value(value).to_string();
+        writeln!(out, "{} = {}", human::escaped(name), human::escaped(&value))?;
     }
     out.flush()?;
     Ok(FINE)
 }
 
-fn numbers(dtype: ztensor::DType, bytes: &[u8]) -> ztensor::Result<Vec<f64>> {
-    let mut numbers = Vec::new();
-    ztensor::numbers::for_each(dtype, bytes, |number| numbers.push(number))?;
-    Ok(numbers)
-}
-
 fn show_dense(out: &mut impl Write, options: &Show, tensor: &Tensor<'_>) -> Result<(), Failure> {
     let Some(data) = tensor.component("data") else { return Ok(()) };
-    let mut values = numbers(data.dtype, &data.bytes)?;
-    let elements = tensor.shape.iter().product::<u64>().max(1) as usize;
-    // Packed types may carry a few codes of padding; complex ones have two numbers each.
-    let per_element = (values.len() / elements).max(1);
-    values.truncate(tensor.shape.iter().product::<u64>() as usize * per_element);
+    let values = Values::of_elements(data, elements(&tensor.shape).unwrap_or(0));
     let slice = match &options.slice {
         Some(text) => parse(text, &tensor.shape)?,
         None => shortened(&tensor.shape),
     };
-    let mut picked = Vec::new();
-    print_values(out, &values, per_element, &tensor.shape, &slice, &mut picked)?;
+    print_values(out, &values, &tensor.shape, &slice)?;
     writeln!(out)?;
-    let shown = if options.slice.is_some() { &picked } else { &values };
-    Statistics::of(shown).print(out)?;
+    let statistics = match options.slice {
+        Some(_) => Statistics::of(|each| {
+            for_rows(&values, &tensor.shape, &slice, |row, _| {
+                each(row);
+                Ok::<_, Failure>(())
+            })
+        })?,
+        None => Statistics::of(|each| values.for_chunks(each))?,
+    };
+    statistics.print(out)?;
     Ok(())
 }
 
@@ -89,8 +95,8 @@ fn parse(text: &str, shape: &[u64]) -> Result<Vec<Range<u64>>, Failure> {
             if text.is_empty() {
                 return Ok(default);
             }
-            let number: i64 = text.parse().map_err(|_| wrong(format!("{text:?} is not a number")))?;
-            let at = if number < 0 { number + size as i64 } else { number };
+            let number: i128 = text.parse().map_err(|_| wrong(format!("{text:?} is not a number")))?;
+            let at = if number < 0 { number.saturating_add(i128::from(size)) } else { number };
             u64::try_from(at).ok().filter(|at| *at <= size).ok_or_else(|| {
                 wrong(format!("{number} lies outside dimension {index}, which has size {size}"))
             })
@@ -115,45 +121,69 @@ fn parse(text: &str, shape: &[u64]) -> Result<Vec<Range<u64>>, Failure> {
     Ok(ranges)
 }
 
+/// Calls `each` with the numbers of every row of the slice, and how many
+/// dimensions end with it (0 if the next row follows in the same matrix).
+fn for_rows<E: From<ztensor::Error>>(
+    values: &Values<'_>,
+    shape: &[u64],
+    slice: &[Range<u64>],
+    mut each: impl FnMut(&[f64], usize) -> Result<(), E>,
+) -> Result<(), E> {
+    if slice.iter().any(|range| range.is_empty()) {
+        return Ok(());
+    }
+    let (outer, columns) = match slice.split_last() {
+        Some((columns, outer)) => (outer, columns.clone()),
+        None => (slice, 0..1), // a scalar is a row of one
+    };
+    let width = shape.last().copied().unwrap_or(1);
+    let mut index: Vec<u64> = outer.iter().map(|range| range.start).collect();
+    let mut row = Vec::new();
+    loop {
+        let flat = index.iter().zip(shape).fold(0, |flat, (&at, &size)| flat * size + at) * width;
+        let per = values.per_element();
+        row.clear();
+        values.read((flat + columns.start) * per, (columns.end - columns.start) * per, &mut row)?;
+        // Count up the innermost dimension first.
+        let turned = (0..index.len()).rev().find(|&dimension| {
+            index[dimension] += 1;
+            let more = index[dimension] < outer[dimension].end;
+            if !more {
+                index[dimension] = outer[dimension].start;
+            }
+            more
+        });
+        each(&row, turned.map_or(outer.len(), |dimension| outer.len() - 1 - dimension))?;
+        if turned.is_none() {
+            return Ok(());
+        }
+    }
+}
+
 /// Prints rows of the innermost dimension, with a line between matrices.
 fn print_values(
     out: &mut impl Write,
-    values: &[f64],
-    per_element: usize,
+    values: &Values<'_>,
     shape: &[u64],
     slice: &[Range<u64>],
-    picked: &mut Vec<f64>,
-) -> std::io::Result<()> {
+) -> Result<(), Failure> {
     if slice.iter().any(|range| range.is_empty()) {
-        return writeln!(out, "(empty)");
+        return Ok(writeln!(out, "(empty)")?);
     }
-    let mut index: Vec<u64> = slice.iter().map(|range| range.start).collect();
-    loop {
-        let flat = index.iter().zip(shape).fold(0, |flat, (&at, &size)| flat * size + at) as usize;
-        let numbers = &values[flat * per_element..][..per_element];
-        picked.extend_from_slice(numbers);
-        match numbers {
-            [re, im] => write!(out, "{re:>12.5}{im:+.5}i")?,
-            _ => write!(out, "{:>13}", short(numbers[0]))?,
+    let complex = values.per_element() == 2;
+    let mut between = false;
+    for_rows(values, shape, slice, |row, ended| {
+        if std::mem::replace(&mut between, ended > 0) {
+            writeln!(out)?;
         }
-        // Count up the innermost dimension first.
-        let Some(turned) = (0..index.len()).rev().find(|&dimension| {
-            index[dimension] += 1;
-            let more = index[dimension] < slice[dimension].end;
-            if !more {
-                index[dimension] = slice[dimension].start;
+        for element in row.chunks(if complex { 2 } else { 1 }) {
+            match element {
+                [re, im] => write!(out, "{re:>12.5}{im:+.5}i")?,
+                _ => write!(out, "{:>13}", short(element[0]))?,
             }
-            more
-        }) else {
-            return writeln!(out);
-        };
-        if turned + 1 < index.len() {
-            writeln!(out)?;
         }
-        if turned + 2 < index.len() {
-            writeln!(out)?;
-        }
-    }
+        Ok::<_, Failure>(writeln!(out)?)
+    })
 }
 
 fn short(number: f64) -> String {

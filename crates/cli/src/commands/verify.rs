@@ -9,6 +9,7 @@ use crate::args::Verify;
 use crate::failure::{FINE, Failure, Outcome};
 use crate::human;
 use crate::ui::Progress;
+use crate::values::Values;
 
 pub fn run(options: &Verify, common: Common) -> Outcome {
     // Opening checks the structure.
@@ -27,7 +28,7 @@ pub fn run(options: &Verify, common: Common) -> Outcome {
                         Verification::NoDigest => unchecked += 1,
                     }
                     for note in notes {
-                        writeln!(out, "{name}: {note}")?;
+                        writeln!(out, "{}: {note}", human::escaped(name))?;
                     }
                 }
                 Err(error) => {
@@ -59,13 +60,13 @@ pub fn run(options: &Verify, common: Common) -> Outcome {
 /// Reads one tensor in full, and says what is worth knowing of its values.
 fn check(reader: &Reader, name: &str, values: bool) -> ztensor::Result<(Verification, Vec<String>)> {
     let verification = reader.verify(name)?;
-    let tensor = reader.read_owned(name)?;
+    let tensor = reader.read_object(name)?;
     let mut notes = Vec::new();
     for (role, array) in tensor.components.iter().filter(|_| values) {
         let (mut nan, mut infinite) = (0u64, 0u64);
-        ztensor::numbers::for_each(array.dtype, &array.bytes, |value| {
-            nan += u64::from(value.is_nan());
-            infinite += u64::from(value.is_infinite());
+        Values::new(array).for_chunks(&mut |numbers| {
+            nan += numbers.iter().filter(|number| number.is_nan()).count() as u64;
+            infinite += numbers.iter().filter(|number| number.is_infinite()).count() as u64;
         })?;
         for (count, what) in [(nan, "not a number"), (infinite, "infinite")] {
             if count > 0 {

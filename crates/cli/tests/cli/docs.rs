@@ -1,0 +1,109 @@
+//! `docs/cli.md` is made here, from the help and real runs of every command.
+//! `UPDATE_DOCS=1 cargo test -p ztensor-cli docs` writes it anew.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use ztensor::Writer;
+
+use crate::manners::commands;
+use crate::support::Place;
+
+const START: &str = "# The command line
+
+`ztensor` inspects, converts, verifies, compares and edits tensor files of any format. It comes
+with the Python package (`pip install ztensor`, also as `python -m ztensor`) and as a Rust program
+(`cargo install --path crates/cli`).
+
+Results go to standard output; what is said about the work (a closing line, progress bars on a
+terminal) goes to standard error and is left out with `--quiet`. Colour is only used on a terminal
+and never under `NO_COLOR`. New files appear under their name when they are complete: a command
+that fails or is interrupted leaves none behind, and none is replaced without `--force`.
+
+| exit code | meaning |
+|---|---|
+| 0 | fine (a closed pipe is fine, too) |
+| 1 | the files differ, or a check failed |
+| 2 | wrong usage |
+| 3 | a file is damaged, of an unknown kind, or holds what the target cannot |
+| 4 | the operating system failed |
+| 130 | interrupted |
+";
+
+/// Every command, with what is run to show it.
+const SHOWN: [(&str, &[&str]); 16] = [
+    ("info", &["info model.safetensors", "info model.safetensors --csv --only 'layers.0.*'"]),
+    ("convert", &["convert model.safetensors -o model.zt --checksum crc32c"]),
+    ("compress", &["compress model.zt -o small.zt -l 10"]),
+    ("decompress", &["decompress small.zt -o raw.zt"]),
+    ("verify", &["verify model.zt"]),
+    ("show", &["show model.zt layers.1.weight --slice 0:2,:4"]),
+    ("append", &["append raw.zt --from extra.npz"]),
+    ("diff", &["diff model.zt raw.zt"]),
+    ("remove", &["remove raw.zt layers.0.weight -o less.zt"]),
+    ("merge", &["merge less.zt other.zt -o merged.zt"]),
+    ("compact", &["compact raw.zt"]),
+    ("repair", &["repair raw.zt"]),
+    ("migrate", &["migrate old.zt -o new.zt"]),
+    ("download-hf", &[]),
+    ("completions", &[]),
+    ("man", &[]),
+];
+
+fn prepare(place: &Place) {
+    let mut writer = Writer::create(place.path("start.zt")).unwrap();
+    writer.set_attribute("format", "pt");
+    writer.add("embed.weight", &[32, 8], &[0.25f32; 256]).unwrap();
+    for layer in 0..4 {
+        let numbers: Vec<f32> = (0..64).map(|n| ((n * 7 + layer) % 11) as f32 / 8.0).collect();
+        writer.add(&format!("layers.{layer}.weight"), &[8, 8], &numbers).unwrap();
+        writer.add(&format!("layers.{layer}.bias"), &[8], &numbers[..8]).unwrap();
+    }
+    writer.finish().unwrap();
+    place.run(&["convert", "start.zt", "-o", "model.safetensors"]).ends(0);
+    place.single("other.zt", "adapter", &[0.5; 16]);
+    place.single("extra.zt", "extra", &[1.0, 2.0, 3.0]);
+    place.run(&["convert", "extra.zt", "-o", "extra.npz"]).ends(0);
+    std::fs::rename(place.path(&place.fixture("zt/legacy_v01.zt")), place.path("old.zt")).unwrap();
+}
+
+fn document() -> String {
+    let place = Place::new();
+    prepare(&place);
+    let mut text = START.to_owned();
+    for (command, runs) in SHOWN {
+        let help = place.run(&[command, "--help"]).ends(0).out;
+        let (about, rest) = help.split_once("\n\n").unwrap();
+        write!(text, "\n## {command}\n\n{about}\n").unwrap();
+        if !runs.is_empty() {
+            text.push_str("\n```console\n");
+            for line in runs {
+                let args: Vec<&str> = line.split(' ').map(|word| word.trim_matches('\'')).collect();
+                let run = place.run(&args);
+                assert!(run.code < 2, "{line}: {}", run.err);
+                writeln!(text, "$ ztensor {line}").unwrap();
+                for line in run.out.lines().chain(run.err.lines()) {
+                    writeln!(text, "{}", line.trim_end()).unwrap();
+                }
+            }
+            text.push_str("```\n");
+        }
+        let lines: Vec<&str> = rest.lines().map(str::trim_end).collect();
+        write!(text, "\n```text\n{}\n```\n", lines.join("\n").trim_end()).unwrap();
+    }
+    text
+}
+
+#[test]
+fn the_documentation_is_current_and_complete() {
+    for command in commands(&Place::new()) {
+        assert!(SHOWN.iter().any(|(name, _)| *name == command), "{command}");
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    let made = document();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(made == committed, "docs/cli.md is not current: run with UPDATE_DOCS=1");
+}

@@ -1,0 +1,233 @@
+//! `download-hf`, against a small server that speaks the Hub's paths.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use crate::support::{Place, Run};
+
+/// What the server holds and what it was asked.
+#[derive(Default)]
+struct Hub {
+    listing: String,
+    files: Vec<(String, Vec<u8>)>,
+    /// Requests: path and range.
+    asked: Mutex<Vec<(String, Option<u64>)>>,
+    token: Option<&'static str>,
+    /// Answers stop after so many bytes of a file, this often.
+    cuts: Mutex<u32>,
+}
+
+const CUT: usize = 1000;
+
+impl Hub {
+    fn new(files: &[(&str, Vec<u8>)]) -> Hub {
+        let entries: Vec<String> = files
+            .iter()
+            .map(|(name, bytes)| format!(r#"{{"type": "file", "path": "{name}", "size": {}}}"#, bytes.len()))
+            .collect();
+        Hub {
+            listing: format!(r#"[{{"type": "directory", "path": "onnx"}}, {}]"#, entries.join(", ")),
+            files: files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.clone())).collect(),
+            ..Hub::default()
+        }
+    }
+
+    /// Serves until the test is over; returns the address.
+    fn start(self: &Arc<Hub>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let hub = self.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                hub.answer(stream.unwrap());
+            }
+        });
+        address
+    }
+
+    fn answer(&self, mut stream: TcpStream) {
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let Some(Ok(first)) = lines.next() else { return };
+        let path = first.split(' ').nth(1).unwrap().to_owned();
+        let headers: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+        let header = |name: &str| {
+            let find = |line: &String| {
+                let (key, value) = line.split_once(": ")?;
+                key.eq_ignore_ascii_case(name).then(|| value.to_owned())
+            };
+            headers.iter().find_map(find)
+        };
+        let start = header("range").map(|range| {
+            range.strip_prefix("bytes=").and_then(|range| range.strip_suffix('-')).unwrap().parse().unwrap()
+        });
+        self.asked.lock().unwrap().push((path.clone(), start));
+        let mut send = |status: &str, more: &str, length: usize, body: &[u8]| {
+            let head =
+                format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n{more}\r\n");
+            // The client may have gone away already.
+            let _ = stream.write_all(&[head.as_bytes(), body].concat());
+        };
+        if self.token.is_some_and(|token| header("authorization") != Some(format!("Bearer {token}"))) {
+            return send("401 Unauthorized", "", 0, b"");
+        }
+        if path == "/api/models/owner/model/tree/main" {
+            return send("200 OK", "", self.listing.len(), self.listing.as_bytes());
+        }
+        let name = path.strip_prefix("/owner/model/resolve/main/");
+        let Some((_, bytes)) = name.and_then(|name| self.files.iter().find(|(known, _)| known == name))
+        else {
+            return send("404 Not Found", "", 0, b"");
+        };
+        let from = start.unwrap_or(0) as usize;
+        let rest = &bytes[from..];
+        let mut cuts = self.cuts.lock().unwrap();
+        let sent = match *cuts > 0 && rest.len() > CUT {
+            true => {
+                *cuts -= 1;
+                &rest[..CUT]
+            }
+            false => rest,
+        };
+        match start {
+            Some(_) => {
+                let range = format!("Content-Range: bytes {from}-{}/{}\r\n", bytes.len() - 1, bytes.len());
+                send("206 Partial Content", &range, rest.len(), sent);
+            }
+            None => send("200 OK", "", rest.len(), sent),
+        }
+    }
+}
+
+fn download(place: &Place, endpoint: &str, args: &[&str]) -> Run {
+    let args = [&["download-hf", "owner/model", "-o", "got"], args].concat();
+    let mut command = place.command(&args);
+    command.env("HF_ENDPOINT", endpoint).env_remove("HF_TOKEN");
+    for proxy in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+        command.env_remove(proxy);
+    }
+    command.output().unwrap().into()
+}
+
+/// Two shards, their index, a configuration, and what nobody asked for.
+fn model(place: &Place) -> Vec<(&'static str, Vec<u8>)> {
+    let mut files = Vec::new();
+    for (tensor, file) in
+        [("a", "model-00001-of-00002.safetensors"), ("b", "model-00002-of-00002.safetensors")]
+    {
+        place.single("x.zt", tensor, &[0.5; 2000]);
+        place.run(&["convert", "x.zt", "-o", file]).ends(0);
+        files.push((file, std::fs::read(place.path(file)).unwrap()));
+        std::fs::remove_file(place.path(file)).unwrap();
+        std::fs::remove_file(place.path("x.zt")).unwrap();
+    }
+    let index = r#"{"metadata": {}, "weight_map": {"a": "model-00001-of-00002.safetensors",
+        "b": "model-00002-of-00002.safetensors"}}"#;
+    files.push(("model.safetensors.index.json", index.into()));
+    files.push(("config.json", b"{}".to_vec()));
+    files.push(("pytorch_model.bin", b"unwanted".to_vec()));
+    files.push(("onnx/model.safetensors", b"unwanted".to_vec()));
+    files
+}
+
+fn got(place: &Place) -> Vec<String> {
+    let entries = std::fs::read_dir(place.path("got")).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_model_is_downloaded_once() {
+    let place = Place::new();
+    let hub = Arc::new(Hub::new(&model(&place)));
+    let endpoint = hub.start();
+    let run = download(&place, &endpoint, &[]).ends(0);
+    assert!(run.err.contains("4 files") && run.err.contains("4 new"), "{}", run.err);
+    let names = [
+        "config.json",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ];
+    assert_eq!(got(&place), names);
+    assert_eq!(place.run(&["info", "got", "--json"]).ends(0).json()["totals"]["elements"], 4000);
+    let asked = hub.asked.lock().unwrap().len();
+    let again = download(&place, &endpoint, &[]).ends(0);
+    assert!(again.err.contains("0 new"), "{}", again.err);
+    assert_eq!(hub.asked.lock().unwrap().len(), asked + 1, "only the list was asked for again");
+    std::fs::write(place.path("got/config.json"), "mine").unwrap();
+    download(&place, &endpoint, &[]).fails(2, &["config.json"]);
+    assert_eq!(std::fs::read(place.path("got/config.json")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_download_goes_on_where_it_stopped() {
+    let place = Place::new();
+    let files = model(&place);
+    let hub = Hub::new(&files);
+    *hub.cuts.lock().unwrap() = 2;
+    let hub = Arc::new(hub);
+    let endpoint = hub.start();
+    std::fs::create_dir(place.path("got")).unwrap();
+    let (second, bytes) = &files[1];
+    std::fs::write(place.path(&format!("got/{second}.part")), &bytes[..500]).unwrap();
+    download(&place, &endpoint, &["-q"]).ends(0);
+    for (name, bytes) in &files[..2] {
+        assert_eq!(&std::fs::read(place.path(&format!("got/{name}"))).unwrap(), bytes);
+    }
+    let ranges: Vec<Option<u64>> = hub.asked.lock().unwrap().iter().map(|(_, range)| *range).collect();
+    assert!(ranges.contains(&Some(1000)) && ranges.contains(&Some(2000)), "{ranges:?}");
+    assert!(ranges.contains(&Some(500)), "{ranges:?}");
+    assert!(got(&place).iter().all(|name| !name.ends_with(".part")));
+}
+
+#[test]
+fn shards_become_one_compressed_file() {
+    let place = Place::new();
+    let endpoint = Arc::new(Hub::new(&model(&place))).start();
+    download(&place, &endpoint, &["-c"]).ends(0);
+    assert_eq!(got(&place), ["config.json", "model.zt"]);
+    let reader = ztensor::open(place.path("got/model.zt")).unwrap();
+    assert_eq!(reader.read_as::<f32>("b").unwrap(), [0.5; 2000]);
+    download(&place, &endpoint, &["-c"]).fails(2, &["model.zt"]);
+}
+
+#[test]
+fn tokens_are_sent() {
+    let place = Place::new();
+    let mut hub = Hub::new(&model(&place));
+    hub.token = Some("secret");
+    let endpoint = Arc::new(hub).start();
+    download(&place, &endpoint, &[]).fails(2, &["HF_TOKEN"]);
+    assert!(place.list().is_empty());
+    download(&place, &endpoint, &["--token", "secret"]).ends(0);
+}
+
+#[test]
+fn what_servers_say_is_not_believed() {
+    let place = Place::new();
+    for path in
+        ["../evil.safetensors", "/tmp/evil.safetensors", "a/../../evil.safetensors", "..\\\\evil.json"]
+    {
+        let mut hub = Hub::new(&[]);
+        hub.listing = format!(r#"[{{"type": "file", "path": "{path}", "size": 4}}]"#);
+        download(&place, &Arc::new(hub).start(), &[]).fails(3, &["evil"]);
+    }
+    for (listing, code) in [("{}", 3), ("[1]", 3), ("nonsense", 3), ("[]", 2)] {
+        let mut hub = Hub::new(&[]);
+        hub.listing = listing.to_owned();
+        download(&place, &Arc::new(hub).start(), &[]).ends(code);
+    }
+    assert!(place.list().is_empty());
+    // A digest that does not agree.
+    let mut hub = Hub::new(&[("m.safetensors", b"1234".to_vec())]);
+    hub.listing =
+        format!(r#"[{{"type": "file", "path": "m.safetensors", "size": 4, "lfs": {{"oid": "{:064}"}}}}]"#, 0);
+    download(&place, &Arc::new(hub).start(), &[]).fails(3, &["m.safetensors", "damaged"]);
+    assert!(got(&place).is_empty());
+    // Nobody is there, and no such model.
+    download(&place, "http://127.0.0.1:1", &[]).fails(4, &["127.0.0.1:1"]);
+    place.run(&["download-hf", "../model", "-o", "got"]).fails(2, &["owner/name"]);
+}

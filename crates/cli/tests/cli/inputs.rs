@@ -1,0 +1,192 @@
+//! `convert`, `compress`, `decompress` and `migrate` on files of every format.
+
+use crate::support::{FORMATS, Place, fixture};
+use ztensor::{Layout, Writer};
+
+#[test]
+fn every_format_becomes_a_zt_file_that_is_the_same() {
+    for path in FORMATS {
+        let place = Place::new();
+        let input = fixture(path);
+        let input = input.to_str().unwrap();
+        for (output, extra) in [("raw.zt", &[][..]), ("small.zt", &["-c", "--checksum", "sha256"][..])] {
+            let run =
+                place.run(&[&["convert", input, "-o", output, "--threads", "2"], extra].concat()).ends(0);
+            assert_eq!(run.out, "", "{path}");
+            assert!(run.err.contains(output), "{path}: {}", run.err);
+            place.run(&["diff", input, output]).ends(0);
+            let verified = place.run(&["verify", output]).ends(0);
+            assert!(verified.out.starts_with(&format!("{output}: fine; ")), "{}", verified.out);
+        }
+        place.run(&["compress", input, "-o", "c.zt", "-l", "5", "--quiet"]).ends(0);
+        place.run(&["decompress", "c.zt", "-o", "d.zt", "-q"]).ends(0);
+        place.run(&["diff", input, "d.zt"]).ends(0);
+        assert_eq!(place.list(), ["c.zt", "d.zt", "raw.zt", "small.zt"]);
+    }
+}
+
+#[test]
+fn the_extension_says_the_format() {
+    let place = Place::new();
+    place.model("m.zt");
+    for output in ["m.safetensors", "m.gguf", "m.npz", "M.NPZ"] {
+        place.run(&["convert", "m.zt", "-o", output, "--drop-metadata"]).ends(0);
+        place.run(&["diff", "m.zt", output]).ends(0);
+    }
+    place.run(&["convert", "m.zt", "-o", "c.npz", "-l", "9", "--drop-metadata"]).ends(0);
+    place.run(&["diff", "m.zt", "c.npz"]).ends(0);
+    place.run(&["convert", "m.zt", "-o", "norm.npy", "--only", "norm", "--drop-metadata"]).ends(0);
+    let before = place.list();
+    place.run(&["convert", "m.zt", "-o", "m.pt"]).fails(2, &["m.pt", ".zt, .safetensors, .gguf, .npz"]);
+    place.run(&["convert", "m.zt", "-o", "x.npz", "-l", "10"]).fails(2, &["1 to 9"]);
+    place.run(&["convert", "m.zt", "-o", "x.safetensors", "-c"]).fails(2, &["cannot be compressed"]);
+    place.run(&["convert", "m.zt", "-o", "x.gguf", "--checksum", "crc32c"]).fails(2, &["--checksum"]);
+    place.run(&["compress", "m.zt", "-o", "x.npz"]).fails(2, &["ztensor convert"]);
+    assert_eq!(place.list(), before);
+}
+
+#[test]
+fn what_the_target_cannot_hold_is_refused_by_name() {
+    let place = Place::new();
+    let sparse = fixture("zt/sparse.zt");
+    let sparse = sparse.to_str().unwrap();
+    let name = ztensor::open(sparse).unwrap().keys().next().unwrap().to_owned();
+    for output in ["s.safetensors", "s.npz", "s.gguf"] {
+        place.run(&["convert", sparse, "-o", output]).fails(3, &[&name, "sparse"]);
+    }
+    place.model("m.zt");
+    place.run(&["convert", "m.zt", "-o", "m.npz"]).fails(3, &["license"]);
+    assert_eq!(place.list(), ["m.zt"]);
+}
+
+#[test]
+fn quantized_tensors_are_dequantized_only_on_request() {
+    let place = Place::new();
+    let types = fixture("gguf/types.gguf");
+    let types = types.to_str().unwrap();
+    place.run(&["convert", types, "-o", "t.safetensors", "--drop-metadata"]).fails(3, &["gguf."]);
+    let reader = ztensor::open(types).unwrap();
+    let is_block = |layout: &Layout| matches!(layout, Layout::Other(name) if name.starts_with("gguf."));
+    let known: Vec<&str> = reader
+        .objects()
+        .filter(|(name, object)| {
+            is_block(&object.layout) && reader.read_object(name).unwrap().dequantize().is_ok()
+        })
+        .map(|(name, _)| name)
+        .collect();
+    assert!(known.len() > 10, "{known:?}");
+    let only: Vec<&str> = known.iter().flat_map(|name| ["--only", *name]).collect();
+    for output in ["t.zt", "t.safetensors"] {
+        let args = [&["convert", types, "-o", output, "--dequantize", "--drop-metadata"], &only[..]].concat();
+        place.run(&args).ends(0);
+        let written = ztensor::open(place.path(output)).unwrap();
+        for name in &known {
+            let expected = reader.read_object(name).unwrap().dequantize().unwrap().data;
+            let got = written.read_as::<f32>(name).unwrap();
+            assert!(expected.iter().map(|n| n.to_bits()).eq(got.iter().map(|n| n.to_bits())), "{name}");
+        }
+    }
+    place.run(&["convert", types, "-o", "same.gguf"]).ends(0);
+    place.run(&["diff", types, "same.gguf"]).ends(0);
+}
+
+#[test]
+fn quantized_groups_are_refused_not_passed_on() {
+    let place = Place::new();
+    let mut writer = Writer::create(place.path("q.zt")).unwrap();
+    let parts = [
+        ("packed_weight", ztensor::Array::from_slice(&[1i32, 2])),
+        ("scales", ztensor::Array::from_slice(&[1f32])),
+        ("zeros", ztensor::Array::from_slice(&[0i32])),
+    ];
+    let parts = parts.into_iter().map(|(role, array)| (role.into(), array));
+    let tensor = ztensor::Tensor::new(&[4u64, 4][..], Layout::QuantizedGroup, parts, None).unwrap();
+    writer.write_object("q", &tensor).unwrap();
+    writer.finish().unwrap();
+    place.run(&["convert", "q.zt", "-o", "d.zt", "--dequantize"]).fails(3, &["\"q\"", "dequantize"]);
+    place.run(&["convert", "q.zt", "-o", "copy.zt"]).ends(0);
+    place.run(&["diff", "q.zt", "copy.zt"]).ends(0);
+}
+
+#[test]
+fn several_files_become_one() {
+    let place = Place::new();
+    place.single("a.zt", "a", &[1.0, 2.0]);
+    place.single("b.zt", "b", &[3.0]);
+    place.run(&["convert", "a.zt", "b.zt", "-o", "ab.safetensors"]).ends(0);
+    let reader = ztensor::open(place.path("ab.safetensors")).unwrap();
+    assert_eq!(reader.read_as::<f32>("a").unwrap(), [1.0, 2.0]);
+    assert_eq!(reader.read_as::<f32>("b").unwrap(), [3.0]);
+    // A pattern has to match in one of them only.
+    place.run(&["convert", "a.zt", "b.zt", "-o", "only.zt", "--only", "b"]).ends(0);
+    place.run(&["diff", "b.zt", "only.zt"]).ends(0);
+    place.run(&["convert", "a.zt", "b.zt", "-o", "x.zt", "--only", "c*"]).fails(2, &["c*"]);
+    place.run(&["convert", "a.zt", "ab.safetensors", "-o", "x.zt"]).fails(2, &["\"a\"", "both"]);
+    place.model("m.zt");
+    let mut writer = Writer::create(place.path("other.zt")).unwrap();
+    writer.set_attribute("license", "other");
+    writer.finish().unwrap();
+    place.run(&["convert", "m.zt", "other.zt", "-o", "x.zt"]).fails(2, &["license", "--metadata"]);
+    assert!(!place.path("x.zt").exists());
+    for (choice, license) in [("first", "mit"), ("last", "other")] {
+        place.run(&["convert", "m.zt", "other.zt", "-o", "x.zt", "--force", "--metadata", choice]).ends(0);
+        let reader = ztensor::open(place.path("x.zt")).unwrap();
+        assert_eq!(reader.attributes()["license"].as_text(), Some(license));
+    }
+}
+
+#[test]
+fn originals_are_deleted_only_after_everything_was_copied() {
+    let place = Place::new();
+    place.model("m.zt");
+    place.run(&["convert", "m.zt", "-o", "n.zt", "--delete-original", "--only", "norm"]).ends(2);
+    place.run(&["convert", "m.zt", "-o", "m.npz", "--delete-original"]).ends(3);
+    assert_eq!(place.list(), ["m.zt"]);
+    place.run(&["convert", "m.zt", "-o", "n.zt", "-c", "--delete-original"]).ends(0);
+    assert_eq!(place.list(), ["n.zt"]);
+    std::fs::create_dir(place.path("shards")).unwrap();
+    place.model("shards/m.zt");
+    place.run(&["convert", "shards", "-o", "x.zt", "--delete-original"]).ends(2);
+    assert_eq!(place.list(), ["n.zt", "shards"]);
+}
+
+#[test]
+fn old_files_are_migrated() {
+    let place = Place::new();
+    let old = place.fixture("zt/legacy_v01.zt");
+    place.run(&["migrate", &old, "-o", "new.zt"]).ends(0);
+    place.run(&["diff", &old, "new.zt"]).ends(0);
+    let start = std::fs::read(place.path("new.zt")).unwrap()[..8].to_vec();
+    assert_eq!(start, std::fs::read(fixture("zt/zstd3.zt")).unwrap()[..8]);
+    let other = fixture("npz/shapes.npz");
+    place.run(&["migrate", other.to_str().unwrap(), "-o", "x.zt"]).fails(2, &["ztensor convert"]);
+}
+
+#[test]
+fn nothing_is_left_of_a_failed_command_and_nothing_is_overwritten() {
+    let place = Place::new();
+    place.model("m.zt");
+    std::fs::write(place.path("taken.zt"), "mine").unwrap();
+    std::fs::write(place.path("bad.zt"), "not a tensor file at all").unwrap();
+    let damaged = {
+        let mut bytes = std::fs::read(fixture("zt/zstd_crc32c.zt")).unwrap();
+        bytes[70] ^= 1;
+        bytes
+    };
+    std::fs::write(place.path("damaged.zt"), damaged).unwrap();
+    let before = place.list();
+    for command in ["convert", "compress", "decompress", "migrate"] {
+        place.run(&[command, "m.zt", "-o", "taken.zt"]).fails(2, &["taken.zt", "--force"]);
+        place.run(&[command, "m.zt", "-o", "m.zt"]).fails(2, &["input"]);
+        place.run(&[command, "m.zt", "-o", "m.zt", "--force"]).fails(2, &["input"]);
+        place.run(&[command, "bad.zt", "-o", "x.zt"]).fails(3, &["bad.zt"]);
+        place.run(&[command, "damaged.zt", "-o", "x.zt"]).fails(3, &["damaged.zt"]);
+        place.run(&[command, "absent.zt", "-o", "x.zt"]).fails(4, &["absent.zt"]);
+        place.run(&[command, "m.zt", "-o", "absent/x.zt"]).fails(4, &["absent"]);
+        place.run(&[command, "m.zt"]).ends(2);
+    }
+    assert_eq!(place.list(), before);
+    assert_eq!(std::fs::read(place.path("taken.zt")).unwrap(), b"mine");
+    place.run(&["convert", "m.zt", "-o", "taken.zt", "--force"]).ends(0);
+    place.run(&["diff", "m.zt", "taken.zt"]).ends(0);
+}

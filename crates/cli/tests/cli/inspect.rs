@@ -1,0 +1,285 @@
+//! `info`, `verify`, `diff` and `show`.
+
+use serde_json::Value;
+
+use crate::support::{FORMATS, Place, fixture};
+use ztensor::Writer;
+
+#[test]
+fn info_prints_a_table() {
+    let place = Place::new();
+    place.model("m.zt");
+    let out = place.run(&["info", "m.zt"]).ends(0).out;
+    let lines: Vec<String> = out.lines().map(|line| line.trim_end().to_owned()).collect();
+    assert_eq!(
+        lines,
+        [
+            " name                  count  shape  dtype  layout  size   encoding",
+            " layers.{0..2}.weight  3 ×    4 × 6  f32    dense   288 B  raw",
+            " norm                         4      i64    dense   30 B   zstd",
+            "",
+            "f32          3 tensors, 72 elements, 288 B",
+            "i64          1 tensors, 4 elements, 30 B",
+            "total        4 tensors, 76 parameters, 320 B (318 B in the file), zt",
+            "",
+            "metadata",
+            "  license = mit",
+        ]
+    );
+}
+
+#[test]
+fn info_sorts_and_filters() {
+    let place = Place::new();
+    place.model("m.zt");
+    let names = |args: &[&str]| -> Vec<String> {
+        let run = place.run(&[&["info", "m.zt", "--csv"], args].concat()).ends(0);
+        run.out.lines().skip(1).map(|line| line.split(',').next().unwrap().to_owned()).collect()
+    };
+    let layers = ["layers.0.weight", "layers.1.weight", "layers.2.weight"];
+    assert_eq!(names(&["--only", "layers.*"]), layers);
+    assert_eq!(names(&["--exclude", "layers.*"]), ["norm"]);
+    assert_eq!(names(&["--sort", "name", "--exclude", "*.1.*"]), [layers[0], layers[2], "norm"]);
+    assert_eq!(names(&["--sort", "size"])[3], "norm");
+    assert!(place.run(&["info", "m.zt", "--all"]).ends(0).out.contains("layers.1.weight"));
+    place.run(&["info", "m.zt", "--only", "x"]).fails(2, &["x", "ztensor info"]);
+    place.run(&["info", "m.zt", "--json", "--csv"]).ends(2);
+}
+
+#[test]
+fn info_as_csv_quotes_names() {
+    let place = Place::new();
+    let mut writer = Writer::create(place.path("n.zt")).unwrap();
+    writer.add("a,\"b\"", &[2, 3], &[0u8; 6]).unwrap();
+    writer.add("scalar", &[], &[0f64]).unwrap();
+    writer.finish().unwrap();
+    let out = place.run(&["info", "n.zt", "--csv"]).ends(0).out;
+    let expected = "name,shape,dtype,layout,bytes,stored_bytes,encoding\n\
+                    \"a,\"\"b\"\"\",2x3,u8,dense,6,6,raw\nscalar,,f64,dense,8,8,raw\n";
+    assert_eq!(out, expected);
+}
+
+/// What `info --json` promises, for every format.
+fn check_schema(document: &Value) {
+    let count = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("a count, not {value}"));
+    let total = |value: &Value| {
+        let keys: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(keys, ["bytes", "elements", "stored_bytes", "tensors"]);
+        assert!(value.as_object().unwrap().values().all(Value::is_u64));
+    };
+    let mut keys: Vec<_> = document.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["by_dtype", "dead_bytes", "file", "format", "metadata", "tensors", "totals"]);
+    assert!(document["file"].is_string() && document["format"].is_string());
+    assert!(document["dead_bytes"].is_null() || document["dead_bytes"].is_u64());
+    assert!(document["metadata"].is_object());
+    total(&document["totals"]);
+    document["by_dtype"].as_object().unwrap().values().for_each(total);
+    let tensors = document["tensors"].as_array().unwrap();
+    assert_eq!(count(&document["totals"]["tensors"]), tensors.len() as u64);
+    for tensor in tensors {
+        assert!(tensor["name"].is_string() && tensor["layout"].is_string(), "{tensor}");
+        assert!(tensor["dtype"].is_string() || tensor["dtype"].is_null(), "{tensor}");
+        assert!(tensor["attributes"].is_object(), "{tensor}");
+        assert!(tensor["shape"].as_array().unwrap().iter().all(Value::is_u64), "{tensor}");
+        count(&tensor["bytes"]);
+        for (_, component) in tensor["components"].as_object().unwrap() {
+            assert!(component["dtype"].is_string() && component["encoding"].is_string(), "{tensor}");
+            assert!(component["type"].is_string() || component["type"].is_null(), "{tensor}");
+            assert!(component["digest"].is_string() || component["digest"].is_null(), "{tensor}");
+            count(&component["bytes"]);
+            count(&component["stored_bytes"]);
+        }
+    }
+}
+
+#[test]
+fn every_format_is_described_and_verified() {
+    for path in FORMATS {
+        let place = Place::new();
+        let file = fixture(path);
+        let file = file.to_str().unwrap();
+        let reader = ztensor::open(file).unwrap();
+        let document = place.run(&["info", file, "--json"]).ends(0).json();
+        check_schema(&document);
+        assert_eq!(document["format"], reader.format().name(), "{path}");
+        assert_eq!(document["tensors"].as_array().unwrap().len(), reader.len(), "{path}");
+        let csv = place.run(&["info", file, "--csv"]).ends(0).out;
+        assert!(csv.lines().count() > reader.len(), "{path}");
+        for args in [&["info", file][..], &["info", file, "--all"], &["verify", file, "--values"]] {
+            assert!(!place.run(args).ends(0).out.is_empty(), "{path}");
+        }
+        place.run(&["diff", file, file]).ends(0);
+        for name in reader.keys() {
+            assert!(place.run(&["show", file, name]).ends(0).out.lines().count() > 1, "{path} {name}");
+        }
+        assert!(place.list().is_empty());
+    }
+}
+
+#[test]
+fn folders_and_indexes_are_one_file() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("model")).unwrap();
+    for (shard, name) in [("1", "a"), ("2", "b")] {
+        place.single("x.zt", name, &[1.0]);
+        let output = format!("model/model-0000{shard}-of-00002.safetensors");
+        place.run(&["convert", "x.zt", "-o", &output]).ends(0);
+        std::fs::remove_file(place.path("x.zt")).unwrap();
+    }
+    let index = r#"{"metadata": {}, "weight_map": {
+        "a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}"#;
+    std::fs::write(place.path("model/model.safetensors.index.json"), index).unwrap();
+    for input in ["model", "model/model.safetensors.index.json"] {
+        assert_eq!(place.run(&["info", input, "--json"]).ends(0).json()["totals"]["tensors"], 2);
+    }
+    place.run(&["convert", "model", "-o", "whole.zt"]).ends(0);
+    place.run(&["diff", "model", "whole.zt"]).ends(0);
+}
+
+#[test]
+fn text_of_strangers_does_not_reach_the_terminal_as_it_is() {
+    let place = Place::new();
+    let mut writer = Writer::create(place.path("n.zt")).unwrap();
+    writer.add("red\u{1b}[31m", &[1], &[f32::NAN]).unwrap();
+    writer.set_attribute("k\u{7}", "v\u{1b}]0;title\u{7}");
+    writer.finish().unwrap();
+    place.single("o.zt", "o", &[1.0]);
+    let name = "red\u{1b}[31m";
+    for args in [
+        &["info", "n.zt"][..],
+        &["show", "n.zt", name],
+        &["verify", "n.zt", "--values"],
+        &["diff", "n.zt", "o.zt"],
+    ] {
+        // Colour is forced, so that nothing but the program itself can strip escapes.
+        let output = place.command(args).env("CLICOLOR_FORCE", "1").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("red\\u{1b}[31m"), "{text}");
+        assert!(!text.contains("\u{1b}[31m") && !text.contains('\u{7}'), "{text}");
+    }
+}
+
+#[test]
+fn damage_is_found() {
+    let place = Place::new();
+    let mut writer = Writer::create(place.path("d.zt")).unwrap();
+    let checked = writer.add_with("first", &[4], &[1f32, f32::NAN, f32::INFINITY, f32::INFINITY]);
+    checked.checksum(ztensor::Checksum::Crc32c).write().unwrap();
+    writer.add("second", &[1], &[1f32]).unwrap();
+    writer.finish().unwrap();
+    let fine = place.run(&["verify", "d.zt", "--values"]).ends(0).out;
+    assert_eq!(
+        fine,
+        "first: 1 values of data are not a number\nfirst: 2 values of data are infinite\n\
+         d.zt: fine; 2 tensors read, 1 with digests that agree, 1 without\n"
+    );
+    let mut bytes = std::fs::read(place.path("d.zt")).unwrap();
+    bytes[64] ^= 1;
+    std::fs::write(place.path("d.zt"), bytes).unwrap();
+    let run = place.run(&["verify", "d.zt"]);
+    assert!(run.out.contains("first"), "{}", run.out);
+    run.fails(1, &["1 of 2 tensors are damaged"]);
+    std::fs::write(place.path("bad.zt"), [0; 100]).unwrap();
+    for command in ["info", "verify"] {
+        place.run(&[command, "bad.zt"]).fails(3, &["bad.zt"]);
+        place.run(&[command, "absent.zt"]).fails(4, &["absent.zt"]);
+    }
+    place.run(&["show", "bad.zt", "x"]).fails(3, &["bad.zt"]);
+    place.run(&["diff", "d.zt", "bad.zt"]).fails(3, &["bad.zt"]);
+    place.run(&["diff", "d.zt", "absent.zt"]).fails(4, &["absent.zt"]);
+}
+
+#[test]
+fn differences_are_told() {
+    let place = Place::new();
+    for (file, changed, only) in
+        [("a.zt", [1f32, 2.0, 3.0, 4.0], "left"), ("b.zt", [1.0, 2.0, 3.5, 3.0], "right")]
+    {
+        let mut writer = Writer::create(place.path(file)).unwrap();
+        writer.add("same", &[2], &[1u8, 2]).unwrap();
+        writer.add("changed", &[4], &changed).unwrap();
+        writer
+            .add(
+                "kind",
+                &[if file == "a.zt" { 2 } else { 1 }, 1],
+                &changed[..if file == "a.zt" { 2 } else { 1 }],
+            )
+            .unwrap();
+        writer.add(only, &[1], &[0u8]).unwrap();
+        writer.finish().unwrap();
+    }
+    let run = place.run(&["diff", "a.zt", "b.zt"]).ends(1);
+    assert_eq!(
+        run.out,
+        "changed: 50.00 % of values changed, by 1.000e0 at most and 3.750e-1 on average\n\
+         kind: 2 × 1 f32 dense became 1 × 1 f32 dense\n\
+         left: only in a.zt\nright: only in b.zt\n\
+         1 the same, 2 changed, 1 only in a.zt, 1 only in b.zt\n"
+    );
+    let document = place.run(&["diff", "a.zt", "b.zt", "--json"]).ends(1).json();
+    assert_eq!(document["same"], serde_json::json!(["same"]));
+    assert_eq!(document["changed"][0]["max_abs"], 1.0);
+    assert_eq!(document["changed"][0]["fraction_changed"], 0.5);
+    assert_eq!((&document["only_in_a"][0], &document["only_in_b"][0]), (&"left".into(), &"right".into()));
+    place.run(&["diff", "a.zt", "b.zt", "--only", "same"]).ends(0);
+    place.run(&["diff", "a.zt", "b.zt", "--only", "left"]).ends(1);
+    place.run(&["diff", "a.zt", "b.zt", "--only", "nowhere"]).fails(2, &["nowhere"]);
+}
+
+#[test]
+fn numbers_that_round_to_the_same_still_differ() {
+    let place = Place::new();
+    for (file, number) in [("a.zt", 1i64 << 60), ("b.zt", (1 << 60) + 1)] {
+        let mut writer = Writer::create(place.path(file)).unwrap();
+        writer.add("n", &[2], &[number, 0]).unwrap();
+        writer.finish().unwrap();
+    }
+    place.run(&["diff", "a.zt", "b.zt"]).ends(1);
+}
+
+#[test]
+fn show_prints_values_and_statistics() {
+    let place = Place::new();
+    place.model("m.zt");
+    let out = place.run(&["show", "m.zt", "layers.1.weight", "--slice", "1:3,-2:"]).ends(0).out;
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(
+        lines[..5],
+        [
+            "layers.1.weight: 4 × 6 f32 dense",
+            "           11           12",
+            "           17           18",
+            "",
+            "4 values, 0 zero, 0 not a number, 0 infinite",
+        ]
+    );
+    assert_eq!(lines[5], "min 1.100000e1  max 1.800000e1  mean 1.450000e1  deviation 3.041381e0");
+    assert!(lines[6].starts_with("1.100e1 █") && lines[6].ends_with("█ 1.800e1"), "{}", lines[6]);
+    let whole = place.run(&["show", "m.zt", "layers.0.weight"]).ends(0).out;
+    assert!(whole.contains("24 values, 1 zero"), "{whole}");
+    assert!(place.run(&["show", "m.zt", "norm", "--slice", "1"]).ends(0).out.contains("           -2\n"));
+    assert!(place.run(&["show", "m.zt", "norm", "--slice", "2:2"]).ends(0).out.contains("(empty)"));
+    for (slice, word) in
+        [("0,0", "2 dimensions"), ("9", "outside"), ("a", "not a number"), ("0:9", "outside")]
+    {
+        place.run(&["show", "m.zt", "norm", "--slice", slice]).fails(2, &["--slice", word]);
+    }
+    place.run(&["show", "m.zt", "absent"]).fails(2, &["absent"]);
+}
+
+#[test]
+fn show_separates_matrices_and_knows_complex_numbers() {
+    let place = Place::new();
+    let mut writer = Writer::create(place.path("c.zt")).unwrap();
+    writer.add("cube", &[2, 2, 1], &[1u8, 2, 3, 4]).unwrap();
+    let bytes: Vec<u8> = [1f32, -2.0].iter().flat_map(|n| n.to_le_bytes()).collect();
+    let complex = ztensor::Tensor::from_bytes(&[1u64][..], ztensor::DType::C64, &bytes).unwrap();
+    writer.write_object("complex", &complex).unwrap();
+    writer.add("scalar", &[], &[2.5f64]).unwrap();
+    writer.finish().unwrap();
+    let cube = place.run(&["show", "c.zt", "cube", "--slice", ":"]).ends(0).out;
+    assert!(cube.contains("\n            1\n            2\n\n            3\n            4\n"), "{cube}");
+    assert!(place.run(&["show", "c.zt", "complex"]).ends(0).out.contains("1.00000-2.00000i"));
+    assert!(place.run(&["show", "c.zt", "scalar"]).ends(0).out.contains("2.500000"));
+}

@@ -1,0 +1,133 @@
+//! Files to work on, and how to run the program.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use assert_cmd::Command;
+use tempfile::TempDir;
+use ztensor::{Checksum, Compression, Writer};
+
+/// A folder that is gone at the end, and runs of the program in it.
+pub struct Place(TempDir);
+
+/// What a run left behind.
+pub struct Run {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Run {
+    /// It ended with that code.
+    #[track_caller]
+    pub fn ends(self, code: i32) -> Run {
+        assert_eq!(self.code, code, "out: {}\nerr: {}", self.out, self.err);
+        self
+    }
+
+    /// It failed with that code and one line, which has all these words.
+    #[track_caller]
+    pub fn fails(self, code: i32, words: &[&str]) {
+        let run = self.ends(code);
+        assert_eq!(run.err.lines().count(), 1, "one line: {:?}", run.err);
+        assert!(run.err.starts_with("error: "), "{}", run.err);
+        for word in words {
+            assert!(run.err.contains(word), "{word:?} is not in {}", run.err);
+        }
+    }
+
+    /// Its output as JSON.
+    #[track_caller]
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).expect("JSON")
+    }
+}
+
+impl From<Output> for Run {
+    fn from(output: Output) -> Run {
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        Run {
+            code: output.status.code().expect("no signal"),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
+    }
+}
+
+impl Place {
+    pub fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The program, started in this folder.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::cargo_bin("ztensor").unwrap();
+        command.current_dir(self.0.path()).args(args).env_remove("COLUMNS");
+        command
+    }
+
+    /// Runs the program in this folder.
+    pub fn run(&self, args: &[&str]) -> Run {
+        self.command(args).output().unwrap().into()
+    }
+
+    /// Copies a fixture here, under its own name.
+    pub fn fixture(&self, path: &str) -> String {
+        let name = Path::new(path).file_name().unwrap().to_str().unwrap();
+        std::fs::copy(fixture(path), self.path(name)).unwrap();
+        name.to_owned()
+    }
+
+    /// The names of what lies here, sorted.
+    pub fn list(&self) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(self.0.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// A small model: three layers, a norm, metadata.
+    pub fn model(&self, name: &str) {
+        let mut writer = Writer::create(self.path(name)).unwrap();
+        writer.set_attribute("license", "mit");
+        for layer in 0..3 {
+            let numbers: Vec<f32> = (0..24).map(|n| (n + layer) as f32).collect();
+            writer.add(&format!("layers.{layer}.weight"), &[4, 6], &numbers).unwrap();
+        }
+        let checked = writer.add_with("norm", &[4], &[1i64, -2, 3, 4]);
+        checked.compress(Compression::Zstd(3)).checksum(Checksum::Crc32c).write().unwrap();
+        writer.finish().unwrap();
+    }
+
+    /// A file with one tensor.
+    pub fn single(&self, name: &str, tensor: &str, numbers: &[f32]) {
+        let mut writer = Writer::create(self.path(name)).unwrap();
+        writer.add(tensor, &[numbers.len() as u64], numbers).unwrap();
+        writer.finish().unwrap();
+    }
+}
+
+/// A file of the library's own tests.
+pub fn fixture(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../ztensor/tests/data").join(path)
+}
+
+/// One readable file per format.
+pub const FORMATS: [&str; 10] = [
+    "zt/dtypes.zt",
+    "zt/sparse.zt",
+    "zt/legacy_v01.zt",
+    "safetensors/dtypes.safetensors",
+    "pickle/checkpoint.pt",
+    "pickle/types_legacy.pt",
+    "gguf/types.gguf",
+    "npz/shapes.npz",
+    "onnx/raw.onnx",
+    "hdf5/types_v0.h5",
+];
