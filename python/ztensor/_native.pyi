@@ -19,6 +19,7 @@ _Item: TypeAlias = (
     | tuple[str, str, Sequence[int], Sequence[_Component], dict[str, Any] | None]
 )
 
+def cli_main(args: Sequence[str]) -> int: ...
 def dequantize(item: _Item) -> _Array: ...
 def remove_tensors(
     input: str | PathLike[str], output: str | PathLike[str], names: Sequence[str]

@@ -15,6 +15,12 @@ mod writer;
 
 use pyo3::prelude::*;
 
+/// Runs the command line, the program's name first; returns the exit code.
+#[pyfunction]
+fn cli_main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
+    py.detach(|| ztensor_cli::run_code(args))
+}
+
 /// Private: use the `ztensor` package.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -27,5 +33,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(writer::dequantize, module)?)?;
     module.add_function(wrap_pyfunction!(writer::remove_tensors, module)?)?;
     module.add_function(wrap_pyfunction!(writer::replace_tensor, module)?)?;
+    module.add_function(wrap_pyfunction!(cli_main, module)?)?;
     Ok(())
 }

@@ -1,0 +1,19 @@
+"""The ``ztensor`` command line: ``ztensor`` or ``python -m ztensor``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from ztensor._native import cli_main
+
+
+def main() -> int:
+    """Run the command line with the process's arguments; returns the exit code."""
+    # Ctrl-C is for the program, not for an exception that waits until it is done.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return cli_main(["ztensor", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
