@@ -77,7 +77,10 @@ SAMPLES += ["plain.pt", "no_crc.pt", "deflated.pt", "big_endian.pt"]
 @pytest.mark.parametrize("file", SAMPLES)
 def test_samples_agree_with_torch(file: str) -> None:
     path = DATA / "pickle" / file
-    expected = dict(flat(torch.load(path, weights_only=True)))
+    # Torch's own restricted loader knows no frames, which protocol 4 has; the
+    # sample is ours, so its full loader may read it.
+    restricted = "protocol4" not in file
+    expected = dict(flat(torch.load(path, weights_only=restricted)))
     reader = ztensor.Reader(path)
     assert set(reader.keys()) == set(expected)
     agree(reader, expected)
