@@ -11,7 +11,7 @@ import pytest
 import ztensor
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-import keras  # noqa: E402  (it reads the variable when it is imported)
+import keras  # after the variable, which it reads when it is imported
 
 
 @pytest.fixture(scope="module")
