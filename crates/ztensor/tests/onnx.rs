@@ -109,3 +109,37 @@ fn external_data_needs_the_models_path() {
     let error = reader.read("e.f32").unwrap_err();
     assert!(error.to_string().contains("weights/external.bin"), "{error}");
 }
+
+#[test]
+fn a_model_beyond_two_gibibytes_is_viewed_in_place() {
+    const ROWS: u64 = 3 << 10;
+    const LEN: u64 = ROWS << 20;
+    fn varint(mut number: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while number >= 0x80 {
+            bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        bytes.push(number as u8);
+        bytes
+    }
+    // dims, data_type (uint8), name, raw_data: all but the data itself.
+    let tensor =
+        [&b"\x08"[..], &varint(ROWS), b"\x08", &varint(1 << 20), b"\x10\x02\x42\x01w\x4a", &varint(LEN)]
+            .concat();
+    let graph = [&b"\x2a"[..], &varint(tensor.len() as u64 + LEN), &tensor].concat();
+    let model = [&b"\x08\x0a\x3a"[..], &varint(graph.len() as u64 + LEN), &graph].concat();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.onnx");
+    std::fs::write(&path, &model).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    // The data is a hole in the file, but for one mark.
+    file.set_len(model.len() as u64 + LEN).unwrap();
+    let mark = model.len() as u64 + (3000 << 20);
+    std::os::unix::fs::FileExt::write_all_at(&file, b"row 3000", mark).unwrap();
+
+    let reader = ztensor::Reader::open(&path).unwrap();
+    assert_eq!(&reader.get("w").unwrap().shape[..], [ROWS, 1 << 20]);
+    assert_eq!(&reader.view("w").unwrap()[3000 << 20..][..8], b"row 3000");
+    assert_eq!(&reader.read_rows("w", 3000..3001).unwrap()[..8], b"row 3000");
+}
