@@ -85,6 +85,23 @@ pub(crate) fn range_into(
     bytes_into(chunks, bytes, out, options)
 }
 
+/// Decodes the content's bytes `range` into `out`.
+pub(crate) fn byte_range_into(
+    chunks: &impl Chunks,
+    range: Range<u64>,
+    out: &mut [u8],
+    options: &DecodeOptions,
+) -> Result<()> {
+    let content_len = chunks.frame().content_len;
+    if range.start > range.end || range.end > content_len || out.len() as u64 != range.end - range.start {
+        return Err(Error::invalid(format_args!(
+            "bytes {range:?} of a frame of {content_len} into a buffer of {}",
+            out.len()
+        )));
+    }
+    bytes_into(chunks, range, out, options)
+}
+
 /// The decoded bytes of elements `range`, if there are such and `out` has their length.
 pub(crate) fn bytes_of<D: Describe>(
     frame: &Frame<'_, D>,

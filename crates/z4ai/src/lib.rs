@@ -86,6 +86,20 @@ pub fn decompress_range(
     decode::range_into(&Frame::parse(frame)?, range, out, options)
 }
 
+/// Decodes bytes `range` of a frame's content into `out`, whose length must be theirs; only the
+/// chunks that hold them are decoded.
+pub fn decompress_bytes(
+    frame: &[u8],
+    range: Range<u64>,
+    out: &mut [u8],
+    options: &DecodeOptions,
+) -> Result<()> {
+    if legacy::is_legacy(frame) {
+        return legacy::decompress_range(frame, range, out, options);
+    }
+    decode::byte_range_into(&Frame::parse(frame)?, range, out, options)
+}
+
 /// What a frame says about itself, its index checked but nothing decoded.
 pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
     if legacy::is_legacy(frame) {

@@ -13,6 +13,26 @@ pub enum Effort {
     Default,
 }
 
+impl Effort {
+    /// Every effort, from the fastest to the smallest, with its name.
+    const TABLE: &[(Effort, &str)] = &[(Effort::Fast, "fast"), (Effort::Default, "default")];
+
+    /// Every effort, from the fastest to the smallest.
+    pub fn all() -> impl ExactSizeIterator<Item = Effort> {
+        Self::TABLE.iter().map(|row| row.0)
+    }
+
+    /// The effort of that name.
+    pub fn from_name(name: &str) -> Option<Effort> {
+        Self::TABLE.iter().find(|row| row.1 == name).map(|row| row.0)
+    }
+
+    /// The name: `fast`, `default`, …
+    pub fn name(self) -> &'static str {
+        Self::TABLE.iter().find(|row| row.0 == self).map_or("", |row| row.1)
+    }
+}
+
 /// How to encode.
 #[derive(Debug, Clone, Default)]
 pub struct Options {

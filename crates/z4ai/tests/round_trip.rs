@@ -52,6 +52,22 @@ fn efforts() -> impl Strategy<Value = Effort> {
     prop::sample::select(vec![Effort::Fast, Effort::Default])
 }
 
+#[test]
+fn efforts_have_names() {
+    for effort in Effort::all() {
+        assert_eq!(Effort::from_name(effort.name()), Some(effort));
+    }
+    assert_eq!(Effort::from_name("Fast"), None);
+    assert_eq!(Effort::all().next(), Some(Effort::Fast));
+}
+
+#[test]
+fn no_data_of_any_shape() {
+    for shape in [vec![2, 3, 0], vec![0, 1 << 40, 1 << 40], vec![0]] {
+        check(&[], &Options { kind: Kind::F32, shape, ..Options::default() });
+    }
+}
+
 fn check(data: &[u8], options: &Options) -> Vec<u8> {
     let frame = z4ai::compress(data, options).unwrap();
     assert!(frame.len() <= z4ai::max_compressed_len(data.len()));
@@ -80,6 +96,18 @@ proptest! {
     #[test]
     fn weight_like(len in 0usize..40_000, seed: u64, kind in kinds(), effort in efforts()) {
         check(&weights(kind, len, seed, 0), &Options { kind, effort, ..Options::default() });
+    }
+
+    #[test]
+    fn any_part_in_bytes(len in 1usize..600_000, from: prop::sample::Index, to: prop::sample::Index, kind in kinds()) {
+        let data = weights(kind, len, 7, 0);
+        let frame = z4ai::compress(&data, &Options { kind, ..Options::default() }).unwrap();
+        let (a, b) = (from.index(len + 1), to.index(len + 1));
+        let (start, end) = (a.min(b), a.max(b));
+        let mut out = vec![0; end - start];
+        z4ai::decompress_bytes(&frame, start as u64..end as u64, &mut out, &DecodeOptions::default()).unwrap();
+        prop_assert!(out == data[start..end]);
+        prop_assert!(z4ai::decompress_bytes(&frame, 0..len as u64 + 1, &mut out, &DecodeOptions::default()).is_err());
     }
 
     #[test]

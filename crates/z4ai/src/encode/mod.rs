@@ -98,6 +98,8 @@ impl Plan {
         let usual = CHUNK / size;
         let mut hint = Hint::default();
         let mut period = 1;
+        // No data has no rows either, and its dimensions need not even multiply.
+        let shape = if len == 0 { &[] } else { shape };
         for &dimension in shape.iter().skip(1).rev() {
             period *= dimension as usize;
             if dimension > 1 && period <= usual / 4 {
