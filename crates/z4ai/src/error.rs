@@ -19,6 +19,8 @@ pub enum ErrorKind {
     LimitExceeded,
     /// A frame and the buffer it is applied to do not belong together.
     Mismatch,
+    /// The caller's observer stopped the work.
+    Cancelled,
 }
 
 /// A failure to encode or decode.
@@ -58,6 +60,10 @@ impl Error {
 
     pub(crate) fn limit(message: impl fmt::Display) -> Self {
         Self::new(ErrorKind::LimitExceeded, message)
+    }
+
+    pub(crate) fn cancelled() -> Self {
+        Self::new(ErrorKind::Cancelled, "stopped by the caller")
     }
 
     pub(crate) fn mismatch(message: impl fmt::Display) -> Self {

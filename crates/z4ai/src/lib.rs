@@ -28,8 +28,9 @@ mod parallel;
 mod wire;
 
 pub use element::Kind;
+pub use encode::DEFAULT_LEVEL;
 pub use error::{Error, ErrorKind, Result};
-pub use options::{Array, DecodeOptions, Effort, FrameInfo, Options};
+pub use options::{Array, DecodeOptions, Effort, FrameInfo, Observer, Options};
 
 use frame::Frame;
 use std::ops::Range;
@@ -98,6 +99,11 @@ pub fn decompress_bytes(
         return legacy::decompress_range(frame, range, out, options);
     }
     decode::byte_range_into(&Frame::parse(frame)?, range, out, options)
+}
+
+/// Whether `bytes` start like a frame that [`decompress`] knows, of this version or an earlier one.
+pub fn is_frame(bytes: &[u8]) -> bool {
+    legacy::is_legacy(bytes) || frame::starts_like::<layout::Layout>(bytes)
 }
 
 /// What a frame says about itself, its index checked but nothing decoded.

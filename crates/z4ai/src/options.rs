@@ -1,6 +1,10 @@
 //! What callers may ask for.
 
+use std::fmt;
+use std::sync::Arc;
+
 use crate::element::Kind;
+use crate::error::{Error, Result};
 
 /// How much work to spend on a smaller frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -34,7 +38,7 @@ impl Effort {
 }
 
 /// How to encode.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// The type of the elements.
     pub kind: Kind,
@@ -48,6 +52,66 @@ pub struct Options {
     /// Array description to store inside the frame, returned by [`inspect`](crate::inspect).
     /// Its shape also serves as the hint when `shape` is empty.
     pub array: Option<Array>,
+    /// Level of the streams that zstd codes, 1 to 22. `None`: the effort's own.
+    pub level: Option<i32>,
+    /// Whether to search the data for structure that its type does not tell: scales of rows and
+    /// columns, repeats, few or mostly zero values. Without it elements are only cut into fields.
+    pub structure: bool,
+    /// Who is told of progress, and may stop the work.
+    pub observer: Option<Observer>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            kind: Kind::default(),
+            effort: Effort::default(),
+            threads: 0,
+            shape: Vec::new(),
+            array: None,
+            level: None,
+            structure: true,
+            observer: None,
+        }
+    }
+}
+
+impl Options {
+    /// Refuses levels that zstd does not have.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.level {
+            Some(level) if !(1..=22).contains(&level) => {
+                Err(Error::invalid(format_args!("zstd levels are 1 to 22, not {level}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells the observer that `bytes` more of the data are encoded.
+    pub(crate) fn advance(&self, bytes: usize) -> Result<()> {
+        match &self.observer {
+            Some(Observer(tell)) if !tell(bytes as u64) => Err(Error::cancelled()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A function that is told how many bytes were done since it was last called, from several threads
+/// at once. When it answers `false`, the call ends with [`Cancelled`](crate::ErrorKind::Cancelled).
+#[derive(Clone)]
+pub struct Observer(Arc<dyn Fn(u64) -> bool + Send + Sync>);
+
+impl Observer {
+    /// An observer that calls `tell`.
+    pub fn new(tell: impl Fn(u64) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Observer")
+    }
 }
 
 /// How to decode.

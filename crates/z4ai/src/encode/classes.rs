@@ -15,6 +15,8 @@ pub(crate) struct Hint {
     pub(crate) periods: Vec<usize>,
     /// Whether there was a shape.
     pub(crate) shaped: bool,
+    /// Whether classes are wanted at all.
+    pub(crate) searched: bool,
 }
 
 /// Groups of units with similar means that classes are made of.
@@ -38,6 +40,9 @@ const PER_CLASS: u64 = 50;
 
 /// The grouping of `codes` that saves most, if any pays.
 pub(crate) fn find(codes: &[u8], counts: &[u32; 256], hint: &Hint) -> Option<ClassMap> {
+    if !hint.searched {
+        return None;
+    }
     let count = codes.len();
     let found;
     let periods = if hint.shaped {

@@ -36,6 +36,7 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
             reference.len()
         )));
     }
+    options.check()?;
     let plan = Plan::new(current.len(), options)?;
     let chunks = plan.chunk_count();
     // Most deltas are much smaller than this; the rest of it is never touched.
@@ -61,7 +62,7 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
                 index.extend_from_slice(&chunk.description);
             },
         );
-        Ok(())
+        options.advance(plan.chunk(i).len())
     })?;
     let (_, index) = sink.into_inner();
     frame::write_index(out, header_len, &index, chunks)

@@ -15,6 +15,7 @@ use crate::options::{Effort, Options};
 use crate::parallel::InOrder;
 use crate::{frame, memory, parallel};
 use classes::Hint;
+pub use stream::DEFAULT_LEVEL;
 
 /// Decoded bytes of a usual chunk: one with its streams and scratch fits the second-level cache.
 const CHUNK: usize = 256 << 10;
@@ -35,6 +36,7 @@ pub(crate) fn max_len(len: usize) -> usize {
 /// Encodes `data` into `out`, which is cleared first.
 pub(crate) fn into(data: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<()> {
     out.clear();
+    options.check()?;
     let plan = Plan::new(data.len(), options)?;
     memory::reserve(out, max_len(data.len()))?;
     let array = options.array.as_ref();
@@ -54,7 +56,7 @@ pub(crate) fn into(data: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<
                 index.extend_from_slice(&chunk.description);
             },
         );
-        Ok(())
+        options.advance(plan.chunk(i).len())
     })?;
     let (_, index) = sink.into_inner();
     frame::write_index(out, header_len, &index, chunks)
@@ -96,7 +98,7 @@ impl Plan {
             }
         };
         let usual = CHUNK / size;
-        let mut hint = Hint::default();
+        let mut hint = Hint { searched: options.structure, ..Hint::default() };
         let mut period = 1;
         // No data has no rows either, and its dimensions need not even multiply.
         let shape = if len == 0 { &[] } else { shape };
@@ -177,16 +179,16 @@ fn smallest(
     if !content.len().is_multiple_of(kind.size()) {
         Layout::Opaque(Coder::Raw)
     } else if kind.size() == 1 {
-        Layout::Opaque(encode_bytes(content, options.effort, payload))
+        Layout::Opaque(encode_bytes(content, options, payload))
     } else {
         Layout::Split(split::encode(content, kind, options.effort, hint, split, payload))
     }
 }
 
-fn encode_bytes(content: &[u8], effort: Effort, payload: &mut Vec<u8>) -> Coder {
-    match effort {
+fn encode_bytes(content: &[u8], options: &Options, payload: &mut Vec<u8>) -> Coder {
+    match options.effort {
         Effort::Fast => stream::encode(content, payload),
-        _ => stream::encode_opaque(content, payload),
+        _ => stream::encode_opaque(content, options.level.unwrap_or(DEFAULT_LEVEL), payload),
     }
 }
 

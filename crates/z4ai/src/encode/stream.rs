@@ -13,7 +13,8 @@ const SAMPLE: usize = 8192;
 /// A stream is stored raw when its sample needs more than this of 8 bits. The estimate of a
 /// sample of this size is too low by up to 0.03 bits for noise.
 pub(super) const NOISE: u64 = 79 * BIT / 10;
-const ZSTD_LEVEL: i32 = 3;
+/// The zstd level of the default effort.
+pub const DEFAULT_LEVEL: i32 = 3;
 
 /// Appends `bytes` to `payload` in the smallest way that decodes at full speed.
 pub(crate) fn encode(bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
@@ -28,7 +29,7 @@ pub(crate) fn encode(bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
 }
 
 /// As [`encode`], with zstd as another candidate: for bytes of unknown structure.
-pub(crate) fn encode_opaque(bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
+pub(crate) fn encode_opaque(bytes: &[u8], level: i32, payload: &mut Vec<u8>) -> Coder {
     if let Some(coder) = trivial(bytes) {
         return coder;
     }
@@ -38,7 +39,7 @@ pub(crate) fn encode_opaque(bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
     let by_symbols = (payload.len() - start) as u64 * sample.len() as u64 / bytes.len() as u64;
     let promising = zstd::bulk::compress(sample, 1).is_ok_and(|packed| (packed.len() as u64) < by_symbols);
     if promising
-        && let Ok(packed) = zstd::bulk::compress(bytes, ZSTD_LEVEL)
+        && let Ok(packed) = zstd::bulk::compress(bytes, level)
         && packed.len() + 16 < payload.len() - start
     {
         payload.truncate(start);
