@@ -154,20 +154,20 @@ class Split:
         raw_bits = self.size * 8 - self.bits
         self.mid_bits = raw_bits % 8
         sizes = [self.class_of.count(number) for number in range(highest + 1)]
-        self.codes = [Stream(index, size) for size in sizes]
         mid_length = -(-self.count * self.mid_bits // 8)
         self.mid = Stream(index, mid_length) if self.mid_bits else None
         self.planes = [Stream(index, self.count) for _ in range(raw_bits // 8)]
+        self.codes = [Stream(index, size) for size in sizes]
         self.patches = patches
-        streams = self.codes + ([self.mid] if self.mid else []) + self.planes
+        streams = ([self.mid] if self.mid else []) + self.planes + self.codes
         self.stored = sum(stream.stored for stream in streams) + 6 * patches
 
     def decode(self, payload: Cursor) -> bytes:
-        runs = [iter(stream.decode(payload)) for stream in self.codes]
         mids = [0] * self.count
         if self.mid:
             mids = low_bits_first(self.mid.decode(payload), self.mid_bits, self.count, 15)
         planes = [plane.decode(payload) for plane in self.planes]
+        runs = [iter(stream.decode(payload)) for stream in self.codes]
         patched = [payload.number(4) for _ in range(self.patches)]
         patches = {index: payload.number(2) for index in patched}
         check(all(i < self.count and s >> self.bits == 0 for i, s in patches.items()), 14)

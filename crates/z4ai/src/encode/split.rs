@@ -40,6 +40,8 @@ pub(crate) fn encode(
     let (fields, mut counts) = choose_symbol(elements, kind, effort);
     scratch.cut(fields, elements, count);
     counts[0] += scratch.patches.len() as u32;
+    let mid = (fields.mid_bits() > 0).then(|| stream::encode(&scratch.mid, payload));
+    let planes = scratch.planes.iter().map(|plane| stream::encode(plane, payload)).collect();
     let codes = &scratch.codes[..count];
     let mut classes = None;
     let coders = if effort == Effort::Fast && kind.is_float() {
@@ -61,11 +63,9 @@ pub(crate) fn encode(
     } else {
         vec![stream::encode_counted(codes, &counts, payload)]
     };
-    let mid = (fields.mid_bits() > 0).then(|| stream::encode(&scratch.mid, payload));
-    let planes = scratch.planes.iter().map(|plane| stream::encode(plane, payload)).collect();
     scratch.patches.iter().for_each(|patch| payload.put_u32(patch.index));
     scratch.patches.iter().for_each(|patch| payload.put_u16(patch.symbol));
-    Split { fields, patches: scratch.patches.len() as u32, classes, codes: coders, mid, planes }
+    Split { fields, patches: scratch.patches.len() as u32, classes, mid, planes, codes: coders }
 }
 
 impl Scratch {

@@ -1,7 +1,8 @@
 //! The split layout: symbols, packed bits and byte planes as streams of their own.
 //!
-//! Payload: one stream of codes per scale class (or one for all), the packed bits if any, the
-//! byte planes from the lowest on, then the patches: all indices, then all symbols.
+//! Payload: the packed bits if any, the byte planes from the lowest on, one stream of codes per
+//! scale class (or one for all), then the patches: all indices, then all symbols. What is mostly
+//! raw comes first, so that an encoder can cut elements right into the place they stay at.
 
 use crate::coder::huffman_stream::Ahead;
 use crate::coder::{self, Coder};
@@ -27,12 +28,12 @@ pub(crate) struct Split {
     pub(crate) fields: Fields,
     pub(crate) patches: u32,
     pub(crate) classes: Option<ClassMap>,
-    /// One per class, or one.
-    pub(crate) codes: Vec<Coder>,
     /// The packed bits, where there are any.
     pub(crate) mid: Option<Coder>,
     /// Lowest plane first.
     pub(crate) planes: Vec<Coder>,
+    /// One per class, or one.
+    pub(crate) codes: Vec<Coder>,
 }
 
 /// Buffers that decoding reuses.
@@ -59,7 +60,7 @@ impl Split {
                 packed::pack(u32::from(width), &map.classes, &std::array::from_fn(|i| i as u8), out);
             }
         }
-        for coder in self.codes.iter().chain(&self.mid).chain(&self.planes) {
+        for coder in self.mid.iter().chain(&self.planes).chain(&self.codes) {
             coder.write(out);
         }
     }
@@ -87,9 +88,9 @@ impl Split {
             fields,
             patches,
             classes,
-            codes: (0..streams).map(|_| Coder::read(reader)).collect::<Result<_>>()?,
             mid: (fields.mid_bits() > 0).then(|| Coder::read(reader)).transpose()?,
             planes: (0..fields.planes()).map(|_| Coder::read(reader)).collect::<Result<_>>()?,
+            codes: (0..streams).map(|_| Coder::read(reader)).collect::<Result<_>>()?,
         })
     }
 
@@ -120,13 +121,8 @@ impl Split {
         coders: &mut coder::Scratch,
     ) -> Result<()> {
         let count = out.len() / self.fields.size;
-        // Everything behind the codes is mostly raw and, like the output, needed right after them.
-        let stored =
-            self.codes.iter().zip(self.code_sizes(count)).map(|(c, size)| c.stored_len(size)).sum::<u64>();
-        let raw = payload.get(stored as usize..).unwrap_or_default();
-        coders.ahead = Ahead::new(count, [raw, out]);
-        let mut payload = Reader::new(payload);
-        let codes = self.decode_codes(&mut payload, count, scratch, coders)?;
+        let whole = payload;
+        let mut payload = Reader::new(whole);
         let mid = match &self.mid {
             Some(coder) => {
                 let len = self.fields.mid_len(count);
@@ -140,14 +136,12 @@ impl Split {
         for (coder, buffer) in self.planes.iter().zip(&mut scratch.planes) {
             planes.push(decode_stream(coder, &mut payload, count, buffer, coders)?);
         }
+        // What stands before the codes is mostly raw and, like the output, needed right after them.
+        let raw = &whole[..whole.len() - payload.remaining()];
+        coders.ahead = Ahead::new(count, [raw, out]);
+        let codes = self.decode_codes(&mut payload, count, &mut scratch.codes, &mut scratch.runs, coders)?;
         match codes {
-            Codes::Ready => {
-                let codes = &scratch.codes[..count];
-                fields::join(self.fields, &Join { codes, mid, planes }, out);
-            }
-            Codes::Stored(codes) => {
-                fields::join(self.fields, &Join { codes, mid, planes }, out);
-            }
+            Codes::Ready(codes) => fields::join(self.fields, &Join { codes, mid, planes }, out),
             Codes::Packed(width, palette, stored) => {
                 let mut codes = [0; BLOCK];
                 let block_bytes = BLOCK * self.fields.size;
@@ -169,38 +163,39 @@ impl Split {
         self.apply_patches(payload, out)
     }
 
-    /// The codes in element order, in `scratch.codes` unless that would be a needless copy.
+    /// The codes in element order, in `buffer` unless that would be a needless copy.
     fn decode_codes<'a>(
         &'a self,
         payload: &mut Reader<'a>,
         count: usize,
-        scratch: &mut Scratch,
+        buffer: &'a mut Vec<u8>,
+        runs: &mut [Vec<u8>; MAX_CLASSES],
         coders: &mut coder::Scratch,
     ) -> Result<Codes<'a>> {
         if let Some(map) = &self.classes {
             let sizes = map.sizes(count);
-            for ((coder, run), size) in self.codes.iter().zip(&mut scratch.runs).zip(sizes) {
+            for ((coder, run), size) in self.codes.iter().zip(&mut *runs).zip(sizes) {
                 grow(run, size + SLACK);
                 let stored = take(payload, coder.stored_len(size))?;
                 coder.decode(stored, &mut run[..size], coders)?;
             }
-            grow(&mut scratch.codes, count + SLACK);
-            let runs: [&[u8]; MAX_CLASSES] = std::array::from_fn(|i| scratch.runs[i].as_slice());
-            classes::gather(map, &runs[..self.codes.len()], count, &mut scratch.codes);
-            return Ok(Codes::Ready);
+            grow(buffer, count + SLACK);
+            let runs: [&[u8]; MAX_CLASSES] = std::array::from_fn(|i| runs[i].as_slice());
+            classes::gather(map, &runs[..self.codes.len()], count, buffer);
+            return Ok(Codes::Ready(&buffer[..count]));
         }
         let coder = &self.codes[0];
         let stored = take(payload, coder.stored_len(count))?;
         match coder {
-            Coder::Raw => Ok(Codes::Stored(stored)),
+            Coder::Raw => Ok(Codes::Ready(stored)),
             Coder::Packed { width, palette } => {
                 coder::check_packed_padding(*width, stored, count)?;
                 Ok(Codes::Packed(*width, palette, stored))
             }
             _ => {
-                grow(&mut scratch.codes, count);
-                coder.decode(stored, &mut scratch.codes[..count], coders)?;
-                Ok(Codes::Ready)
+                grow(buffer, count);
+                coder.decode(stored, &mut buffer[..count], coders)?;
+                Ok(Codes::Ready(&buffer[..count]))
             }
         }
     }
@@ -227,10 +222,8 @@ impl Split {
 
 /// Where the codes of a chunk are.
 enum Codes<'a> {
-    /// In the scratch.
-    Ready,
-    /// In the payload as they are.
-    Stored(&'a [u8]),
+    /// Here, one byte each.
+    Ready(&'a [u8]),
     /// In the payload as palette indices.
     Packed(u32, &'a [u8; 16], &'a [u8]),
 }
