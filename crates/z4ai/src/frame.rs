@@ -15,6 +15,7 @@ use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::options::{Array, FrameInfo};
+use crate::streams::Streams;
 use crate::wire::{Put, Reader};
 
 /// Magic of the fast and default tiers.
@@ -47,6 +48,8 @@ pub(crate) trait Describe: Sized {
     fn write(&self, out: &mut Vec<u8>);
     /// The bytes that a chunk of `len` bytes takes in the payload.
     fn payload_len(&self, len: usize) -> u64;
+    /// Adds the streams of a chunk of `len` bytes.
+    fn streams(&self, len: usize, streams: &mut Streams);
 }
 
 impl Describe for Layout {
@@ -63,6 +66,10 @@ impl Describe for Layout {
 
     fn payload_len(&self, len: usize) -> u64 {
         Layout::payload_len(self, len)
+    }
+
+    fn streams(&self, len: usize, streams: &mut Streams) {
+        Layout::streams(self, len, streams);
     }
 }
 

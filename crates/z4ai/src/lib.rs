@@ -25,12 +25,14 @@ pub mod legacy;
 mod memory;
 mod options;
 mod parallel;
+mod streams;
 mod wire;
 
 pub use element::Kind;
 pub use encode::DEFAULT_LEVEL;
 pub use error::{Error, ErrorKind, Result};
 pub use options::{Array, DecodeOptions, Effort, FrameInfo, Observer, Options};
+pub use streams::StreamInfo;
 
 use frame::Frame;
 use std::ops::Range;
@@ -112,4 +114,16 @@ pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
         return legacy::inspect(frame);
     }
     Frame::<layout::Layout>::parse(frame).map(|frame| frame.info())
+}
+
+/// What a frame or a delta is made of, nothing decoded: its streams by role and coder, in the
+/// order in which they first appear. Empty for frames of version 1.
+pub fn streams(frame: &[u8]) -> Result<Vec<StreamInfo>> {
+    if legacy::is_legacy(frame) || legacy::is_legacy_delta(frame) {
+        return Ok(Vec::new());
+    }
+    match delta::is_delta(frame) {
+        true => streams::of(&Frame::<layout::delta::Delta>::parse(frame)?),
+        false => streams::of(&Frame::<layout::Layout>::parse(frame)?),
+    }
 }

@@ -102,3 +102,22 @@ fn frames_are_told_by_their_start() {
         assert!(!z4ai::is_frame(other), "{other:?}");
     }
 }
+
+#[test]
+fn streams_add_up() {
+    let data = weights(7000);
+    let kind = Kind::Bf16;
+    for effort in Effort::all() {
+        let frame = z4ai::compress(&data, &Options { kind, effort, ..Options::default() }).unwrap();
+        let streams = z4ai::streams(&frame).unwrap();
+        let stored: u64 = streams.iter().map(|stream| stream.stored_len).sum();
+        assert!(stored < frame.len() as u64 && stored + 4000 > frame.len() as u64, "{streams:?}");
+        assert!(streams.iter().any(|stream| stream.role == "symbols"), "{streams:?}");
+    }
+    let mut after = data.clone();
+    after[1000] ^= 1;
+    let delta = delta::compress(&after, &data, &Options { kind, ..Options::default() }).unwrap();
+    let roles: Vec<_> = z4ai::streams(&delta).unwrap().iter().map(|stream| stream.role).collect();
+    assert!(roles.contains(&"unchanged") && roles.contains(&"difference places"), "{roles:?}");
+    assert!(z4ai::streams(b"nothing").is_err());
+}

@@ -41,6 +41,16 @@ pub(crate) struct Scratch {
 }
 
 impl Coder {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Coder::Constant(_) => "constant",
+            Coder::Raw => "raw",
+            Coder::Packed { .. } => "palette",
+            Coder::Huffman { .. } => "huffman",
+            Coder::Zstd { .. } => "zstd",
+        }
+    }
+
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Coder::Constant(value) => out.extend([CONSTANT, *value]),

@@ -16,6 +16,7 @@ use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::frame::Describe;
 use crate::kernel::difference::{self, Rule};
+use crate::streams::Streams;
 use crate::wire::{Put, Reader};
 
 const FRESH: u8 = 0;
@@ -122,6 +123,31 @@ impl Describe for Delta {
         match &self.body {
             Body::Fresh(layout) => layout.payload_len(len),
             Body::Difference(difference) => difference.payload_len(len),
+        }
+    }
+
+    fn streams(&self, len: usize, streams: &mut Streams) {
+        match &self.body {
+            Body::Fresh(layout) => layout.streams(len, streams),
+            Body::Difference(difference) => difference.streams(len, streams),
+        }
+    }
+}
+
+impl Difference {
+    fn streams(&self, len: usize, streams: &mut Streams) {
+        let count = len / self.elements.size;
+        if self.planes.is_empty() && self.list.is_none() {
+            streams.add_stored("unchanged", "none", len, 0);
+        }
+        for coder in &self.planes {
+            streams.add("difference planes", coder, count);
+        }
+        if let Some(list) = &self.list {
+            streams.add("difference places", &list.gaps, list.gaps_len as usize);
+            for coder in &list.values {
+                streams.add("difference values", coder, list.count as usize);
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod split;
 use crate::coder::{self, Coder};
 use crate::element::Kind;
 use crate::error::{Error, Result};
+use crate::streams::Streams;
 use crate::wire::{Put, Reader};
 use split::Split;
 
@@ -56,6 +57,14 @@ impl Layout {
         match self {
             Layout::Opaque(coder) => coder.stored_len(len),
             Layout::Split(split) => split.payload_len(len),
+        }
+    }
+
+    /// Adds the streams of a chunk of `len` bytes.
+    pub(crate) fn streams(&self, len: usize, streams: &mut Streams) {
+        match self {
+            Layout::Opaque(coder) => streams.add("bytes", coder, len),
+            Layout::Split(split) => split.streams(len, streams),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::kernel::classes::{self, ClassMap, MAX_CLASSES, SLACK};
 use crate::kernel::fields::{self, Fields, Join};
 use crate::kernel::packed;
+use crate::streams::{self, Streams};
 use crate::wire::{Put, Reader};
 
 /// Elements joined at a time when codes are expanded on the way: what fits the first-level cache.
@@ -103,6 +104,24 @@ impl Split {
         let streams = codes.chain(mid).chain(planes);
         streams.map(|(coder, len)| coder.stored_len(len)).sum::<u64>()
             + u64::from(self.patches) * PATCH as u64
+    }
+
+    /// Adds the streams of a chunk of `len` bytes.
+    pub(crate) fn streams(&self, len: usize, streams: &mut Streams) {
+        let count = len / self.fields.size;
+        for (coder, size) in self.codes.iter().zip(self.code_sizes(count)) {
+            streams.add("symbols", coder, size);
+        }
+        if let Some(coder) = &self.mid {
+            streams.add("bits", coder, self.fields.mid_len(count));
+        }
+        for (index, coder) in self.planes.iter().enumerate() {
+            streams.add(streams::plane(index), coder, count);
+        }
+        if self.patches > 0 {
+            let len = self.patches as usize * PATCH;
+            streams.add("patches", &Coder::Raw, len);
+        }
     }
 
     /// Codes in each class; all in the first when there are none.
