@@ -9,23 +9,26 @@ from pathlib import Path
 
 import pytest
 
+import z4ai
 import ztensor
 
 MODULES = [
     module.name
-    for module in pkgutil.iter_modules(ztensor.__path__, "ztensor.")
+    for package in (ztensor, z4ai)
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
     if module.name != "ztensor._native"
 ]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-@pytest.mark.parametrize("name", ["ztensor", *MODULES])
+@pytest.mark.parametrize("name", ["ztensor", "z4ai", *MODULES])
 def test_docstrings(name: str) -> None:
     module = importlib.import_module(name)
     assert doctest.testmod(module, optionflags=OPTIONS).failed == 0
 
 
-def test_the_guide() -> None:
-    guide = DOCS / "python.md"
+@pytest.mark.parametrize("name", ["python.md", "z4ai.md"])
+def test_the_guides(name: str) -> None:
+    guide = DOCS / name
     assert doctest.testfile(str(guide), module_relative=False, optionflags=OPTIONS).failed == 0

@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import z4ai
+import z4ai.chunked
 import ztensor
 from ztensor.torch import load_file, load_model, save_file
 
@@ -37,6 +39,16 @@ with ztensor.Writer("y.zt") as writer:
     writer.write_numpy("x", array, compress=True, checksum="crc32c")
     writer.write("y", one)
 missing, unexpected = load_model(torch.nn.Linear(1, 1), "x.zt")
+blob: bytes = z4ai.compress(bytearray(b"x"), dtype="bf16", effort="fast", shape=(1, 2), level=3)
+data: bytes = z4ai.decompress(memoryview(blob), threads=1)
+filled: bytearray = z4ai.decompress(blob, out=bytearray(3))
+back: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = z4ai.decompress_array(
+    z4ai.compress_array(array)
+)
+back_too: torch.Tensor = z4ai.decompress_array(z4ai.compress(tensor), framework="torch")
+difference: bytes = z4ai.compress_delta(array, reference=back, dtype=None)
+data = z4ai.decompress_delta(difference, array) + z4ai.chunked.decompress(blob)
+is_frame: bool = z4ai.peek_is_z4ai(blob)
 """
 
 
@@ -48,6 +60,7 @@ def run(*command: str) -> None:
 def test_the_package_is_typed() -> None:
     assert files("ztensor").joinpath("py.typed").is_file()
     assert files("ztensor").joinpath("_native.pyi").is_file()
+    assert files("z4ai").joinpath("py.typed").is_file()
 
 
 def test_the_stub_describes_the_extension() -> None:

@@ -46,6 +46,16 @@ impl Failure {
         Failure { code: IO, message: message.into() }
     }
 
+    /// The person or the system stopped it.
+    pub fn interrupted() -> Failure {
+        Failure { code: INTERRUPTED, message: "interrupted".to_owned() }
+    }
+
+    /// The same, naming what it is about.
+    pub fn about(self, what: &str) -> Failure {
+        Failure { message: format!("{what}: {}", self.message), ..self }
+    }
+
     /// Prints the line and returns the code.
     pub fn report(self) -> u8 {
         if !self.message.is_empty() {

@@ -1,4 +1,4 @@
-//! The `ztensor` command line, as a library: one piece of code behind the Rust
+//! The `ztensor` and `z4ai` command lines, as a library: one piece of code behind the Rust
 //! program and the console script of the Python wheel.
 
 mod args;
@@ -12,13 +12,14 @@ mod select;
 mod statistics;
 mod ui;
 mod values;
+mod z4ai;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Runs the command line with the program's arguments, its own name first, and
+/// Runs the `ztensor` command line with the program's arguments, its own name first, and
 /// returns the exit code: 0 fine, 1 differs or failed a check, 2 wrong usage,
 /// 3 bad file, 4 I/O, 130 interrupted.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -27,7 +28,21 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Like [`run`], for callers that need the number.
 pub fn run_code(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let arguments = match args::Arguments::try_parse_from(args) {
+    parsed(args, commands::run)
+}
+
+/// Runs the `z4ai` command line, with the same exit codes.
+pub fn run_z4ai(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    ExitCode::from(run_z4ai_code(args))
+}
+
+/// Like [`run_z4ai`], for callers that need the number.
+pub fn run_z4ai_code(args: impl IntoIterator<Item = OsString>) -> u8 {
+    parsed(args, z4ai::run)
+}
+
+fn parsed<A: Parser>(args: impl IntoIterator<Item = OsString>, run: fn(A) -> failure::Outcome) -> u8 {
+    let arguments = match A::try_parse_from(args) {
         Ok(arguments) => arguments,
         Err(error) => {
             // Help and version are errors to the parser, but not to the caller.
@@ -36,7 +51,7 @@ pub fn run_code(args: impl IntoIterator<Item = OsString>) -> u8 {
             return if usage { failure::USAGE } else { failure::FINE };
         }
     };
-    match commands::run(arguments) {
+    match run(arguments) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }

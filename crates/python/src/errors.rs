@@ -42,3 +42,16 @@ impl<T> OrRaise<T> for ztensor::Result<T> {
 pub(crate) fn invalid(py: Python<'_>, message: impl Into<String>) -> PyErr {
     exception(py, &Error::invalid(message))
 }
+
+/// An error of the codec as one of the library.
+pub(crate) fn of_codec(error: z4ai::Error) -> Error {
+    let kind = match error.kind() {
+        z4ai::ErrorKind::Corrupt => Kind::Corrupt,
+        z4ai::ErrorKind::InvalidArgument => Kind::InvalidArgument,
+        z4ai::ErrorKind::LimitExceeded => Kind::Limit,
+        z4ai::ErrorKind::Mismatch => Kind::Mismatch,
+        z4ai::ErrorKind::Cancelled => Kind::Cancelled,
+        _ => Kind::Unsupported,
+    };
+    Error::new(kind, error.to_string())
+}

@@ -3,6 +3,7 @@
 //! documented classes are in the Python package around it.
 
 mod arrays;
+mod codec;
 mod dlpack;
 mod dtypes;
 mod errors;
@@ -21,6 +22,12 @@ fn cli_main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
     py.detach(|| ztensor_cli::run_code(args))
 }
 
+/// Runs the `z4ai` command line, likewise.
+#[pyfunction]
+fn z4ai_main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
+    py.detach(|| ztensor_cli::run_z4ai_code(args))
+}
+
 /// Private: use the `ztensor` package.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -34,5 +41,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(writer::remove_tensors, module)?)?;
     module.add_function(wrap_pyfunction!(writer::replace_tensor, module)?)?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
-    Ok(())
+    module.add_function(wrap_pyfunction!(z4ai_main, module)?)?;
+    codec::register(module)
 }

@@ -28,12 +28,16 @@ impl AtomicFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => dangling(path),
             Err(error) => return Err(failed(error)),
         };
-        if target.is_dir() {
-            return Err(Error::invalid("this is a folder; a file name is needed").in_file(path));
-        }
         let folder = disk::folder(&target);
         let mode = match std::fs::metadata(&target) {
-            Ok(metadata) => metadata.permissions(),
+            Ok(there) if there.is_dir() => {
+                return Err(Error::invalid("this is a folder; a file name is needed").in_file(path));
+            }
+            // A file put in the place of a device or a pipe would take it from everyone.
+            Ok(there) if !there.is_file() => {
+                return Err(Error::invalid("this is a device or a pipe, not a file").in_file(path));
+            }
+            Ok(there) => there.permissions(),
             // What an ordinary new file gets; the process's mask applies.
             Err(_) => PermissionsExt::from_mode(0o666),
         };
@@ -74,6 +78,17 @@ impl Write for AtomicFile {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(()) // the file has no buffer of its own
+    }
+}
+
+/// Writes a new file beside `path` and puts it there when it is complete: for files
+/// that this library has no writer for. When `write` fails nothing is left of it.
+pub fn write_atomically(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    let mut file = io::BufWriter::with_capacity(256 << 10, AtomicFile::create(path)?);
+    write(&mut file).map_err(|error| error.in_file(path))?;
+    match file.into_inner() {
+        Ok(file) => file.commit(false),
+        Err(error) => Err(Error::io("cannot write", error.into_error()).in_file(path)),
     }
 }
 

@@ -65,6 +65,8 @@ pub mod value;
 pub mod write;
 
 #[doc(hidden)]
+pub use atomic::write_atomically;
+#[doc(hidden)]
 pub use buffer::advise_huge;
 pub use digest::{Checksum, Digest};
 pub use dtype::{DType, Element};

@@ -5,11 +5,13 @@ mod diff;
 mod download;
 mod edit;
 mod info;
-mod manual;
+pub mod manual;
 mod show;
 mod verify;
 
 use std::path::Path;
+
+use clap::CommandFactory;
 
 use crate::args::{Arguments, Command, Output};
 use crate::failure::{Failure, Outcome};
@@ -58,8 +60,8 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Diff(options) => diff::run(options, common),
         Command::Show(options) => show::run(options, common),
         Command::DownloadHf(options) => download::run(options, common),
-        Command::Completions(options) => manual::completions(options),
-        Command::Man => manual::page(),
+        Command::Completions(options) => manual::completions(options, Arguments::command()),
+        Command::Man => manual::page(Arguments::command()),
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use ztensor::Writer;
 
-use crate::manners::commands;
-use crate::support::Place;
+use crate::manners::{commands, commands_of};
+use crate::support::{Place, Run};
 
 const START: &str = "# The command line
 
@@ -29,6 +29,30 @@ that fails or is interrupted leaves none behind, and none is replaced without `-
 | 4 | the operating system failed |
 | 130 | interrupted |
 ";
+
+const Z4AI: &str = "
+# The z4ai command
+
+`z4ai` compresses weights and restores them, bit by bit. It comes with `ztensor` (`python -m z4ai`
+is the same program), keeps to the same manners and exit codes, and reads `-` as standard input or
+output.
+";
+
+/// Every command of `z4ai`, with what is run to show it.
+const SHOWN_Z4AI: [(&str, &[&str]); 6] = [
+    ("compress", &["compress weights.bin --dtype fp32", "compress weights.bin --effort fast -o quick.z4ai"]),
+    ("decompress", &["decompress weights.bin.z4ai -o back.bin"]),
+    ("info", &["info weights.bin.z4ai"]),
+    (
+        "delta",
+        &[
+            "delta make step2.bin weights.bin --dtype fp32 -o step2.z4dl",
+            "delta apply step2.z4dl weights.bin -o restored.bin",
+        ],
+    ),
+    ("completions", &[]),
+    ("man", &[]),
+];
 
 /// Every command, with what is run to show it.
 const SHOWN: [(&str, &[&str]); 16] = [
@@ -67,21 +91,44 @@ fn prepare(place: &Place) {
     std::fs::rename(place.path(&place.fixture("zt/legacy_v01.zt")), place.path("old.zt")).unwrap();
 }
 
+fn prepare_z4ai(place: &Place) {
+    let numbers = |step: u32| {
+        (0..5000u32).flat_map(move |n| {
+            ((n.wrapping_mul(2_654_435_761) >> 8) as f32 / 1e9 + step as f32).to_le_bytes()
+        })
+    };
+    std::fs::write(place.path("weights.bin"), numbers(0).collect::<Vec<_>>()).unwrap();
+    let mut next: Vec<u8> = numbers(0).collect();
+    next[400] ^= 1;
+    std::fs::write(place.path("step2.bin"), next).unwrap();
+}
+
 fn document() -> String {
     let place = Place::new();
     prepare(&place);
     let mut text = START.to_owned();
-    for (command, runs) in SHOWN {
-        let help = place.run(&[command, "--help"]).ends(0).out;
+    describe(&place, "ztensor", &SHOWN, &mut text);
+    text.push_str(Z4AI);
+    prepare_z4ai(&place);
+    describe(&place, "z4ai", &SHOWN_Z4AI, &mut text);
+    text
+}
+
+fn describe(place: &Place, program: &str, shown: &[(&str, &[&str])], text: &mut String) {
+    let start = |args: &[&str]| Run::from(place.program(program, args).output().unwrap());
+    for (command, runs) in shown {
+        let help = start(&[command, "--help"]).ends(0).out;
         let (about, rest) = help.split_once("\n\n").unwrap();
-        write!(text, "\n## {command}\n\n{about}\n").unwrap();
+        // Both programs have a `compress`.
+        let own = if program == "ztensor" { "" } else { "z4ai " };
+        write!(text, "\n## {own}{command}\n\n{about}\n").unwrap();
         if !runs.is_empty() {
             text.push_str("\n```console\n");
-            for line in runs {
+            for line in *runs {
                 let args: Vec<&str> = line.split(' ').map(|word| word.trim_matches('\'')).collect();
-                let run = place.run(&args);
+                let run = start(&args);
                 assert!(run.code < 2, "{line}: {}", run.err);
-                writeln!(text, "$ ztensor {line}").unwrap();
+                writeln!(text, "$ {program} {line}").unwrap();
                 for line in run.out.lines().chain(run.err.lines()) {
                     writeln!(text, "{}", line.trim_end()).unwrap();
                 }
@@ -91,13 +138,15 @@ fn document() -> String {
         let lines: Vec<&str> = rest.lines().map(str::trim_end).collect();
         write!(text, "\n```text\n{}\n```\n", lines.join("\n").trim_end()).unwrap();
     }
-    text
 }
 
 #[test]
 fn the_documentation_is_current_and_complete() {
     for command in commands(&Place::new()) {
         assert!(SHOWN.iter().any(|(name, _)| *name == command), "{command}");
+    }
+    for command in commands_of(&Place::new(), "z4ai") {
+        assert!(SHOWN_Z4AI.iter().any(|(name, _)| *name == command), "{command}");
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
     let made = document();

@@ -1,4 +1,4 @@
-//! The `ztensor` program, end to end.
+//! The programs, end to end.
 
 mod docs;
 mod download;
@@ -7,3 +7,4 @@ mod inputs;
 mod inspect;
 mod manners;
 mod support;
+mod z4ai;

@@ -4,11 +4,16 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::support::Place;
+use crate::support::{Place, Run};
 
 /// Every command there is, from the help itself.
 pub fn commands(place: &Place) -> Vec<String> {
-    let help = place.run(&["--help"]).ends(0).out;
+    commands_of(place, "ztensor")
+}
+
+/// Every command of a program, from the help itself.
+pub fn commands_of(place: &Place, program: &str) -> Vec<String> {
+    let help = Run::from(place.program(program, &["--help"]).output().unwrap()).ends(0).out;
     let list = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
     let own = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
     let names = list.lines().filter(own).filter_map(|line| line.split_whitespace().next());

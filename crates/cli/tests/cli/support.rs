@@ -65,7 +65,12 @@ impl Place {
 
     /// The program, started in this folder.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::cargo_bin("ztensor").unwrap();
+        self.program("ztensor", args)
+    }
+
+    /// One of the programs, started in this folder.
+    pub fn program(&self, name: &str, args: &[&str]) -> Command {
+        let mut command = Command::cargo_bin(name).unwrap();
         command.current_dir(self.0.path()).args(args).env_remove("COLUMNS");
         command
     }
@@ -73,6 +78,11 @@ impl Place {
     /// Runs the program in this folder.
     pub fn run(&self, args: &[&str]) -> Run {
         self.command(args).output().unwrap().into()
+    }
+
+    /// Runs `z4ai` in this folder.
+    pub fn z4ai(&self, args: &[&str]) -> Run {
+        self.program("z4ai", args).output().unwrap().into()
     }
 
     /// Copies a fixture here, under its own name.

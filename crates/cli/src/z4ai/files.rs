@@ -1,0 +1,187 @@
+//! Where data comes from and where it goes: files, or pipes named `-`.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use z4ai::Observer;
+use ztensor::Observer as _;
+
+use crate::failure::Failure;
+use crate::human;
+use crate::ui::Progress;
+
+/// Bytes read or written between two looks at the progress.
+const STEP: usize = 8 << 20;
+
+/// What every command is told besides its own options.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    pub quiet: bool,
+    pub threads: usize,
+}
+
+impl Run {
+    /// The closing line; on standard error, so that pipes see only data.
+    pub fn say(self, line: impl std::fmt::Display) {
+        if !self.quiet {
+            // With standard error closed there is nobody to tell.
+            let _ = writeln!(anstream::stderr(), "{line}");
+        }
+    }
+
+    /// A bar that the codec moves on.
+    pub fn observer(self, what: &str, total: u64) -> Observer {
+        let progress = Arc::new(Progress::new(what, total, self.quiet));
+        Observer::new(move |bytes| progress.advance(bytes))
+    }
+
+    /// Says how large something was and is.
+    pub fn say_sizes(self, input: &Path, before: u64, after: u64) {
+        self.say(format_args!(
+            "{}: {} to {}{}",
+            name(input),
+            human::bytes(before),
+            human::bytes(after),
+            saved(before, after)
+        ));
+    }
+}
+
+/// `(1.50 x, 33.3 % saved)`, where there is something to divide.
+pub fn saved(before: u64, after: u64) -> String {
+    if before == 0 || after == 0 {
+        return String::new();
+    }
+    let ratio = before as f64 / after as f64;
+    format!(" ({ratio:.3} x, {:.1} % saved)", 100.0 - 100.0 / ratio)
+}
+
+/// Whether a path stands for standard input or output.
+pub fn is_pipe(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// A path as messages name it.
+pub fn name(path: &Path) -> String {
+    match is_pipe(path) {
+        true => "-".to_owned(),
+        false => human::escaped(&path.display().to_string()).into_owned(),
+    }
+}
+
+/// All of a file or of standard input.
+pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    let failed = |error: std::io::Error| Failure::io(format!("cannot read {}: {error}", name(path)));
+    let mut data = Vec::new();
+    let mut read = |from: &mut dyn Read, expected: u64| -> Result<(), Failure> {
+        let expected = usize::try_from(expected).unwrap_or(usize::MAX);
+        data.try_reserve_exact(expected).map_err(|_| Failure::io(format!("no memory for {}", name(path))))?;
+        let progress = Progress::new("reading", 0, true);
+        loop {
+            if !progress.advance(0) {
+                return Err(Failure::interrupted());
+            }
+            if from.take(STEP as u64).read_to_end(&mut data).map_err(failed)? == 0 {
+                return Ok(());
+            }
+        }
+    };
+    if is_pipe(path) {
+        read(&mut std::io::stdin().lock(), 0)?;
+    } else {
+        let mut file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.is_dir() {
+            return Err(Failure::usage(format!("{} is a folder; a file is needed", name(path))));
+        }
+        read(&mut file, metadata.len())?;
+    }
+    Ok(data)
+}
+
+/// Where a result goes: chosen, or named after the input.
+pub struct Target(PathBuf);
+
+impl Target {
+    /// Refuses to overwrite, unless told to, and to write over an input.
+    pub fn new(
+        chosen: Option<&Path>,
+        usual: impl FnOnce() -> PathBuf,
+        force: bool,
+        inputs: &[&Path],
+    ) -> Result<Target, Failure> {
+        let path = chosen.map_or_else(usual, Path::to_owned);
+        if is_pipe(&path) {
+            if std::io::stdout().is_terminal() && !force {
+                let message = "standard output is a terminal: choose a file with -o, or --force";
+                return Err(Failure::usage(message));
+            }
+            return Ok(Target(path));
+        }
+        let same = |input: &&&Path| match (input.canonicalize(), path.canonicalize()) {
+            (Ok(input), Ok(output)) => input == output,
+            _ => false,
+        };
+        if let Some(input) = inputs.iter().find(same) {
+            return Err(Failure::usage(format!("{} is the input too: choose another output", name(input))));
+        }
+        if path.exists() && !force {
+            return Err(Failure::usage(format!("{} is there already: --force replaces it", name(&path))));
+        }
+        Ok(Target(path))
+    }
+
+    /// Writes what `fill` hands over; a file appears under its name when that is all.
+    pub fn write(&self, fill: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<(), Failure> {
+        if is_pipe(&self.0) {
+            let mut out = std::io::stdout().lock();
+            fill(&mut out)?;
+            return Ok(out.flush()?);
+        }
+        let mut failure = None;
+        let written = ztensor::write_atomically(&self.0, |out| {
+            fill(out).map_err(|error| {
+                failure = Some(error);
+                ztensor::Error::cancelled()
+            })
+        });
+        match (failure, written) {
+            (Some(failure), _) => Err(failure),
+            (None, written) => Ok(written?),
+        }
+    }
+
+    /// Writes these bytes.
+    pub fn write_all(&self, data: &[u8], run: Run) -> Result<(), Failure> {
+        let progress = Progress::new("writing", data.len() as u64, run.quiet);
+        self.write(|out| data.chunks(STEP).try_for_each(|part| write_part(out, part, &progress)))
+    }
+}
+
+/// Writes one part and looks whether to go on.
+pub fn write_part(out: &mut dyn Write, part: &[u8], progress: &Progress) -> Result<(), Failure> {
+    out.write_all(part)?;
+    match progress.advance(part.len() as u64) {
+        true => Ok(()),
+        false => Err(Failure::interrupted()),
+    }
+}
+
+/// `path` with `suffix` added.
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// `path` without its suffix, or with `.out` where it has another.
+pub fn without_suffix(path: &Path, suffix: &str) -> PathBuf {
+    match path.as_os_str().as_bytes().strip_suffix(suffix.as_bytes()) {
+        Some(stem) if !stem.is_empty() && !stem.ends_with(b"/") => PathBuf::from(OsStr::from_bytes(stem)),
+        _ => with_suffix(path, ".out"),
+    }
+}

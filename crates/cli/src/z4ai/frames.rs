@@ -1,0 +1,119 @@
+//! `compress` and `decompress`: files to frames, and back.
+
+use std::path::{Path, PathBuf};
+
+use z4ai::{DecodeOptions, Kind, Options};
+
+use super::args::{Compress, Decompress, Encoding};
+use super::files::{self, Run, Target};
+use crate::failure::{FINE, Failure, Outcome};
+use crate::ui::Progress;
+
+/// Bytes decoded at a time: what a restored file costs in memory beside its frame.
+const STEP: u64 = 64 << 20;
+
+impl Encoding {
+    pub fn options(&self, run: Run, what: &str, total: u64) -> Options {
+        Options {
+            kind: self.dtype,
+            effort: self.effort,
+            threads: run.threads,
+            level: self.level,
+            observer: Some(run.observer(what, total)),
+            ..Options::default()
+        }
+    }
+}
+
+pub fn compress(options: &Compress, run: Run) -> Outcome {
+    let input = &options.input;
+    let usual = || if files::is_pipe(input) { "-".into() } else { files::with_suffix(input, ".z4ai") };
+    let target = Target::new(options.output.as_deref(), usual, options.force, &[input])?;
+    let kind = match options.width {
+        None => options.encoding.dtype,
+        Some(1) => Kind::Raw,
+        Some(2) => Kind::U16,
+        Some(4) => Kind::U32,
+        Some(8) => Kind::U64,
+        Some(width) => {
+            return Err(Failure::usage(format!("elements of {width} bytes: 1, 2, 4 or 8 are known")));
+        }
+    };
+    let data = files::read(input)?;
+    let codec = Options {
+        kind,
+        shape: options.shape.as_ref().map_or_else(Vec::new, |shape| shape.0.clone()),
+        structure: !options.fast,
+        ..options.encoding.options(run, "compressing", data.len() as u64)
+    };
+    let frame = z4ai::compress(&data, &codec)?;
+    let len = data.len() as u64;
+    drop(data);
+    target.write_all(&frame, run)?;
+    run.say_sizes(input, len, frame.len() as u64);
+    Ok(FINE)
+}
+
+pub fn decompress(options: &Decompress, run: Run) -> Outcome {
+    let input = &options.input;
+    let target = restored(input, ".z4ai", options.output.as_deref(), options.force, &[input])?;
+    let frame = files::read(input)?;
+    check_kind(input, &frame)?;
+    let info = z4ai::inspect(&frame).map_err(|error| in_file(input, error))?;
+    let progress = Progress::new("decompressing", info.content_len, run.quiet);
+    let decode = DecodeOptions { threads: run.threads, ..DecodeOptions::default() };
+    target.write(|out| {
+        if info.version == 1 || info.format == "ZRT1" {
+            // Earlier versions have no random access.
+            let data = z4ai::decompress(&frame, &decode).map_err(|error| in_file(input, error))?;
+            return files::write_part(out, &data, &progress);
+        }
+        let mut part = Vec::new();
+        let mut at = 0;
+        while at < info.content_len {
+            let end = info.content_len.min(at + STEP);
+            part.resize((end - at) as usize, 0);
+            z4ai::decompress_bytes(&frame, at..end, &mut part, &decode)
+                .map_err(|error| in_file(input, error))?;
+            files::write_part(out, &part, &progress)?;
+            at = end;
+        }
+        Ok(())
+    })?;
+    run.say_sizes(input, info.frame_len, info.content_len);
+    Ok(FINE)
+}
+
+/// Where a restored file goes.
+pub fn restored(
+    input: &Path,
+    suffix: &str,
+    output: Option<&Path>,
+    force: bool,
+    inputs: &[&Path],
+) -> Result<Target, Failure> {
+    let usual = || -> PathBuf {
+        if files::is_pipe(input) { "-".into() } else { files::without_suffix(input, suffix) }
+    };
+    Target::new(output, usual, force, inputs)
+}
+
+/// An error of the codec, with the file that it is about.
+pub fn in_file(path: &Path, error: z4ai::Error) -> Failure {
+    Failure::from(error).about(&files::name(path))
+}
+
+/// Refuses what another command is for.
+fn check_kind(path: &Path, data: &[u8]) -> Result<(), Failure> {
+    let name = files::name(path);
+    if z4ai::is_frame(data) {
+        return Ok(());
+    }
+    let message = match data {
+        _ if z4ai::delta::is_delta(data) => "is a delta: `z4ai delta apply` restores it",
+        [b'Z', b'S', b'T', b'N', ..] => "is a packed model: `z4ai unpack` restores it",
+        [b'Z', b'4', b'D', b'M', ..] => "is a model delta: `z4ai model-delta apply` restores it",
+        _ => "is not a z4ai frame, or one of a newer version",
+    };
+    Err(Failure::bad_file(format!("{name} {message}")))
+}

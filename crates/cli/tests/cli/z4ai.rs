@@ -1,0 +1,290 @@
+//! The `z4ai` program, end to end.
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::support::{Place, Run};
+
+fn weights(bytes: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    let values = (0..bytes.div_ceil(4)).flat_map(|_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let gauss: f32 = (0..4).map(|i| f32::from((state >> (16 * i)) as u16) / 65536.0 - 0.5).sum();
+        (gauss * 0.03).to_le_bytes()
+    });
+    values.take(bytes).collect()
+}
+
+fn place(bytes: usize) -> (Place, Vec<u8>) {
+    let place = Place::new();
+    let data = weights(bytes);
+    std::fs::write(place.path("w.bin"), &data).unwrap();
+    (place, data)
+}
+
+fn read(place: &Place, name: &str) -> Vec<u8> {
+    std::fs::read(place.path(name)).unwrap()
+}
+
+#[test]
+fn files_become_frames_and_files_again() {
+    let (place, data) = place(1_000_003);
+    let run = place.z4ai(&["compress", "w.bin", "--dtype", "fp32"]).ends(0);
+    assert!(run.err.starts_with("w.bin: 1.00 MB to ") && run.err.contains("% saved"), "{}", run.err);
+    assert!(read(&place, "w.bin.z4ai").len() < data.len() * 9 / 10);
+    place.z4ai(&["decompress", "w.bin.z4ai"]).fails(2, &["w.bin is there already", "--force"]);
+    std::fs::remove_file(place.path("w.bin")).unwrap();
+    place.z4ai(&["decompress", "w.bin.z4ai"]).ends(0);
+    assert!(read(&place, "w.bin") == data);
+    std::fs::rename(place.path("w.bin.z4ai"), place.path("other")).unwrap();
+    let quiet = place.z4ai(&["-q", "decompress", "other"]).ends(0);
+    assert_eq!((quiet.out.as_str(), quiet.err.as_str()), ("", ""));
+    assert!(read(&place, "other.out") == data);
+    place.z4ai(&["decompress", "other", "--force", "-o", "w.bin"]).ends(0);
+    assert_eq!(place.list(), ["other", "other.out", "w.bin"]);
+}
+
+#[test]
+fn every_option_restores() {
+    let (place, data) = place(100_002);
+    let dtypes = "bf16 bfloat16 FP16 float16 Fp32 float32 fp64 float64 fp8 fp8_e4m3 fp8_e5m2 raw bool \
+                  int8 uint8 int16 uint16 int32 uint32 int64 uint64";
+    let options = dtypes.split_whitespace().map(|dtype| vec!["--dtype", dtype]);
+    let others = [
+        "--width 1",
+        "--width 2",
+        "--width 4",
+        "--width 8",
+        "--effort fast --dtype bf16",
+        "--level 19",
+        "--fast --dtype fp32",
+        "--dtype uint16 --shape 16667x3",
+        "--threads 1",
+    ];
+    let others = others.iter().map(|line| line.split(' ').collect());
+    for option in options.chain(others) {
+        let command = [&["compress", "w.bin", "-o", "f", "--force"], &option[..]].concat();
+        place.z4ai(&command).ends(0);
+        place.z4ai(&["decompress", "f", "-o", "back", "--force"]).ends(0);
+        assert!(read(&place, "back") == data, "{option:?}");
+    }
+    for (wrong, word) in [
+        ("--dtype nope", "choose one of raw"),
+        ("--effort nope", "choose one of fast"),
+        ("--level 0", "1..=22"),
+        ("--level 23", "1..=22"),
+        ("--width 3", "1, 2, 4 or 8"),
+        ("--shape 3x", "4096x1024"),
+        ("--shape 3x3", "no tensor of shape"),
+        ("--width 2 --dtype bf16", "cannot be used"),
+    ] {
+        let line = format!("compress w.bin -o g {wrong}");
+        let run = place.z4ai(&line.split(' ').collect::<Vec<_>>()).ends(2);
+        assert!(run.err.contains(word), "{wrong}: {}", run.err);
+    }
+    assert!(!place.path("g").exists());
+}
+
+#[test]
+fn pipes() {
+    let (place, data) = place(300_001);
+    let pipe = |args: &[&str], input: &[u8]| {
+        let run = place.program("z4ai", args).write_stdin(input).output().unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        (run.stdout, run.stderr)
+    };
+    let (frame, _) = pipe(&["compress", "-", "--dtype", "fp32"], &data);
+    assert!(pipe(&["decompress", "-"], &frame).0 == data);
+    assert!(pipe(&["decompress", "-", "-q"], &frame).1.is_empty());
+    pipe(&["compress", "-", "-o", "f", "--dtype", "fp32"], &data);
+    assert!(read(&place, "f") == frame);
+    assert!(pipe(&["decompress", "f", "-o", "-"], &[]).0 == data);
+    assert!(String::from_utf8(pipe(&["info", "-"], &frame).0).unwrap().contains("Z4AI 2"));
+    let (empty, _) = pipe(&["compress", "-"], &[]);
+    assert!(pipe(&["decompress", "-"], &empty).0.is_empty());
+}
+
+#[test]
+fn a_reader_that_goes_away_is_fine() {
+    let (place, _) = place(40_000_000);
+    place.z4ai(&["compress", "w.bin", "-o", "f", "--effort", "fast", "--dtype", "fp32"]).ends(0);
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("z4ai"))
+        .args(["decompress", "f", "-o", "-"])
+        .current_dir(place.path(""))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty());
+}
+
+#[test]
+fn info_says_what_is_inside() {
+    let (place, data) = place(1_000_000);
+    place.z4ai(&["compress", "w.bin", "--dtype", "bf16"]).ends(0);
+    let text = place.z4ai(&["info", "w.bin.z4ai"]).ends(0).out;
+    for word in ["w.bin.z4ai", "Z4AI 2", "bf16", "1.00 MB", "streams", "symbols", "huffman"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let json = place.z4ai(&["info", "w.bin.z4ai", "--json"]).ends(0).json();
+    assert_eq!(json["bytes"], data.len());
+    assert_eq!(json["stored_bytes"], read(&place, "w.bin.z4ai").len());
+    assert!(json["streams"].as_array().unwrap().len() > 1);
+    for (sample, words) in [
+        ("array_f4_40x30.blob", &["Z4AI 1", "<f4", "40 × 30"][..]),
+        ("sparse_bf16_60.blob", &["ZSP1"]),
+        ("palette_bf16_k16.blob", &["ZPL1"]),
+        ("chunked_fp32.blob", &["Z4AIMF01"]),
+        ("effort_max_fp32.blob", &["ZARA 1"]),
+        ("delta_identical.blob", &["Z4DL 2"]),
+    ] {
+        let text = place.z4ai(&["info", &frame_of_version_1(sample)]).ends(0).out;
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    }
+    place.z4ai(&["info", "w.bin"]).fails(3, &["w.bin", "no z4ai frame"]);
+    place.z4ai(&["info", "absent"]).fails(4, &["absent"]);
+}
+
+fn frame_of_version_1(name: &str) -> String {
+    format!("{}/../z4ai/tests/data/v1/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn frames_of_version_1_are_restored() {
+    let place = Place::new();
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(frame_of_version_1("manifest.json")).unwrap()).unwrap();
+    let mut restored = 0;
+    for sample in manifest["samples"].as_array().unwrap() {
+        let blob = frame_of_version_1(sample["blob"].as_str().unwrap());
+        let reference = sample["reference"].as_str().map(frame_of_version_1);
+        match (&reference, sample["kind"].as_str().unwrap()) {
+            (Some(reference), "Z4DL") => {
+                place.z4ai(&["delta", "apply", &blob, reference, "-o", "back", "--force"]).ends(0);
+            }
+            (None, kind) if kind != "ZSTN" && kind != "Z4DM" => {
+                place.z4ai(&["decompress", &blob, "-o", "back", "--force"]).ends(0);
+            }
+            _ => continue,
+        }
+        use sha2::{Digest, Sha256};
+        let hash: String =
+            Sha256::digest(read(&place, "back")).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hash, sample["sha256_original"].as_str().unwrap(), "{blob}");
+        restored += 1;
+    }
+    assert!(restored > 40);
+    for sample in manifest["hostile"].as_array().unwrap() {
+        let blob = frame_of_version_1(sample["blob"].as_str().unwrap());
+        place.z4ai(&["decompress", &blob, "-o", "hostile"]).fails(3, &[]);
+    }
+    assert_eq!(place.list(), ["back"]);
+}
+
+#[test]
+fn deltas() {
+    let (place, data) = place(500_000);
+    let mut after = data.clone();
+    after[1000] ^= 3;
+    std::fs::write(place.path("after.bin"), &after).unwrap();
+    place.z4ai(&["delta", "make", "after.bin", "w.bin", "--dtype", "fp32"]).ends(0);
+    assert!(read(&place, "after.bin.z4dl").len() < 1000);
+    place.z4ai(&["delta", "apply", "after.bin.z4dl", "w.bin", "-o", "back"]).ends(0);
+    assert!(read(&place, "back") == after);
+    let wrong = ["delta", "apply", "after.bin.z4dl", "after.bin", "-o", "no"];
+    place.z4ai(&wrong).fails(3, &["after.bin.z4dl", "reference"]);
+    std::fs::write(place.path("short.bin"), &data[1..]).unwrap();
+    place.z4ai(&["delta", "make", "short.bin", "w.bin", "-o", "no"]).fails(2, &["equal length"]);
+    place.z4ai(&["decompress", "after.bin.z4dl", "-o", "no"]).fails(3, &["z4ai delta apply"]);
+    place.z4ai(&["delta", "apply", "w.bin", "after.bin", "-o", "no"]).fails(3, &["w.bin"]);
+    assert!(!place.path("no").exists());
+    let text = place.z4ai(&["info", "after.bin.z4dl"]).ends(0).out;
+    assert!(text.contains("Z4DL 3") && text.contains("unchanged"), "{text}");
+}
+
+#[test]
+fn bad_input_leaves_nothing_behind() {
+    let (place, _) = place(100_000);
+    place.z4ai(&["compress", "w.bin", "-o", "f", "--dtype", "fp32"]).ends(0);
+    let frame = read(&place, "f");
+    std::fs::write(place.path("cut"), &frame[..frame.len() / 2]).unwrap();
+    let mut flipped = frame.clone();
+    flipped[frame.len() / 2] ^= 1;
+    std::fs::write(place.path("flipped"), &flipped).unwrap();
+    let before = place.list();
+    place.z4ai(&["decompress", "cut", "-o", "out"]).fails(3, &["cut", "bytes"]);
+    place.z4ai(&["decompress", "flipped", "-o", "out"]).fails(3, &["flipped", "checksum"]);
+    place.z4ai(&["decompress", "w.bin", "-o", "out"]).fails(3, &["w.bin", "not a z4ai frame"]);
+    place.z4ai(&["decompress", "absent", "-o", "out"]).fails(4, &["absent"]);
+    place.z4ai(&["compress", ".", "-o", "out"]).fails(2, &["folder"]);
+    place.z4ai(&["compress", "w.bin", "-o", "no/such/folder/x"]).fails(4, &["no/such/folder"]);
+    place.z4ai(&["compress", "w.bin", "-o", "w.bin", "--force"]).fails(2, &["is the input too"]);
+    place.z4ai(&["decompress", "flipped", "-o", "f", "--force"]).fails(3, &["checksum"]);
+    assert!(read(&place, "f") == frame, "what was there stays when the new file is bad");
+    assert_eq!(place.list(), before);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_of_the_system() {
+    let (place, _) = place(100_000);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = std::process::Command::new(assert_cmd::cargo::cargo_bin!("z4ai"))
+        .args(["compress", "w.bin", "-o", "-"])
+        .current_dir(place.path(""))
+        .stdout(full)
+        .output()
+        .unwrap();
+    Run {
+        code: output.status.code().unwrap(),
+        out: String::new(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+    .fails(4, &["No space"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_command_leaves_nothing_behind() {
+    let place = Place::new();
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("z4ai"))
+        .args(["compress", "-", "-o", "out", "--level", "22", "--threads", "1"])
+        .current_dir(place.path(""))
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let text: Vec<u8> = weights(32 << 20).iter().map(|byte| byte % 23).collect();
+    child.stdin.take().unwrap().write_all(&text).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let begun = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(place.list().is_empty(), "{:?}", place.list());
+}
+
+#[test]
+fn help_completions_and_manual() {
+    let place = Place::new();
+    for command in crate::manners::commands_of(&place, "z4ai") {
+        let help = place.z4ai(&[&command, "--help"]).ends(0).out;
+        assert!(help.contains(&format!("  z4ai {command} ")), "{command} has no example:\n{help}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = place.z4ai(&["completions", shell]).ends(0).out;
+        assert!(script.contains("decompress") && script.contains("z4ai"), "{shell}");
+    }
+    let page = place.z4ai(&["man"]).ends(0).out;
+    assert!(page.contains(".TH z4ai 1") && page.contains(".SH \"Z4AI COMPRESS\""), "{page}");
+    let version = place.z4ai(&["--version"]).ends(0).out;
+    assert_eq!(version, format!("z4ai {}\n", env!("CARGO_PKG_VERSION")));
+    place.z4ai(&[]).ends(2);
+    place.z4ai(&["nonsense"]).ends(2);
+}

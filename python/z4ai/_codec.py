@@ -1,0 +1,229 @@
+"""Frames: buffers and arrays to fewer bytes, and back."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
+
+from z4ai import _memory
+from ztensor import _dtypes, _frameworks, _native
+from ztensor._errors import InvalidArgumentError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from typing_extensions import Buffer
+
+    from ztensor._types import AnyArray
+
+    Data: TypeAlias = "Buffer | np.ndarray[Any, np.dtype[Any]] | np.generic | torch.Tensor"
+    Settings: TypeAlias = tuple[
+        str, str, int | None, int, bool, list[int], tuple[str, list[int]] | None
+    ]
+
+Out = TypeVar("Out")
+
+DEFAULT_LEVEL: int = _native.Z4AI_DEFAULT_LEVEL
+"""The zstd level that ``level=None`` stands for."""
+
+DEFAULT_ESCALATE_LEVEL: int | None = None
+"""No second level is tried: efforts do that. Kept for programs that import it."""
+
+EFFORTS = ("fast", "default", "balanced", "max")
+
+
+def compress(
+    data: Data,
+    *,
+    dtype: str | None = None,
+    level: int | None = None,
+    threads: int = 0,
+    auto: bool = True,
+    effort: str | None = None,
+    shape: Sequence[int] | None = None,
+) -> bytes:
+    """Compresses a buffer, a NumPy array or a torch tensor into a frame.
+
+    ``dtype`` is the type of a buffer's elements, a key of :data:`z4ai.DTYPE_WIDTHS`;
+    ``None`` means bytes of unknown meaning. ``shape``, if the buffer is one tensor,
+    helps to find rows and columns of one scale. Arrays and tensors know both
+    themselves, and :func:`decompress_array` restores them with both.
+
+    ``effort`` is ``"fast"`` (decodes at the speed of a memory copy), ``"default"``
+    (what ``None`` means), ``"balanced"`` or ``"max"`` (the smallest); none is larger
+    than the one before it. ``level``, 1 to 22, is for the streams that zstd codes.
+    With ``auto=False`` the data is not searched for structure that its type does not
+    tell. ``threads`` is 0 for one per core; the frame does not depend on it.
+
+    The same data and options give the same frame on every machine. A frame is never
+    more than some bytes per 128 KiB longer than the data.
+
+    >>> import z4ai
+    >>> weights = bytes(4000)
+    >>> blob = z4ai.compress(weights, dtype="bf16")
+    >>> z4ai.decompress(blob) == weights, len(blob) < 100
+    (True, True)
+    """
+    found = _memory.data_of(data, dtype, shape)
+    settings = (
+        found.kind,
+        effort_named(effort),
+        level_checked(level),
+        threads_checked(threads),
+        bool(auto),
+        found.shape,
+        found.array,
+    )
+    return _native.z4ai_compress(found.memory, settings)
+
+
+@overload
+def decompress(blob: Data, *, out: None = None, threads: int = 0) -> bytes: ...
+@overload
+def decompress(blob: Data, *, out: Out, threads: int = 0) -> Out: ...
+def decompress(blob: Data, *, out: Any = None, threads: int = 0) -> Any:
+    """Restores what :func:`compress` was given, byte for byte.
+
+    Reads every stand-alone frame, also of earlier versions. With ``out``, a writable
+    buffer, array or tensor of at least the size, the frame is decoded straight into
+    its memory, whose rest stays as it is, and ``out`` is returned; without, new
+    ``bytes`` are. Damaged frames are a ``ValueError``, and what is in ``out`` is then
+    unspecified.
+
+    >>> import z4ai
+    >>> blob = z4ai.compress(b"weights" * 100)
+    >>> out = bytearray(700)
+    >>> z4ai.decompress(blob, out=out) is out, out[:7]
+    (True, bytearray(b'weights'))
+    """
+    frame = checked_frame(blob)
+    if out is None:
+        return _native.z4ai_decompress(frame, threads_checked(threads))
+    _native.z4ai_decompress_into(frame, _memory.out_memory(out), threads_checked(threads))
+    return out
+
+
+def compress_array(
+    arr: Data,
+    *,
+    level: int | None = None,
+    threads: int = 0,
+    auto: bool = True,
+    effort: str | None = None,
+) -> bytes:
+    """Compresses a NumPy array or a torch tensor; its frame keeps dtype and shape.
+
+    For the options see :func:`compress`.
+
+    >>> import numpy as np, z4ai
+    >>> weights = np.ones((3, 4), np.float16)
+    >>> back = z4ai.decompress_array(z4ai.compress_array(weights))
+    >>> back.dtype, back.shape, bool((back == weights).all())
+    (dtype('float16'), (3, 4), True)
+    """
+    if not _dtypes.is_torch(arr) and not hasattr(arr, "dtype"):
+        raise TypeError(f"a NumPy array or a torch tensor is needed, not {type(arr).__name__}")
+    return compress(arr, level=level, threads=threads, auto=auto, effort=effort)
+
+
+@overload
+def decompress_array(
+    blob: Data, *, threads: int = 0, framework: Literal["numpy"] = "numpy"
+) -> AnyArray: ...
+@overload
+def decompress_array(
+    blob: Data, *, threads: int = 0, framework: Literal["torch"]
+) -> torch.Tensor: ...
+def decompress_array(blob: Data, *, threads: int = 0, framework: str = "numpy") -> Any:
+    """Restores an array: the same dtype, the same shape, the same bits, in memory of its own.
+
+    ``framework="torch"`` returns a torch tensor instead. Types that NumPy does not have,
+    such as bfloat16, are those of ``ml_dtypes``. A frame that was not made from an array
+    is a ``ValueError``.
+    """
+    if framework not in ("numpy", "torch"):
+        raise InvalidArgumentError(f'unknown framework {framework!r}: choose "numpy" or "torch"')
+    frame = checked_frame(blob)
+    array, size = _native.z4ai_inspect(frame)[3:5]
+    if array is None:
+        raise InvalidArgumentError(
+            "the frame was not made from an array: z4ai.decompress restores its bytes"
+        )
+    name, shape = array
+    if framework == "torch":
+        element = next((e for e in _dtypes.ELEMENTS if e.numpy == name), None)
+        if element is None:
+            raise UnsupportedError(f"torch has no {name}")
+        import numpy as np
+
+        flat = _memory.empty_array("|u1", [size], size)
+        if size * 8 != element.bits * int(np.prod(shape, dtype=object)):
+            raise InvalidArgumentError(f"an array of {name} and shape {shape} in {size} bytes")
+        _native.z4ai_decompress_into(frame, flat, threads_checked(threads))
+        return _frameworks.array_to_torch(flat, element, shape)
+    restored = _memory.empty_array(name, shape, size)
+    _native.z4ai_decompress_into(frame, _memory.out_memory(restored), threads_checked(threads))
+    return restored
+
+
+compress_ndarray = compress_array
+decompress_ndarray = decompress_array
+
+
+def peek_is_z4ai(blob: Data) -> bool:
+    """Whether bytes start like a frame that :func:`decompress` reads."""
+    return _native.z4ai_kind_of(_memory.frame_of(blob)) == "frame"
+
+
+_OTHERS = {
+    b"ZSTN": "a packed safetensors file: z4ai.safetensors.decompress_bytes restores it",
+    b"Z4DM": "a model delta: z4ai.model_delta.decompress restores it with its base",
+}
+
+
+def checked_frame(blob: Data) -> _memory.Bytes:
+    """A frame's bytes, unless they are something else that has a call of its own."""
+    frame = _memory.frame_of(blob)
+    kind = _native.z4ai_kind_of(frame)
+    if kind == "delta":
+        raise InvalidArgumentError(
+            "this is a delta: z4ai.decompress_delta(blob, reference) restores it"
+        )
+    if kind is None:
+        start = bytes(frame[:4])
+        what = _OTHERS.get(start, "not a z4ai frame, or one of a newer version")
+        raise UnsupportedError(f"{what} (it starts with {start!r})")
+    return frame
+
+
+def effort_named(effort: str | None) -> str:
+    """The effort's name, checked."""
+    if effort is None:
+        return "default"
+    if effort not in EFFORTS:
+        raise InvalidArgumentError(
+            f"unknown effort {effort!r}: choose one of {', '.join(EFFORTS)}, or None for default"
+        )
+    # Until the codec has them, the tiers above are the highest it has.
+    return effort if effort in _native.Z4AI_EFFORTS else _native.Z4AI_EFFORTS[-1]
+
+
+def level_checked(level: int | None) -> int | None:
+    """A zstd level, or ``None``."""
+    if level is None:
+        return None
+    if isinstance(level, bool):
+        raise TypeError("level is a number from 1 to 22, not a bool")
+    number = operator.index(level)
+    if not 1 <= number <= 22:
+        raise InvalidArgumentError(f"level is 1 to 22, not {number}")
+    return number
+
+
+def threads_checked(threads: int) -> int:
+    """A number of threads."""
+    number = operator.index(threads)
+    if not 0 <= number <= 1 << 16:
+        raise InvalidArgumentError(f"threads is 0 for one per core, or their number, not {number}")
+    return number
