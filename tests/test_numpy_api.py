@@ -114,7 +114,7 @@ def test_bool_is_asked_before_int() -> None:
         assert ztensor.open("x.zt").metadata("x").components["data"]["encoding"] == "raw"
 
 
-@pytest.mark.parametrize("level", [0, -1, 23, 100, 2**40, 1.5, "3"])
+@pytest.mark.parametrize("level", [0, -1, 23, 100, 2**40, 1.5, b"3"])
 def test_levels_that_do_not_exist(level: object) -> None:
     with pytest.raises(ValueError, match="22"):
         save_file({"x": np.zeros(3)}, "x.zt", compression=level)
@@ -316,3 +316,30 @@ def test_many_small_arrays() -> None:
     for copy in (False, True):
         loaded = load_file("x.zt", copy=copy)
         assert all((loaded[name] == array).all() for name, array in arrays.items())
+
+
+@pytest.mark.parametrize("effort", ["fast", "default"])
+def test_the_weight_codec(effort: str) -> None:
+    array = np.random.default_rng(1).standard_normal((300, 200)).astype(np.float32)
+    arrays = {"a": array, "b": array.astype(np.float16), "tied": array, "scalar": np.float64(3)}
+    save_file(arrays, "x.zt", compression=effort, checksum="crc32c")
+    with ztensor.open("x.zt") as reader:
+        parts = {name: reader.metadata(name).components["data"] for name in arrays}
+    assert parts["a"]["encoding"] == parts["b"]["encoding"] == "z4ai"
+    assert parts["a"]["stored_length"] < parts["a"]["length"]
+    for copy in (False, True):
+        loaded = load_file("x.zt", copy=copy)
+        for name, expected in arrays.items():
+            assert same_bytes(loaded[name], np.asarray(expected))
+    with ztensor.safe_open("x.zt", "np") as file:
+        np.testing.assert_array_equal(file.get_slice("a")[100:103, 7], array[100:103, 7])
+    with ztensor.Writer("y.zt") as w:
+        w.write_numpy("a", array, compress=effort)
+    assert same_bytes(load_file("y.zt")["a"], array)
+
+
+@pytest.mark.parametrize("effort", ["", "Fast", "fastest", "zstd"])
+def test_efforts_that_do_not_exist(effort: str) -> None:
+    with pytest.raises(ValueError, match="'fast', 'default'"):
+        save_file({"x": np.zeros(3)}, "x.zt", compression=effort)
+    assert not Path("x.zt").exists()

@@ -284,8 +284,8 @@ class TestSlices:
     )
 
     @pytest.mark.parametrize("index", INDICES, ids=repr)
-    @pytest.mark.parametrize("compression", [False, True])
-    def test_numpy(self, index: object, compression: bool) -> None:
+    @pytest.mark.parametrize("compression", [False, True, "default"])
+    def test_numpy(self, index: object, compression: bool | str) -> None:
         array = np.arange(10 * 5 * 3).reshape(10, 5, 3)
         save_file({"x": array}, "x.zt", compression=compression)
         with ztensor.safe_open("x.zt", "np") as file:
@@ -293,8 +293,8 @@ class TestSlices:
         np.testing.assert_array_equal(found, array[index])
         assert found.flags.writeable and found.flags.c_contiguous
 
-    @pytest.mark.parametrize("compression", [False, True])
-    def test_torch(self, compression: bool) -> None:
+    @pytest.mark.parametrize("compression", [False, True, "default"])
+    def test_torch(self, compression: bool | str) -> None:
         tensor = torch.arange(50, dtype=torch.bfloat16).reshape(10, 5)
         ztensor.torch.save_file({"x": tensor}, "x.zt", compression=compression)
         with ztensor.safe_open("x.zt", "pt") as file:

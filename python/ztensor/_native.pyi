@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 VERSION: str
+EFFORTS: list[str]
 DTYPES: list[tuple[str, str, str, str | None, int, str | None, str | None, str | None]]
 
 _Progress: TypeAlias = Callable[[int], object] | None
@@ -106,7 +107,7 @@ class Writer:
     def write(
         self,
         items: Sequence[_Item],
-        compression: int | None,
+        compression: int | str | None,
         checksum: str,
         tie: bool = False,
         progress: _Progress = None,

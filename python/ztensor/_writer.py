@@ -19,23 +19,31 @@ if TYPE_CHECKING:
 
     from ztensor._types import AnyArray, Path, Progress
 
-Compression = bool | int | None
+Compression = bool | int | str | None
+"""``True`` or a level from 1 to 22 for zstd; the name of an effort for the weight codec."""
+
+_EFFORTS = ", ".join(map(repr, _native.EFFORTS))
 
 _COPIES = 128 << 20
 """Tensors that had to be copied are written before more than this many bytes of them pile up."""
 
 
-def zstd_level(compression: Compression) -> int | None:
-    """The level that a ``compression`` argument asks for; ``None`` is no compression."""
+def codec(compression: Compression) -> int | str | None:
+    """What a ``compression`` argument asks for: a zstd level, an effort, or ``None``."""
     if compression is None or compression is False:
         return None
     if compression is True:
         return 3
+    if isinstance(compression, str):
+        if compression not in _native.EFFORTS:
+            raise InvalidArgumentError(f"unknown effort {compression!r}: choose one of {_EFFORTS}")
+        return compression
     try:
         level = operator.index(compression)
     except TypeError:
         raise InvalidArgumentError(
-            f"compression is True, False or a zstd level from 1 to 22, not {compression!r}"
+            f"compression is True, False, a zstd level from 1 to 22, or one of {_EFFORTS}, "
+            f"not {compression!r}"
         ) from None
     if not 1 <= level <= 22:
         raise InvalidArgumentError(f"zstd levels run from 1 to 22, not {level}")
@@ -98,7 +106,8 @@ class Writer:
     ) -> None:
         """Writes a tensor of any layout.
 
-        ``compress`` is ``True`` for zstd level 3 or a level from 1 to 22;
+        ``compress`` is ``True`` for zstd level 3, a level from 1 to 22, or an effort of the
+        weight codec (``"fast"``, ``"default"``, ``"balanced"``, ``"max"``);
         ``checksum`` is ``"none"``, ``"crc32c"`` or ``"sha256"``.
         """
         self._write(_items.prepare(name, tensor), compress, checksum)
@@ -128,7 +137,7 @@ class Writer:
         self._native.tie(name, existing)
 
     def _write(self, prepared: _items.Prepared, compress: Compression, checksum: str) -> None:
-        self._native.write([prepared.item], zstd_level(compress), checksum)
+        self._native.write([prepared.item], codec(compress), checksum)
 
     def finish(self) -> int:
         """Completes the file and returns its size in bytes."""
@@ -167,7 +176,7 @@ def write_all(
     progress: Progress,
 ) -> None:
     """Writes a dictionary of tensors; names of the same memory are tied."""
-    level = zstd_level(compression)
+    coding = codec(compression)
     if metadata:
         writer.set_attributes(dict(metadata))
     # Held here until the end: ties are recognised by addresses, which must not be used again.
@@ -194,10 +203,10 @@ def write_all(
             batch.append(item)
             copies += nbytes
             if copies > _COPIES:
-                writer.write(batch, level, checksum, True, tell)
+                writer.write(batch, coding, checksum, True, tell)
                 batch.clear()
                 copies = 0
-        writer.write(batch, level, checksum, True, tell)
+        writer.write(batch, coding, checksum, True, tell)
     for name, existing in ties:
         writer.tie(name, existing)
     writer.reorder(list(tensors))

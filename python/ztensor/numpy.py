@@ -38,7 +38,8 @@ def save_file(
     sparse arrays or torch tensors. Two names of the same memory are stored once.
 
     ``metadata`` is kept and found again in ``Reader.attributes``.
-    ``compression`` is ``True`` for zstd level 3, or a level from 1 to 22.
+    ``compression`` is ``True`` for zstd level 3, a level from 1 to 22, or an effort of the
+    weight codec: ``"fast"``, ``"default"``, ``"balanced"`` or ``"max"``.
     ``checksum`` is ``"none"``, ``"crc32c"`` or ``"sha256"``.
     ``progress`` is ``True`` for a bar, or a function of the bytes done and the bytes in all.
 

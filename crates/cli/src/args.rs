@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ztensor::{Checksum, Compression, WriteOptions};
+use ztensor::Checksum;
+
+use crate::coding::Coding;
 
 /// Inspect, convert, verify, compare and edit any tensor file.
 ///
@@ -44,7 +46,9 @@ pub enum Command {
   ztensor convert model.gguf -o model.safetensors --dequantize")]
     Convert(Convert),
     /// Write a .zt file with its tensors compressed.
-    #[command(after_help = "Example:\n  ztensor compress model.zt -o small.zt -l 10")]
+    #[command(
+        after_help = "Examples:\n  ztensor compress model.zt -o small.zt -l 10\n  ztensor compress model.safetensors -o small.zt --codec z4ai"
+    )]
     Compress(Compress),
     /// Write a .zt file with its tensors stored raw, so that they can be mapped.
     #[command(after_help = "Example:\n  ztensor decompress small.zt -o model.zt")]
@@ -186,12 +190,11 @@ pub struct Convert {
     pub inputs: Vec<PathBuf>,
     #[command(flatten)]
     pub output: Output,
-    /// Compress: with zstd in a .zt file, with deflate in an .npz file.
+    /// Compress: with zstd in a .zt file unless --codec says otherwise, with deflate in an .npz file.
     #[arg(long, short)]
     pub compress: bool,
-    /// Level of compression, which it also switches on: 1 to 22 for zstd (3 if not given), 1 to 9 for deflate.
-    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
-    pub level: Option<i32>,
+    #[command(flatten)]
+    pub coding: Coding,
     /// Digest to store with each tensor of a .zt file.
     #[arg(long, value_enum, default_value_t = Digest::None)]
     pub checksum: Digest,
@@ -211,15 +214,6 @@ pub struct Convert {
     pub delete_original: bool,
 }
 
-impl Convert {
-    /// How tensors are written to a `.zt` file.
-    pub fn write_options(&self) -> WriteOptions {
-        let level = self.level.or(self.compress.then_some(3));
-        let compression = level.map_or(Compression::None, Compression::Zstd);
-        WriteOptions { compression, checksum: self.checksum.into() }
-    }
-}
-
 /// Options of `compress`.
 #[derive(Debug, Args)]
 pub struct Compress {
@@ -228,9 +222,8 @@ pub struct Compress {
     pub input: PathBuf,
     #[command(flatten)]
     pub output: Output,
-    /// zstd level.
-    #[arg(long, short, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
-    pub level: i32,
+    #[command(flatten)]
+    pub coding: Coding,
     /// Digest to store with each tensor.
     #[arg(long, value_enum, default_value_t = Digest::None)]
     pub checksum: Digest,
@@ -283,9 +276,8 @@ pub struct Append {
     pub from: PathBuf,
     #[command(flatten)]
     pub which: Which,
-    /// zstd level for the new tensors; raw if not given.
-    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
-    pub level: Option<i32>,
+    #[command(flatten)]
+    pub coding: Coding,
     /// Digest to store with each new tensor.
     #[arg(long, value_enum, default_value_t = Digest::None)]
     pub checksum: Digest,

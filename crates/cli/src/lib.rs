@@ -2,6 +2,7 @@
 //! program and the console script of the Python wheel.
 
 mod args;
+mod coding;
 mod commands;
 mod failure;
 mod fold;

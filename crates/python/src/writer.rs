@@ -47,6 +47,22 @@ impl Write for Shared {
     }
 }
 
+/// A zstd level, or the name of an effort of the weight codec.
+#[derive(FromPyObject)]
+enum Coding {
+    Level(i32),
+    Effort(PyBackedStr),
+}
+
+impl Coding {
+    fn compression(self) -> ztensor::Result<Compression> {
+        match self {
+            Coding::Level(level) => Ok(Compression::Zstd(level)),
+            Coding::Effort(name) => Compression::from_effort(&name),
+        }
+    }
+}
+
 impl Writer {
     fn of(writer: ztensor::Writer<'static>) -> Writer {
         Writer { state: Mutex::new(State { writer: Some(writer), first: HashMap::new() }), memory: None }
@@ -122,13 +138,13 @@ impl Writer {
         &self,
         py: Python<'_>,
         items: Vec<Item<'_>>,
-        compression: Option<i32>,
+        compression: Option<Coding>,
         checksum: &str,
         tie: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
         let options = WriteOptions {
-            compression: compression.map_or(Compression::None, Compression::Zstd),
+            compression: compression.map_or(Ok(Compression::None), Coding::compression).or_raise(py)?,
             checksum: Checksum::from_name(checksum).or_raise(py)?,
         };
         let mut state = self.lock(py)?;

@@ -42,6 +42,7 @@
 
 mod atomic;
 mod buffer;
+mod codec;
 mod compress;
 mod decode;
 pub mod digest;
@@ -80,6 +81,7 @@ pub use read::{OpenOptions, Reader, Verification};
 pub use tensor::{Array, Tensor};
 pub use value::{Attributes, Value};
 pub use write::{Compression, WriteOptions, Writer};
+pub use z4ai::Effort;
 
 /// Opens a tensor file of any format: the same as [`Reader::open`].
 pub fn open(path: impl AsRef<std::path::Path>) -> Result<Reader> {

@@ -18,6 +18,12 @@ pub fn resolve(threads: usize) -> usize {
     }
 }
 
+/// How many of `threads` a job of `part` bytes may use when all jobs together have `total`.
+pub(crate) fn share(threads: usize, part: u64, total: u64) -> usize {
+    let threads = resolve(threads) as u128;
+    (threads * u128::from(part)).div_ceil(u128::from(total).max(1)).clamp(1, threads) as usize
+}
+
 /// Runs `work` once for each item on at most `threads` threads, in order of
 /// index as far as starting goes. The first error stops further items from starting.
 pub(crate) fn for_each<T: Send>(

@@ -262,11 +262,13 @@ impl Reader {
             self.cut(name, component, out, &mut jobs);
         }
         jobs.sort_by_key(|job| job.component.extent().map(|extent| (extent, job.skip)));
-        // With fewer tensors than threads, each decoder may use the threads left over.
+        // A decoder may use its share of the threads: with few or very unequal tensors
+        // that is more than one.
+        let total = jobs.iter().map(|job| job.out.len() as u64).sum();
         let threads = parallel::resolve(self.options.threads);
-        let inner = (threads / jobs.len().max(1)).max(1);
         parallel::for_each(threads, jobs, |job| {
             let bytes = job.out.len() as u64;
+            let inner = parallel::share(threads, bytes, total);
             self.run(job.component, job.skip, job.out, inner).map_err(|error| self.at(job.name, error))?;
             advance(observer, bytes)
         })

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::digest::Hasher;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::object::{Component, Extent, Object, Storage};
+use crate::object::{Extent, Object, Storage};
 use crate::progress::{Observer, advance};
 use crate::read::Reader;
 use crate::tensor::Tensor;
@@ -119,13 +119,15 @@ fn tied_to<'a>(
     let [(_, component)] = &object.components[..] else {
         return None; // ties of several components are rare, and stored apart they are still right
     };
-    let Component { storage: Storage::Plain(extent), .. } = component else {
+    // The same stored bytes are the same elements only where they are stored as `.zt` files do.
+    if !matches!(component.encoding(), "raw" | "zstd" | "z4ai") {
         return None;
-    };
+    }
+    let extent = component.extent()?;
     if extent.len == 0 {
         return None;
     }
-    match first_names.entry((*extent, component.dtype)) {
+    match first_names.entry((extent, component.dtype)) {
         std::collections::hash_map::Entry::Occupied(entry) => Some(*entry.get()),
         std::collections::hash_map::Entry::Vacant(entry) => {
             entry.insert(name);

@@ -4,8 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use z4ai::Effort;
+
 use crate::atomic::AtomicFile;
-use crate::compress::Compressors;
+use crate::compress::{Blob, Compressors};
 use crate::digest::{Checksum, Digest};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
@@ -27,9 +29,29 @@ pub enum Compression {
     /// One zstd frame of the given level, 1 to 22. Bytes that do not get smaller
     /// are stored as they are.
     Zstd(i32),
+    /// One frame of the weight codec. Rows can be read without decoding the rest. Bytes that
+    /// do not get smaller are stored as they are.
+    Z4ai(Effort),
 }
 
 impl Compression {
+    /// The weight codec with the effort of that name: `fast`, `default`, ….
+    pub fn from_effort(name: &str) -> Result<Compression> {
+        Effort::from_name(name).map(Compression::Z4ai).ok_or_else(|| {
+            let known: Vec<_> = Effort::all().map(Effort::name).collect();
+            Error::invalid(format!("unknown effort {}: choose one of {known:?}", quoted(name)))
+        })
+    }
+
+    /// The encoding that a component's manifest entry names.
+    fn encoding(self) -> &'static str {
+        match self {
+            Compression::None => "raw",
+            Compression::Zstd(_) => "zstd",
+            Compression::Z4ai(_) => "z4ai",
+        }
+    }
+
     fn check(self) -> Result<()> {
         match self {
             Compression::Zstd(level) if !(1..=22).contains(&level) => {
@@ -299,7 +321,7 @@ impl<'w> Writer<'w> {
                 let mut components = Vec::with_capacity(tensor.components.len());
                 for (role, array) in &tensor.components {
                     let blob = encoded.next().flatten();
-                    let component = self.write_component(array, blob, options.checksum, observer)?;
+                    let component = self.write_component(array, blob, options, observer)?;
                     components.push((role.clone(), component));
                 }
                 let mut object = Object::new(tensor.shape.clone(), tensor.layout.clone(), components);
@@ -353,18 +375,25 @@ impl<'w> Writer<'w> {
     }
 
     /// Compresses the components of a batch; nothing where they are stored as they are.
-    fn encode(
+    fn encode<'b>(
         &self,
-        batch: &[(&str, &Tensor<'_>)],
+        batch: &[(&str, &'b Tensor<'b>)],
         options: WriteOptions,
         observer: Option<&dyn Observer>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        let Compression::Zstd(level) = options.compression else {
+        if options.compression == Compression::None {
             return Ok(Vec::new());
-        };
-        let arrays = batch.iter().flat_map(|(_, tensor)| &tensor.components);
-        let blobs = arrays.map(|(_, array)| &*array.bytes).collect();
-        self.compressors.zstd(blobs, level, self.threads, observer)
+        }
+        let blobs = batch.iter().flat_map(|(_, tensor)| {
+            let shape = if tensor.layout == Layout::Dense { &tensor.shape[..] } else { &[] };
+            let blob = move |(_, array): &'b (Role, Array<'b>)| Blob {
+                bytes: &array.bytes,
+                dtype: array.dtype,
+                shape,
+            };
+            tensor.components.iter().map(blob)
+        });
+        self.compressors.encode(blobs.collect(), options.compression, self.threads, observer)
     }
 
     /// Writes one blob and says where it is.
@@ -372,18 +401,18 @@ impl<'w> Writer<'w> {
         &mut self,
         array: &Array<'_>,
         encoded: Option<Vec<u8>>,
-        checksum: Checksum,
+        options: WriteOptions,
         observer: Option<&dyn Observer>,
     ) -> Result<Component> {
         let len = array.bytes.len() as u64;
         let blob = encoded.as_deref().unwrap_or(&array.bytes);
-        let (extent, digest) = self.write_blob(blob, checksum, observer)?;
+        let (extent, digest) = self.write_blob(blob, options.checksum, observer)?;
         // Progress counts what the tensors hold, not what compression left of it.
         advance(observer, len.saturating_sub(extent.len))?;
         let storage = match encoded {
             Some(frame) => {
                 self.compressors.recycle(frame);
-                Storage::Encoded(std::sync::Arc::new(crate::decode::Zstd::new(extent, len)?))
+                manifest::encoded(options.compression.encoding(), extent, len)?
             }
             None => Storage::Plain(extent),
         };

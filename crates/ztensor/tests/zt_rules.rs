@@ -219,6 +219,15 @@ fn rules() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         data.uncompressed = Some(declared);
         one(blob, "dense", &[declared], &[data])
     };
+    let weights = z4ai::compress(&[7; 64], &z4ai::Options::default()).unwrap();
+    // A frame of version 1, which has no checksums.
+    let old_frame = common::fixtures::bytes("../../../z4ai/tests/data/v1", "z4ai_opaque_store.blob");
+    let z4ai_file = |blob: &[u8], declared: u64| {
+        let mut data = part("data", "u8", 64, blob.len() as u64);
+        data.encoding = Some("z4ai");
+        data.uncompressed = Some(declared);
+        one(blob, "dense", &[declared], &[data])
+    };
     let two = |first: Part, second: Part| {
         file(
             &[7; 192],
@@ -320,6 +329,7 @@ fn rules() -> Vec<(&'static str, Vec<Vec<u8>>)> {
                 dense(|data| data.encoding = Some("zstd")),
                 dense(|data| data.uncompressed = Some(63)),
                 zstd_file(&frame, 1 << 40),
+                z4ai_file(&weights, 1 << 50),
             ],
         ),
         ("component.digest", vec![dense(|data| data.digest = Some("sha256:12"))]),
@@ -337,6 +347,17 @@ fn rules() -> Vec<(&'static str, Vec<Vec<u8>>)> {
                 zstd_file(&[0; 40], 64),
                 zstd_file(&frame, 65),
                 zstd_file(&[&frame[..], &frame[..]].concat(), 64),
+            ],
+        ),
+        (
+            "z4ai.frame",
+            vec![
+                z4ai_file(&weights[..weights.len() - 1], 64),
+                z4ai_file(&[0; 40], 64),
+                z4ai_file(&[], 0),
+                z4ai_file(&weights, 65),
+                z4ai_file(&[&weights[..], &weights[..]].concat(), 64),
+                z4ai_file(&old_frame, 3000),
             ],
         ),
         (

@@ -23,7 +23,15 @@ pub fn convert(options: &Convert, common: Common) -> Outcome {
     }
     let chosen = Chosen::new(&options.which, options.metadata, &readers)?;
     match target {
-        Target::Zt => write_zt(&chosen, output, options.write_options(), options.dequantize, common)?,
+        Target::Zt => {
+            let asked = options.coding.compression()?;
+            let compression = asked.or(options.compress.then_some(Compression::Zstd(3)));
+            let write = WriteOptions {
+                compression: compression.unwrap_or_default(),
+                checksum: options.checksum.into(),
+            };
+            write_zt(&chosen, output, write, options.dequantize, common)?;
+        }
         Target::Other(format) => write_other(&chosen, output, format, options, common)?,
     }
     report(output, chosen.total, common)?;
@@ -35,8 +43,8 @@ pub fn convert(options: &Convert, common: Common) -> Outcome {
 
 pub fn compress(options: &Compress, common: Common) -> Outcome {
     let output = options.output.check(&[&options.input])?;
-    let write =
-        WriteOptions { compression: Compression::Zstd(options.level), checksum: options.checksum.into() };
+    let compression = options.coding.compression()?.unwrap_or(Compression::Zstd(3));
+    let write = WriteOptions { compression, checksum: options.checksum.into() };
     rewrite(&options.input, output, write, common)
 }
 
@@ -224,7 +232,10 @@ fn write_other(
     if options.checksum != crate::args::Digest::None {
         return Err(Failure::usage(format!("a .{format} file holds no digests: leave --checksum out")));
     }
-    let deflate = options.level.or(options.compress.then_some(6));
+    if options.coding.codec.is_some() || options.coding.effort.is_some() {
+        return Err(Failure::usage(format!("--codec and --effort are for .zt files, not .{format}")));
+    }
+    let deflate = options.coding.level.or(options.compress.then_some(6));
     let deflate = match (format, deflate) {
         (_, None) => None,
         (ExportFormat::Npz, Some(level @ 1..=9)) => Some(level as u32),

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::{Common, convert};
 use crate::args::{Clash, Convert, Digest, DownloadHf, Output, Which};
+use crate::coding::Coding;
 use crate::failure::{FINE, Failure, Outcome};
 use crate::hub::{Model, RemoteFile, is_right};
 use crate::human;
@@ -85,7 +86,7 @@ fn pack(options: &DownloadHf, files: &[RemoteFile], output: std::path::PathBuf, 
             inputs,
             output: Output { output, force: false },
             compress: true,
-            level: options.level,
+            coding: Coding { level: options.level, ..Coding::default() },
             checksum: Digest::Crc32c,
             which: Which { only: Vec::new(), exclude: Vec::new() },
             dequantize: false,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ztensor::edit::{self, CopyOptions, Repaired};
-use ztensor::{Compression, WriteOptions, Writer};
+use ztensor::{WriteOptions, Writer};
 
 use super::Common;
 use crate::args::{Append, Clash, Compact, Merge, Output, Remove, Repair};
@@ -33,7 +33,7 @@ pub fn append(options: &Append, common: Common) -> Outcome {
     let names: Vec<&str> = chosen.iter().map(|(name, _)| *name).collect();
     let total = chosen.iter().map(|(_, object)| object.stored_len()).sum();
     let write = WriteOptions {
-        compression: options.level.map_or(Compression::None, Compression::Zstd),
+        compression: options.coding.compression()?.unwrap_or_default(),
         checksum: options.checksum.into(),
     };
     let mut writer = Writer::append(&options.target)?;

@@ -19,10 +19,44 @@ fn every_format_becomes_a_zt_file_that_is_the_same() {
             assert!(verified.out.starts_with(&format!("{output}: fine; ")), "{}", verified.out);
         }
         place.run(&["compress", input, "-o", "c.zt", "-l", "5", "--quiet"]).ends(0);
+        place.run(&["compress", input, "-o", "w.zt", "--codec", "z4ai", "-q"]).ends(0);
+        place.run(&["diff", "c.zt", "w.zt"]).ends(0);
         place.run(&["decompress", "c.zt", "-o", "d.zt", "-q"]).ends(0);
         place.run(&["diff", input, "d.zt"]).ends(0);
-        assert_eq!(place.list(), ["c.zt", "d.zt", "raw.zt", "small.zt"]);
+        assert_eq!(place.list(), ["c.zt", "d.zt", "raw.zt", "small.zt", "w.zt"]);
     }
+}
+
+#[test]
+fn the_codec_is_chosen_by_name() {
+    let place = Place::new();
+    place.single("m.zt", "w", &[0.5; 4096]);
+    let encodings = |file: &str| -> Vec<String> {
+        let reader = ztensor::open(place.path(file)).unwrap();
+        let components = reader.objects().flat_map(|(_, object)| &object.components);
+        components.map(|(_, component)| component.encoding().to_owned()).collect()
+    };
+    let runs: [(&[&str], &str); 5] = [
+        (&["compress", "m.zt"], "zstd"),
+        (&["compress", "m.zt", "--codec", "z4ai"], "z4ai"),
+        (&["compress", "m.zt", "--effort", "fast"], "z4ai"),
+        (&["convert", "m.zt", "-c", "--codec", "z4ai", "--effort", "default"], "z4ai"),
+        (&["convert", "m.zt", "--codec", "zstd", "-l", "9"], "zstd"),
+    ];
+    for (args, expected) in runs {
+        place.run(&[args, &["-o", "out.zt", "--force", "--checksum", "crc32c"]].concat()).ends(0);
+        assert!(encodings("out.zt").iter().any(|encoding| encoding == expected), "{args:?}");
+        place.run(&["diff", "m.zt", "out.zt"]).ends(0);
+        place.run(&["verify", "out.zt"]).ends(0);
+    }
+    let before = place.list();
+    place
+        .run(&["compress", "m.zt", "-o", "x.zt", "--codec", "zstd", "--effort", "fast"])
+        .fails(2, &["--effort"]);
+    place.run(&["compress", "m.zt", "-o", "x.zt", "--codec", "z4ai", "-l", "3"]).fails(2, &["--level"]);
+    place.run(&["compress", "m.zt", "-o", "x.zt", "--effort", "huge"]).ends(2);
+    place.run(&["convert", "m.zt", "-o", "x.npz", "--codec", "z4ai"]).fails(2, &[".npz"]);
+    assert_eq!(place.list(), before);
 }
 
 #[test]

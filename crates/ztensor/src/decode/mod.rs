@@ -6,6 +6,7 @@ mod refused;
 mod strided;
 mod swap;
 mod unknown;
+mod z4ai;
 mod zstd;
 
 use std::ops::Range;
@@ -15,6 +16,7 @@ pub(crate) use refused::Refused;
 pub(crate) use strided::{fortran_strides, strided};
 pub(crate) use swap::Swapped;
 pub(crate) use unknown::UnknownEncoding;
+pub(crate) use z4ai::{Generation, Z4ai};
 pub(crate) use zstd::Zstd;
 
 use crate::error::Result;

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::cbor::{decode_text, decode_value, encode_value, infallible, malformed, sequence};
 use super::{ALIGNMENT, MAGIC};
-use crate::decode::Zstd;
+use crate::decode::{Generation, UnknownEncoding, Z4ai, Zstd};
 use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
@@ -321,7 +321,8 @@ fn decode_component(d: &mut Decoder<'_>, data_end: u64) -> Result<Component> {
 pub(crate) fn encoded(encoding: &str, extent: Extent, len: u64) -> Result<Storage> {
     Ok(Storage::Encoded(match encoding {
         "zstd" => std::sync::Arc::new(Zstd::new(extent, len)?),
-        other => std::sync::Arc::new(crate::decode::UnknownEncoding::new(other, extent)),
+        "z4ai" => std::sync::Arc::new(Z4ai::new(extent, len, Generation::Present)?),
+        other => std::sync::Arc::new(UnknownEncoding::new(other, extent)),
     }))
 }
 

@@ -1,0 +1,57 @@
+//! How the tensors of a new `.zt` file are compressed.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use ztensor::{Compression, Effort};
+
+use crate::failure::Failure;
+
+/// A codec of `.zt` files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Codec {
+    /// zstd, which every reader of .zt files knows.
+    Zstd,
+    /// The weight codec: smaller and faster to read, with rows that can be read alone.
+    Z4ai,
+}
+
+/// Options that choose a codec.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Coding {
+    /// The codec, which also switches compression on.
+    #[arg(long, value_enum)]
+    pub codec: Option<Codec>,
+    /// Level of compression, which it also switches on: 1 to 22 for zstd (3 if not given), 1 to 9 for deflate.
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
+    pub level: Option<i32>,
+    /// How hard z4ai tries, which also chooses it.
+    #[arg(long, value_parser = efforts(), conflicts_with = "level")]
+    pub effort: Option<Effort>,
+}
+
+fn efforts() -> impl TypedValueParser<Value = Effort> {
+    let names = PossibleValuesParser::new(Effort::all().map(Effort::name));
+    names.try_map(|name| Effort::from_name(&name).ok_or("no such effort"))
+}
+
+impl Coding {
+    /// What these options ask for together; `None` if none was given.
+    pub fn compression(&self) -> Result<Option<Compression>, Failure> {
+        let codec = match (self.codec, self.effort, self.level) {
+            (Some(Codec::Zstd), Some(_), _) => {
+                return Err(Failure::usage("zstd has levels: --effort is for --codec z4ai"));
+            }
+            (Some(Codec::Z4ai), _, Some(_)) => {
+                return Err(Failure::usage("z4ai has efforts: --level is for --codec zstd"));
+            }
+            (Some(codec), _, _) => codec,
+            (None, Some(_), _) => Codec::Z4ai,
+            (None, None, Some(_)) => Codec::Zstd,
+            (None, None, None) => return Ok(None),
+        };
+        Ok(Some(match codec {
+            Codec::Zstd => Compression::Zstd(self.level.unwrap_or(3)),
+            Codec::Z4ai => Compression::Z4ai(self.effort.unwrap_or_default()),
+        }))
+    }
+}
