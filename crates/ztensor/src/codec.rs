@@ -86,6 +86,7 @@ pub(crate) fn broken_frame(error: z4ai::Error) -> Error {
         ErrorKind::Unsupported => Error::unsupported(error.message()),
         ErrorKind::LimitExceeded => Error::limit(error.message()),
         ErrorKind::Mismatch => Error::mismatch(error.message()),
+        ErrorKind::Cancelled => Error::cancelled(),
         // Lengths that contradict each other: all of them are the file's.
         _ => Error::corrupt("z4ai.frame", format!("the z4ai frame does not decode: {error}")),
     }
@@ -95,6 +96,7 @@ pub(crate) fn broken_frame(error: z4ai::Error) -> Error {
 pub(crate) fn not_encoded(error: z4ai::Error) -> Error {
     match error.kind() {
         ErrorKind::LimitExceeded => Error::limit(error.message()),
+        ErrorKind::Cancelled => Error::cancelled(),
         _ => Error::invalid(error.message()),
     }
 }

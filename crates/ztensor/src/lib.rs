@@ -74,7 +74,7 @@ pub use dtype::{DType, Element};
 pub use edit::{compact, compact_to, merge, remove_tensors, repair, replace_tensor};
 pub use error::{Error, Kind, Result};
 pub use format::Format;
-pub use format::gguf;
+pub use format::{gguf, zstn};
 pub use object::{Component, Extent, Layout, Object, Shape};
 pub use progress::Observer;
 pub use read::{OpenOptions, Reader, Verification};

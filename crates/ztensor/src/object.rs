@@ -288,6 +288,11 @@ pub trait Decode: Send + Sync + std::fmt::Debug {
     /// The caller has checked `range` against the component's length.
     /// `threads` is how many the decoder may use.
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()>;
+
+    /// Checks the encoded form by checksums of its own; `None` if it has none.
+    fn verify(&self, _sources: &Sources, _threads: usize) -> Option<Result<()>> {
+        None
+    }
 }
 
 /// Objects by name. The hash is seeded at random and fast on short names.

@@ -81,7 +81,7 @@ impl OpenOptions {
 /// What [`Reader::verify`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verification {
-    /// Every digest was computed and agrees.
+    /// Every digest, or the checksums inside an encoding that has its own, agrees.
     Checked,
     /// At least one component has no digest, or one of a kind this version does not know.
     NoDigest,
@@ -407,16 +407,28 @@ impl Reader {
         })
     }
 
-    /// Compares a tensor's digests with its bytes as stored.
+    /// Compares a tensor's digests with its bytes as stored; an encoding that has checksums
+    /// of its own is checked by them.
     pub fn verify(&self, name: &str) -> Result<Verification> {
         let mut verification = Verification::Checked;
         for (_, component) in &self.get(name)?.components {
             match component.digest.as_ref().filter(|digest| digest.hasher().is_some()) {
                 Some(digest) => self.hash_stored(component, digest).map_err(|error| self.at(name, error))?,
-                None => verification = Verification::NoDigest,
+                None => match self.check_itself(component) {
+                    Some(checked) => checked.map_err(|error| self.at(name, error))?,
+                    None => verification = Verification::NoDigest,
+                },
             }
         }
         Ok(verification)
+    }
+
+    /// Compares the checksums that an encoding brings itself, if it does.
+    fn check_itself(&self, component: &Component) -> Option<Result<()>> {
+        match &component.storage {
+            Storage::Encoded(decoder) => decoder.verify(&self.catalog.sources, 1),
+            _ => None,
+        }
     }
 
     /// Compares every digest in the file; how many tensors had one and how many had none.

@@ -3,6 +3,7 @@
 
 mod deflate;
 mod refused;
+mod shared;
 mod strided;
 mod swap;
 mod unknown;
@@ -13,10 +14,11 @@ use std::ops::Range;
 
 pub(crate) use deflate::Deflate;
 pub(crate) use refused::Refused;
+pub(crate) use shared::Shared;
 pub(crate) use strided::{fortran_strides, strided};
 pub(crate) use swap::Swapped;
 pub(crate) use unknown::UnknownEncoding;
-pub(crate) use z4ai::{Generation, Z4ai};
+pub(crate) use z4ai::{Generation, PIECE, Z4ai};
 pub(crate) use zstd::Zstd;
 
 use crate::error::Result;

@@ -14,6 +14,7 @@ pub(crate) mod pickle;
 pub(crate) mod safetensors;
 mod shards;
 pub(crate) mod zip;
+pub mod zstn;
 pub(crate) mod zt;
 
 use std::path::{Path, PathBuf};
@@ -41,6 +42,8 @@ pub enum Format {
     Onnx,
     /// `.h5`, `.hdf5`, `.keras`
     Hdf5,
+    /// `.zstn`: a packed `.safetensors` file
+    Zstn,
 }
 
 impl Format {
@@ -54,6 +57,7 @@ impl Format {
             Format::Npz => "npz",
             Format::Onnx => "onnx",
             Format::Hdf5 => "hdf5",
+            Format::Zstn => "zstn",
         }
     }
 }
@@ -108,6 +112,7 @@ pub(crate) struct Driver {
 static DRIVERS: &[&Driver] = &[
     &zt::DRIVER,
     &safetensors::DRIVER,
+    &zstn::DRIVER,
     &gguf::DRIVER,
     &npz::DRIVER,
     &hdf5::DRIVER,

@@ -26,7 +26,7 @@ const MAX_INDEX: u64 = 256 << 20;
 
 /// The files of a folder that can stand for a model, best first.
 const PREFERENCE: &[&str] =
-    &["safetensors", "zt", "bin", "pt", "pth", "gguf", "npz", "h5", "hdf5", "keras", "onnx", "npy"];
+    &["safetensors", "zt", "zstn", "bin", "pt", "pth", "gguf", "npz", "h5", "hdf5", "keras", "onnx", "npy"];
 
 /// Whether a path is to be opened here rather than as a tensor file.
 pub(crate) fn handles(path: &Path) -> bool {
@@ -64,7 +64,7 @@ fn open_folder(folder: &Path, mode: MapMode) -> Result<Catalog> {
             [first, rest @ ..] if rest.is_empty() || *kind == "gguf" && numbered(&parts) => {
                 return open_file(first, mode);
             }
-            several if numbered(several) || matches!(*kind, "safetensors" | "zt") => {
+            several if numbered(several) || matches!(*kind, "safetensors" | "zt" | "zstn") => {
                 let mut shards = Shards::default();
                 for path in several {
                     shards.add(path, mode)?;
@@ -281,5 +281,10 @@ impl Decode for Moved {
     fn decode(&self, _: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         let decoded = self.inner.decode(&self.sources, range, out, threads);
         decoded.map_err(|error| error.in_file(self.sources.label(0)))
+    }
+
+    fn verify(&self, _: &Sources, threads: usize) -> Option<Result<()>> {
+        let verified = self.inner.verify(&self.sources, threads)?;
+        Some(verified.map_err(|error| error.in_file(self.sources.label(0))))
     }
 }

@@ -39,7 +39,7 @@ fn detect(probe: &Probe<'_>) -> Verdict {
     }
 }
 
-fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
+pub(crate) fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
     let mut catalog = Catalog::new(Format::Safetensors, Sources::default());
     {
         let prefix = source.bytes(0, PREFIX.min(source.len()))?;
@@ -61,10 +61,15 @@ fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
         let header = std::str::from_utf8(&header).map_err(|error| {
             Error::corrupt("safetensors.utf8", format!("the header is not UTF-8: {error}"))
         })?;
-        Header { text: header, data_start: PREFIX + len, data_len: room - len }.read(&mut catalog)?;
+        read_header(header, PREFIX + len, room - len, &mut catalog)?;
     }
     catalog.sources.push(source);
     Ok(catalog)
+}
+
+/// Reads a header into `catalog`, for data of `data_len` bytes that start at `data_start`.
+pub(crate) fn read_header(text: &str, data_start: u64, data_len: u64, catalog: &mut Catalog) -> Result<()> {
+    Header { text, data_start, data_len }.read(catalog)
 }
 
 /// A header and where the data it describes lies in the file.

@@ -1,0 +1,38 @@
+use std::ops::Range;
+
+use crate::error::Result;
+use crate::object::{Decode, Extent, Storage};
+use crate::source::Sources;
+
+/// Bytes that equal another component's and are stored once for both. The two are not tied:
+/// nobody may find them to be one place, or one view of it would change with the other.
+#[derive(Debug)]
+pub(crate) struct Shared(pub(crate) Storage);
+
+impl Decode for Shared {
+    fn encoding(&self) -> &str {
+        match &self.0 {
+            Storage::Encoded(decoder) => decoder.encoding(),
+            _ => "raw",
+        }
+    }
+
+    fn stored_len(&self) -> u64 {
+        self.0.stored_len()
+    }
+
+    fn extent(&self) -> Option<Extent> {
+        None
+    }
+
+    fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
+        self.0.read(sources, range, out, threads)
+    }
+
+    fn verify(&self, sources: &Sources, threads: usize) -> Option<Result<()>> {
+        match &self.0 {
+            Storage::Encoded(decoder) => decoder.verify(sources, threads),
+            _ => None,
+        }
+    }
+}

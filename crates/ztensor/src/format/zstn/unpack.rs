@@ -1,0 +1,193 @@
+//! Unpacking: the contents one after another are the original file.
+
+use std::io::{BufWriter, Write};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::container::{Blob, Container, Stored, check_crc};
+use crate::atomic::AtomicFile;
+use crate::decode::{PIECE, Z4ai};
+use crate::error::{Error, Kind, Result};
+use crate::object::Extent;
+use crate::parallel;
+use crate::progress::{Observer, advance};
+use crate::source::{FileSource, MapMode, Source, Sources, zeroed};
+
+/// How to unpack.
+#[derive(Clone, Copy)]
+pub struct UnpackOptions<'a> {
+    /// Threads to use; 0 is one per core.
+    pub threads: usize,
+    /// Refuses files that unpack to more bytes than this, before anything is written.
+    pub max_output: u64,
+    /// Whether [`unpack`] waits until the disk has it all.
+    pub durable: bool,
+    /// Is told how many bytes of the original are restored, and may cancel.
+    pub observer: Option<&'a dyn Observer>,
+}
+
+impl Default for UnpackOptions<'_> {
+    fn default() -> Self {
+        UnpackOptions { threads: 0, max_output: u64::MAX, durable: false, observer: None }
+    }
+}
+
+/// Restores the file that was packed, byte for byte, and returns its size. It appears under
+/// its name when it is complete and every checksum was right.
+pub fn unpack(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &UnpackOptions<'_>) -> Result<u64> {
+    let (input, output) = (input.as_ref(), output.as_ref());
+    let source = Arc::new(FileSource::open(input, MapMode::Auto)?);
+    let container = Container::read(source).map_err(|error| error.in_file(input))?;
+    let mut out = BufWriter::with_capacity(1 << 16, AtomicFile::create(output)?);
+    let restored = restore(container, &mut out, options).map_err(|error| match error.kind() {
+        Kind::Io => error.in_file(output),
+        _ => error.in_file(input),
+    })?;
+    let file = out.into_inner().map_err(|error| write_failed(error.into_error()).in_file(output))?;
+    file.commit(options.durable)?;
+    Ok(restored)
+}
+
+/// Like [`unpack`], from any source, such as memory, to anything that can be written to.
+/// What was written before an error is not the file.
+pub fn unpack_source(
+    source: Arc<dyn Source>,
+    out: &mut (dyn Write + Send),
+    options: &UnpackOptions<'_>,
+) -> Result<u64> {
+    restore(Container::read(source)?, out, options)
+}
+
+fn write_failed(error: std::io::Error) -> Error {
+    Error::io("cannot write", error)
+}
+
+fn restore(container: Container, out: &mut (dyn Write + Send), options: &UnpackOptions<'_>) -> Result<u64> {
+    if container.content_len > options.max_output {
+        return Err(Error::limit(format!(
+            "it unpacks to {} bytes, more than the limit of {}",
+            container.content_len, options.max_output
+        )));
+    }
+    check_padding(&container)?;
+    let sources = Sources::one(container.source.clone());
+    let unpacker = Unpacker { container: &container, sources: &sources, options };
+    let mut buffer = Vec::new();
+    for run in runs(&container.blobs) {
+        match container.blobs[run.start].len > PIECE {
+            true => unpacker.large(run.start, out)?,
+            false => unpacker.several(run, &mut buffer, out)?,
+        }
+    }
+    out.flush().map_err(write_failed)?;
+    Ok(container.content_len)
+}
+
+/// Between blobs there is nothing but zeros. (What else there is lies in blobs or the index.)
+fn check_padding(container: &Container) -> Result<()> {
+    let mut end = super::container::PREFIX;
+    for extent in container.blobs.iter().filter_map(|blob| blob.stored.extent()) {
+        // Version 3 has no padding, and its blobs may start anywhere.
+        if container.version == super::container::VERSION && extent.offset > end {
+            let padding = container.source.bytes(end, extent.offset - end)?;
+            if padding.iter().any(|&byte| byte != 0) {
+                return Err(Error::corrupt(
+                    "zstn.padding",
+                    format!("bytes before {} are not zero", extent.offset),
+                ));
+            }
+        }
+        end = extent.offset + extent.len;
+    }
+    Ok(())
+}
+
+/// Runs of contents that fit a buffer, or one larger content.
+fn runs(blobs: &[Blob]) -> impl Iterator<Item = Range<usize>> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let start = next;
+        let mut bytes = 0u64;
+        while next < blobs.len() && (next == start || bytes.saturating_add(blobs[next].len) <= PIECE) {
+            bytes = bytes.saturating_add(blobs[next].len);
+            next += 1;
+        }
+        (start < next).then_some(start..next)
+    })
+}
+
+struct Unpacker<'a> {
+    container: &'a Container,
+    sources: &'a Sources,
+    options: &'a UnpackOptions<'a>,
+}
+
+impl Unpacker<'_> {
+    /// The blob that holds content `index`.
+    fn stored(&self, index: usize) -> Stored {
+        match self.container.blobs[index].stored {
+            Stored::Same(first) => self.container.blobs[first].stored,
+            stored => stored,
+        }
+    }
+
+    /// Restores several contents at once, and writes them in one go.
+    fn several(&self, run: Range<usize>, buffer: &mut Vec<u8>, out: &mut (dyn Write + Send)) -> Result<()> {
+        let blobs = &self.container.blobs[run.clone()];
+        let total = blobs.iter().map(|blob| blob.len).sum::<u64>();
+        if (buffer.len() as u64) < total {
+            *buffer = zeroed(total.max(PIECE.min(self.container.content_len)))?;
+        }
+        let mut rest = &mut buffer[..total as usize];
+        let mut jobs = Vec::with_capacity(run.len());
+        for index in run {
+            let (part, tail) = rest.split_at_mut(self.container.blobs[index].len as usize);
+            rest = tail;
+            jobs.push((index, part));
+        }
+        parallel::for_each(self.options.threads, jobs, |(index, part)| {
+            let threads = parallel::share(self.options.threads, part.len() as u64, total);
+            self.content(index, part, threads)?;
+            advance(self.options.observer, part.len() as u64)
+        })?;
+        out.write_all(&buffer[..total as usize]).map_err(write_failed)
+    }
+
+    fn content(&self, index: usize, out: &mut [u8], threads: usize) -> Result<()> {
+        let len = out.len() as u64;
+        match self.stored(index) {
+            Stored::Raw(extent, crc) => {
+                self.sources.read(extent, 0, out)?;
+                crc.map_or(Ok(()), |crc| check_crc(crc32c::crc32c(out), crc))
+            }
+            // The storage of a reference is that of what it refers to.
+            _ => self.container.storage(index)?.read(self.sources, 0..len, out, threads),
+        }
+    }
+
+    /// Restores one large content piece by piece.
+    fn large(&self, index: usize, out: &mut (dyn Write + Send)) -> Result<()> {
+        let mut put = |piece: &[u8]| {
+            out.write_all(piece).map_err(write_failed)?;
+            advance(self.options.observer, piece.len() as u64)
+        };
+        match self.stored(index) {
+            Stored::Frame(extent, generation) => {
+                let frame = Z4ai::new(extent, self.container.blobs[index].len, generation)?;
+                frame.pieces(self.sources, self.options.threads, put)
+            }
+            Stored::Raw(extent, crc) => {
+                let mut found = 0;
+                for skip in (0..extent.len).step_by(PIECE as usize) {
+                    let len = (extent.len - skip).min(PIECE);
+                    let piece = self.sources.bytes(Extent { offset: extent.offset + skip, len, ..extent })?;
+                    found = crc32c::crc32c_append(found, &piece);
+                    put(&piece)?;
+                }
+                crc.map_or(Ok(()), |crc| check_crc(found, crc))
+            }
+            Stored::Same(_) => Err(Error::corrupt("zstn.reference", "a reference to a reference")),
+        }
+    }
+}
