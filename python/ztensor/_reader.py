@@ -74,7 +74,8 @@ class Reader:
     @property
     def format(self) -> str:
         """The format that was found: ``"zt"``, ``"safetensors"``, ``"pickle"``,
-        ``"gguf"``, ``"npz"``, ``"onnx"``, ``"hdf5"`` or ``"unknown"``."""
+        ``"gguf"``, ``"npz"``, ``"onnx"``, ``"hdf5"``, ``"zstn"``
+        or ``"unknown"``."""
         return self._native.format
 
     @property
