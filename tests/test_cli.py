@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conftest import DATA, ROOT
 from ztensor.numpy import load_file, save_file
 
 SCRIPT = Path(sys.executable).with_name("ztensor")
@@ -77,3 +81,103 @@ def test_ctrl_c_leaves_no_output(tmp_path: Path) -> None:
     assert process.returncode == 130, error
     assert b"Traceback" not in error
     assert [path.name for path in tmp_path.iterdir()] == ["big.zt"]
+
+
+SCHEMAS = ROOT / "docs" / "schema"
+
+
+def check_schema(name: str, document: object) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(document)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "zt/dtypes.zt",
+        "zt/sparse.zt",
+        "zt/legacy_v01.zt",
+        "safetensors/dtypes.safetensors",
+        "pickle/checkpoint.pt",
+        "gguf/types.gguf",
+        "npz/shapes.npz",
+        "onnx/raw.onnx",
+        "hdf5/types_v0.h5",
+    ],
+)
+def test_json_follows_its_schema(path: str, model: Path) -> None:
+    found = run("info", DATA / path, "--json")
+    assert found.returncode == 0, found.stderr
+    check_schema("info", json.loads(found.stdout))
+    compared = run("diff", DATA / path, model, "--json")
+    assert compared.returncode == 1, compared.stderr
+    check_schema("diff", json.loads(compared.stdout))
+
+
+def test_changes_follow_the_schema_too(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.zt"
+    for changed in [np.ones((2, 3), np.float32), np.ones(6, np.float32)]:
+        save_file({"weight": changed}, other)
+        document = json.loads(run("diff", model, other, "--json").stdout)
+        assert len(document["changed"]) == 1
+        check_schema("diff", document)
+
+
+def on_terminal(*args: str | Path, **variables: str) -> tuple[int, str]:
+    """The exit code and what a terminal as standard error would show."""
+    controller, terminal = pty.openpty()
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    environment |= {"TERM": "xterm-256color", **variables}
+    command = [sys.executable, "-m", "ztensor", *args]
+    process = subprocess.Popen(command, stderr=terminal, stdout=subprocess.PIPE, env=environment)
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(controller, 1 << 16)
+        except OSError:  # how Linux says that nobody has the terminal open any more
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(controller)
+    process.communicate()
+    return process.returncode, shown.decode()
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> tuple[str | Path, ...]:
+    """A command that takes long enough to be watched."""
+    numbers = np.random.default_rng(0).integers(0, 1 << 20, 1 << 17)
+    save_file({f"t{n}": numbers + n for n in range(16)}, tmp_path / "slow.zt")
+    return ("compress", tmp_path / "slow.zt", "-l", "19", "--threads", "1", "-o", tmp_path / "out.zt")
+
+
+def test_progress_is_shown_on_a_terminal(slow: tuple[str | Path, ...]) -> None:
+    code, shown = on_terminal(*slow)
+    assert code == 0, shown
+    drawn = re.findall(r"writing \[[=> ]{30}\] ([\d.]+ \w+)/([\d.]+ \w+) ([\d.]+ \w+)/s, \w+ left", shown)
+    assert len(drawn) > 2, shown
+    assert len({done for done, _, _ in drawn}) > 1, "it moves"
+    # The bar is gone at the end, and the closing line is what stays.
+    last = shown.rstrip().splitlines()[-1]
+    assert "out.zt: " in last and "writing" not in last.split("\x1b[2K")[-1]
+
+
+def test_progress_is_for_terminals_that_want_it(slow: tuple[str | Path, ...]) -> None:
+    off = run(*slow)
+    assert off.returncode == 0
+    assert "writing" not in off.stderr and len(off.stderr.splitlines()) == 1
+    assert on_terminal(*slow, "--force", "--quiet") == (0, "")
+
+
+def test_colour_is_for_terminals_that_want_it(tmp_path: Path) -> None:
+    absent = tmp_path / "absent.zt"
+    code, shown = on_terminal("info", absent)
+    assert code == 4 and "\x1b[1;31merror\x1b[0m" in shown
+    for variables in [{"NO_COLOR": "1"}, {"TERM": "dumb"}]:
+        code, shown = on_terminal("info", absent, **variables)
+        assert code == 4 and "\x1b" not in shown and shown.startswith("error: ")
+    code, shown = on_terminal("--help-me", NO_COLOR="1")
+    assert code == 2 and "\x1b" not in shown

@@ -74,6 +74,12 @@ pub enum Command {
     /// Show a tensor's values, statistics and histogram.
     #[command(after_help = "Example:\n  ztensor show model.zt embed.weight --slice 0:4,:8")]
     Show(Show),
+    /// Write a page to look at a file in a browser: sizes, histograms, sparsity, compressibility.
+    ///
+    /// One HTML file that loads nothing from anywhere. Every value is read; how well
+    /// tensors compress is estimated from a sample of each.
+    #[command(after_help = "Example:\n  ztensor report model.safetensors -o report.html")]
+    Report(Report),
     /// Drop the bytes that edits left behind in a .zt file.
     #[command(after_help = "Example:\n  ztensor compact model.zt")]
     Compact(Compact),
@@ -329,6 +335,17 @@ pub struct Show {
     /// Part of it, such as 0:4,:8 (start:end per dimension; a single number picks one).
     #[arg(long, value_name = "SLICE")]
     pub slice: Option<String>,
+}
+
+/// Options of `report`.
+#[derive(Debug, Args)]
+pub struct Report {
+    /// A tensor file, a folder of shards, or a shard index.
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub output: Output,
+    #[command(flatten)]
+    pub which: Which,
 }
 
 /// Options of `compact`.

@@ -4,6 +4,8 @@ use std::io::Write;
 
 use ztensor::{Error, Kind};
 
+use crate::human;
+
 /// Everything went well.
 pub const FINE: u8 = 0;
 /// Two files differ, or a check failed.
@@ -60,7 +62,8 @@ impl Failure {
     pub fn report(self) -> u8 {
         if !self.message.is_empty() {
             // With standard error closed there is nobody left to tell.
-            let _ = writeln!(anstream::stderr(), "\x1b[1;31merror\x1b[0m: {}", self.message);
+            let message = human::escaped(&self.message);
+            let _ = writeln!(anstream::stderr(), "\x1b[1;31merror\x1b[0m: {message}");
         }
         self.code
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use ureq::http::Response;
+use ureq::tls::{PemItem, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 use ztensor::Observer;
 
@@ -15,6 +16,8 @@ use crate::failure::Failure;
 
 /// Attempts at one file; each goes on where the last one stopped.
 const ATTEMPTS: u32 = 5;
+/// Redirects that are followed for one request.
+const REDIRECTS: u32 = 10;
 /// Longest answer that is not a file.
 const MAX_LISTING: u64 = 32 << 20;
 
@@ -50,6 +53,10 @@ impl Model {
             .timeout_connect(Some(Duration::from_secs(30)))
             .timeout_recv_response(Some(Duration::from_secs(60)))
             .http_status_as_error(false)
+            // Followed here, where it is known which servers may see the token.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .tls_config(TlsConfig::builder().root_certs(root_certificates()?).build())
             .user_agent(concat!("ztensor/", env!("CARGO_PKG_VERSION")));
         Ok(Model {
             agent: config.build().into(),
@@ -120,10 +127,17 @@ impl Model {
             format!("{}/{}/resolve/{}/{}", self.endpoint, self.repo, self.revision, encoded(&file.name));
         let range = (have > 0).then(|| format!("bytes={have}-"));
         let response = self.get(&url, range.as_deref())?;
-        if have > 0 && response.status().as_u16() != 206 {
-            // The server sends everything.
-            out.set_len(0)?;
-            have = 0;
+        match (response.status().as_u16(), range_start(&response)) {
+            (206, Some(start)) if start == have => {}
+            (206, _) => {
+                let message = format!("{url}: the server sent another part of the file than was asked for");
+                return Err(Stop::Failed(Failure::io(message)));
+            }
+            _ => {
+                // The server sends everything.
+                out.set_len(0)?;
+                have = 0;
+            }
         }
         let mut body = response.into_body().into_reader().take(file.size - have);
         let mut buffer = vec![0; 1 << 18];
@@ -148,22 +162,83 @@ impl Model {
         }
     }
 
+    /// Asks for an address, following redirects: the Hub keeps large files on other
+    /// servers, which are not told the token.
     fn get(&self, url: &str, range: Option<&str>) -> Result<Response<Body>, Failure> {
-        let mut request = self.agent.get(url);
-        if let Some(token) = &self.token {
-            // Not sent on to other servers when redirected.
-            request = request.header("Authorization", format!("Bearer {token}"));
+        let mut place = url.to_owned();
+        for _ in 0..=REDIRECTS {
+            let mut request = self.agent.get(&place);
+            if let Some(token) = &self.token
+                && origin(&place) == origin(&self.endpoint)
+            {
+                request = request.header("Authorization", format!("Bearer {token}"));
+            }
+            if let Some(range) = range {
+                request = request.header("Range", range);
+            }
+            let response = request.call().map_err(|error| Failure::io(format!("{url}: {error}")))?;
+            match response.status().as_u16() {
+                200 | 206 => return Ok(response),
+                301 | 302 | 303 | 307 | 308 => {
+                    let location = response.headers().get("location").and_then(|value| value.to_str().ok());
+                    place = location.and_then(|location| redirected(&place, location)).ok_or_else(|| {
+                        Failure::bad_file(format!("{url}: the server redirects to nowhere or to plain HTTP"))
+                    })?;
+                }
+                401 | 403 => {
+                    return Err(Failure::usage(format!("{url}: not allowed: give --token or set HF_TOKEN")));
+                }
+                404 => return Err(Failure::usage(format!("{url}: there is no such model or revision"))),
+                code => return Err(Failure::io(format!("{url}: the server answered {code}"))),
+            }
         }
-        if let Some(range) = range {
-            request = request.header("Range", range);
+        Err(Failure::io(format!("{url}: redirected more than {REDIRECTS} times")))
+    }
+}
+
+/// Scheme, host and port of an address.
+fn origin(url: &str) -> &str {
+    let host = url.find("://").map_or(0, |at| at + 3);
+    let end = url[host..].find(['/', '?', '#']).map_or(url.len(), |at| host + at);
+    &url[..end]
+}
+
+/// Where `location` leads from `url`; nowhere if that is less secure.
+fn redirected(url: &str, location: &str) -> Option<String> {
+    let next = match location {
+        _ if location.starts_with("https://") || location.starts_with("http://") => location.to_owned(),
+        _ if location.starts_with("//") => format!("{}{location}", url.split_once("//")?.0),
+        _ if location.starts_with('/') => format!("{}{location}", origin(url)),
+        _ => return None,
+    };
+    (next.starts_with("https://") || !url.starts_with("https://")).then_some(next)
+}
+
+/// Where the part of a file begins that an answer carries.
+fn range_start(response: &Response<Body>) -> Option<u64> {
+    let range = response.headers().get("content-range")?.to_str().ok()?;
+    range.strip_prefix("bytes ")?.split('-').next()?.parse().ok()
+}
+
+/// Who vouches for servers: those that browsers trust, or those in the file that
+/// `SSL_CERT_FILE` names, as networks with authorities of their own have them.
+fn root_certificates() -> Result<RootCerts, Failure> {
+    let Some(path) = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()) else {
+        return Ok(RootCerts::WebPki);
+    };
+    let unclear = |error: &dyn std::fmt::Display| {
+        Failure::usage(format!("SSL_CERT_FILE: {}: {error}", Path::new(&path).display()))
+    };
+    let text = std::fs::read(&path).map_err(|error| unclear(&error))?;
+    let mut certificates = Vec::new();
+    for item in ureq::tls::parse_pem(&text) {
+        if let PemItem::Certificate(certificate) = item.map_err(|error| unclear(&error))? {
+            certificates.push(certificate);
         }
-        let response = request.call().map_err(|error| Failure::io(format!("{url}: {error}")))?;
-        match response.status().as_u16() {
-            200 | 206 => Ok(response),
-            401 | 403 => Err(Failure::usage(format!("{url}: not allowed: give --token or set HF_TOKEN"))),
-            404 => Err(Failure::usage(format!("{url}: there is no such model or revision"))),
-            code => Err(Failure::io(format!("{url}: the server answered {code}"))),
-        }
+    }
+    match certificates.is_empty() {
+        true => Err(unclear(&"there are no certificates in it")),
+        false => Ok(RootCerts::new_with_certs(&certificates)),
     }
 }
 
@@ -245,7 +320,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn names_that_lead_elsewhere_are_refused() {
+    fn names_and_addresses_that_lead_elsewhere_are_refused() {
         for path in ["../a.json", "/etc/passwd", "a/../../b", "a\\b", "a\u{0}b", "", ".", "a//b"] {
             assert!(listed(&json!({"type": "file", "path": path, "size": 1})).is_err(), "{path}");
         }
@@ -254,6 +329,19 @@ mod tests {
         assert_eq!(file, Some(RemoteFile { name: "a.json".to_owned(), size: 1, sha256: None }));
         for repo in ["", "a/b/c", "../a", "a/", "a b", "a/..", "a?x=1"] {
             assert!(Model::new("http://localhost", repo, "main", None).is_err(), "{repo}");
+        }
+        assert_eq!(origin("https://a:1/b?c"), "https://a:1");
+        assert_eq!(origin("http://a?b"), "http://a");
+        let from = "https://hub.example/m/resolve/main/a";
+        for (location, expected) in [
+            ("https://cdn.example/a?b", Some("https://cdn.example/a?b")),
+            ("//cdn.example/a", Some("https://cdn.example/a")),
+            ("/n/a", Some("https://hub.example/n/a")),
+            ("http://hub.example/a", None),
+            ("file:///etc/passwd", None),
+            ("", None),
+        ] {
+            assert_eq!(redirected(from, location).as_deref(), expected, "{location}");
         }
         assert_eq!(encoded("refs/pr/1 é"), "refs%2Fpr%2F1%20%C3%A9");
     }

@@ -4,6 +4,7 @@
 mod args;
 mod coding;
 mod commands;
+mod describe;
 mod failure;
 mod fold;
 mod hub;

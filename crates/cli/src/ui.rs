@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ztensor::Observer;
 
@@ -12,7 +14,9 @@ use ztensor::Observer;
 /// unfinished output is removed; a second Ctrl-C ends the program at once.
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    // A write beyond a limit on file sizes then fails as one to a full disk does.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+    for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)) {
         // Registered in this order, the first signal only sets the flag. Without
         // handlers the system's own remain, which end the program: no reason to fail.
         let _ = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, flag.clone());
@@ -20,6 +24,14 @@ static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
     }
     flag
 });
+
+/// Whether whoever started the program asked it not to hear that signal, as `nohup` does.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
 
 /// From now on Ctrl-C stops long work at its next step.
 pub fn catch_interrupts() {

@@ -1,12 +1,17 @@
 //! The numbers in a tensor's bytes, a few at a time: a tensor as `f64` would take
 //! up to 32 times its own memory.
 
+use ztensor::gguf::{self, GgmlType};
 use ztensor::{Array, DType, Result, numbers};
+
+use crate::statistics::{Statistics, Steps};
 
 /// Bytes that hold a whole number of elements of every type.
 const GROUP: usize = 24;
 /// Groups decoded at a time.
 const GROUPS: usize = 1024;
+/// Numbers that a thread takes at a time; a whole number of groups of every type.
+const PART: u64 = (GROUP * GROUPS * 32) as u64;
 
 /// The numbers in an array.
 #[derive(Clone, Copy)]
@@ -63,16 +68,29 @@ impl<'a> Values<'a> {
 
     /// Calls `each` with all of them, a few thousand at a time.
     pub fn for_chunks(&self, each: &mut dyn FnMut(&[f64])) -> Result<()> {
+        self.for_range(0, self.count, each)
+    }
+
+    /// Calls `each` with the numbers `start..end`, a few thousand at a time.
+    fn for_range(&self, mut start: u64, end: u64, each: &mut dyn FnMut(&[f64])) -> Result<()> {
         let step = ((GROUP * GROUPS * 8) as u64) / u64::from(number_bits(self.dtype));
         let mut chunk = Vec::new();
-        let mut start = 0;
-        while start < self.count {
+        while start < end.min(self.count) {
             chunk.clear();
-            self.read(start, step, &mut chunk)?;
+            self.read(start, step.min(end - start), &mut chunk)?;
             each(&chunk);
             start += step;
         }
         Ok(())
+    }
+
+    /// What they look like.
+    pub fn statistics(&self, steps: Steps, threads: usize) -> Result<Statistics> {
+        let parts = self.count.div_ceil(PART);
+        Statistics::of(steps, threads, parts as usize, |part, each| {
+            let start = part as u64 * PART;
+            self.for_range(start, start + PART, each)
+        })
     }
 
     /// Calls `each` with the numbers of two arrays of one type and length, side by side.
@@ -90,6 +108,26 @@ impl<'a> Values<'a> {
         })?;
         failed
     }
+}
+
+/// What the numbers in GGUF blocks look like, dequantized a few blocks at a time.
+pub fn block_statistics(kind: GgmlType, blocks: &[u8], steps: Steps, threads: usize) -> Result<Statistics> {
+    let (bytes, elements) = (kind.block_bytes() as usize, kind.block_elements() as usize);
+    let at_once = (GROUP * GROUPS / elements.max(1)).max(1);
+    let per_part = (PART as usize / elements.max(1)).max(1) * bytes;
+    let parts: Vec<&[u8]> = blocks.chunks(per_part).collect();
+    Statistics::of(steps, threads, parts.len(), |part, each| {
+        let (mut floats, mut numbers) = (Vec::new(), Vec::new());
+        for some in parts[part].chunks(at_once * bytes) {
+            floats.clear();
+            floats.resize(some.len() / bytes * elements, 0f32);
+            gguf::dequantize(kind, some, &mut floats, 1)?;
+            numbers.clear();
+            numbers.extend(floats.iter().copied().map(f64::from));
+            each(&numbers);
+        }
+        Ok(())
+    })
 }
 
 fn number_bits(dtype: DType) -> u32 {

@@ -26,11 +26,7 @@ pub(crate) fn share(threads: usize, part: u64, total: u64) -> usize {
 
 /// Runs `work` once for each item on at most `threads` threads, in order of
 /// index as far as starting goes. The first error stops further items from starting.
-pub(crate) fn for_each<T: Send>(
-    threads: usize,
-    items: Vec<T>,
-    work: impl Fn(T) -> Result<()> + Sync,
-) -> Result<()> {
+pub fn for_each<T: Send>(threads: usize, items: Vec<T>, work: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
     let threads = resolve(threads).min(items.len());
     if threads <= 1 {
         return items.into_iter().try_for_each(work);

@@ -19,7 +19,8 @@ impl Writer<'_> {
     ///
     /// Raw tensors that stay raw are copied in pieces; peak memory is otherwise
     /// about one tensor. Tensors that share their bytes there are tied here.
-    /// Digests of the source are compared on the way.
+    /// Digests of the source are compared on the way. The observer hears of bytes as
+    /// they are in memory, when they are written.
     pub fn write_from(
         &mut self,
         reader: &Reader,
@@ -36,28 +37,34 @@ impl Writer<'_> {
                 return Err(duplicate(name));
             }
             if let Some(first) = tied_to(object, name, &mut first_names) {
-                self.flush_batch(&mut batch, options)?;
+                self.flush_batch(&mut batch, options, observer)?;
                 held = 0;
                 self.tie_like(name, first, object)?;
+                advance(observer, object.byte_len())?;
             } else if options.compression == Compression::None && is_raw(object) {
-                let object = self.copy_raw(reader, name, object, options)?;
-                self.insert(name, object)?;
+                let copy = self.copy_raw(reader, name, object, options, observer)?;
+                self.insert(name, copy)?;
             } else {
                 if held + object.byte_len() > BATCH {
-                    self.flush_batch(&mut batch, options)?;
+                    self.flush_batch(&mut batch, options, observer)?;
                     held = 0;
                 }
                 held += object.byte_len();
                 batch.push((name, reader.read_owned(name)?));
+                advance(observer, 0)?;
             }
-            advance(observer, object.stored_len())?;
         }
-        self.flush_batch(&mut batch, options)
+        self.flush_batch(&mut batch, options, observer)
     }
 
-    fn flush_batch(&mut self, batch: &mut Vec<(&str, Tensor<'_>)>, options: WriteOptions) -> Result<()> {
+    fn flush_batch(
+        &mut self,
+        batch: &mut Vec<(&str, Tensor<'_>)>,
+        options: WriteOptions,
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
         let tensors: Vec<_> = batch.iter().map(|(name, tensor)| (*name, tensor)).collect();
-        self.write_many(&tensors, options)?;
+        self.write_many_observed(&tensors, options, observer)?;
         batch.clear();
         Ok(())
     }
@@ -79,6 +86,7 @@ impl Writer<'_> {
         name: &str,
         object: &Object,
         options: WriteOptions,
+        observer: Option<&dyn Observer>,
     ) -> Result<Object> {
         let mut copy = object.clone();
         for (_, component) in &mut copy.components {
@@ -89,7 +97,7 @@ impl Writer<'_> {
             let mut hash = options.checksum.hasher();
             let place = self.copy_blob(&reader.catalog().sources, extent, |piece| {
                 hash.iter_mut().chain(&mut source_hash).for_each(|hash| hash.update(piece));
-                Ok(())
+                advance(observer, piece.len() as u64)
             })?;
             if let (Some(found), Some(expected)) = (source_hash.map(Hasher::finish), &component.digest)
                 && found != *expected

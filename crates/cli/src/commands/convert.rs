@@ -34,7 +34,7 @@ pub fn convert(options: &Convert, common: Common) -> Outcome {
         }
         Target::Other(format) => write_other(&chosen, output, format, options, common)?,
     }
-    report(output, chosen.total, common)?;
+    report(output, chosen.stored, common)?;
     if options.delete_original {
         delete_originals(&paths, output, &chosen, common)?;
     }
@@ -69,7 +69,7 @@ fn rewrite(input: &Path, output: &Path, write: WriteOptions, common: Common) -> 
     let readers = [common.open(input)?];
     let chosen = Chosen::new(&Which { only: Vec::new(), exclude: Vec::new() }, Clash::Refuse, &readers)?;
     write_zt(&chosen, output, write, false, common)?;
-    report(output, chosen.total, common)?;
+    report(output, chosen.stored, common)?;
     Ok(FINE)
 }
 
@@ -96,7 +96,10 @@ struct Chosen<'a> {
     tensors: Vec<(&'a str, &'a Object, &'a Reader)>,
     readers: Vec<&'a Reader>,
     attributes: Attributes,
-    total: u64,
+    /// What they take in their files.
+    stored: u64,
+    /// What they take in memory: how far the work is, is told in these.
+    bytes: u64,
 }
 
 impl<'a> Chosen<'a> {
@@ -105,7 +108,8 @@ impl<'a> Chosen<'a> {
             tensors: Vec::new(),
             readers: readers.iter().collect(),
             attributes: Attributes::new(),
-            total: 0,
+            stored: 0,
+            bytes: 0,
         };
         let mut owners: HashMap<&str, &Reader> = HashMap::new();
         for reader in readers {
@@ -115,7 +119,8 @@ impl<'a> Chosen<'a> {
                     let (a, b) = (label(other), label(reader));
                     return Err(Failure::usage(format!("{a} and {b} both have a tensor named {name:?}")));
                 }
-                chosen.total += object.stored_len();
+                chosen.stored += object.stored_len();
+                chosen.bytes += object.byte_len();
                 chosen.tensors.push((name, object, reader));
             }
             for (key, value) in reader.attributes() {
@@ -149,7 +154,7 @@ fn write_zt(
     for (key, value) in &chosen.attributes {
         writer.set_attribute(key.clone(), value.clone());
     }
-    let progress = Progress::new("writing", chosen.total, common.quiet);
+    let progress = Progress::new("writing", chosen.bytes, common.quiet);
     for reader in &chosen.readers {
         let mut names = Vec::new();
         for (name, object, _) in chosen.tensors.iter().filter(|(_, _, owner)| std::ptr::eq(*owner, *reader)) {
@@ -161,7 +166,7 @@ fn write_zt(
             let dense = reader.read_object(name)?.dequantize().map_err(|error| error.in_tensor(*name))?;
             let tensor = Tensor::from_slice(dense.shape, &dense.data)?;
             writer.write_object_with(name, &tensor, write)?;
-            if !progress.advance(object.stored_len()) {
+            if !progress.advance(object.byte_len()) {
                 return Err(ztensor::Error::cancelled().into());
             }
         }
@@ -244,7 +249,7 @@ fn write_other(
         }
         _ => return Err(Failure::usage(format!("a .{format} file cannot be compressed"))),
     };
-    let progress = Progress::new("writing", chosen.total, common.quiet);
+    let progress = Progress::new("writing", chosen.bytes, common.quiet);
     let export_options = ExportOptions::default()
         .deflate(deflate)
         .drop_attributes(options.drop_metadata)
@@ -281,7 +286,7 @@ fn delete_originals(
     common: Common,
 ) -> Result<(), Failure> {
     let written = common.open(output)?;
-    let progress = Progress::new("reading back", chosen.total, common.quiet);
+    let progress = Progress::new("reading back", chosen.bytes, common.quiet);
     for (name, object, reader) in &chosen.tensors {
         let (before, after) = (reader.read_object(name)?, written.read_object(name)?);
         let same = before.shape == after.shape
@@ -295,7 +300,7 @@ fn delete_originals(
             let message = format!("{name:?} was not read back the same: nothing was deleted");
             return Err(Failure::differs(message));
         }
-        if !progress.advance(object.stored_len()) {
+        if !progress.advance(object.byte_len()) {
             return Err(ztensor::Error::cancelled().into());
         }
     }

@@ -109,7 +109,7 @@ fn print(
     for (name, change) in changes {
         match change {
             Change::Same => same += 1,
-            Change::Kind(what) => writeln!(out, "{}: {what}", human::escaped(name))?,
+            Change::Kind(what) => writeln!(out, "{}: {}", human::escaped(name), human::escaped(what))?,
             Change::Values { largest, mean, fraction } => writeln!(
                 out,
                 "{}: {:.2} % of values changed, by {largest:.3e} at most and {mean:.3e} on average",

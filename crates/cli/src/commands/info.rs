@@ -1,12 +1,13 @@
 //! `info`: what a file holds.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 use serde_json::{Value as Json, json};
-use ztensor::{Object, Reader, Value};
+use ztensor::{Object, Reader};
 
 use crate::args::{Info, Sort};
+use crate::describe::{dtype, encoding, preview};
 use crate::failure::{FINE, Outcome};
 use crate::fold::{Row, folded, unfolded};
 use crate::{human, json};
@@ -60,15 +61,6 @@ impl Total {
     }
 }
 
-/// What the elements of an object are called: the layout says more than the
-/// storage type where blocks are packed.
-fn dtype(object: &Object) -> &str {
-    match object.layout.name().split_once('.') {
-        Some((_, block)) => block,
-        None => object.dtype().map_or("none", |dtype| dtype.name()),
-    }
-}
-
 fn totals(objects: &[(&str, &Object)]) -> (Total, BTreeMap<String, Total>) {
     let (mut all, mut by_dtype) = (Total::default(), BTreeMap::<String, Total>::new());
     for (_, object) in objects {
@@ -78,18 +70,9 @@ fn totals(objects: &[(&str, &Object)]) -> (Total, BTreeMap<String, Total>) {
     (all, by_dtype)
 }
 
-fn encoding(object: &Object) -> &str {
-    object.components.first().map_or("", |(_, component)| component.encoding())
-}
-
 fn print_table(out: &mut impl Write, rows: &[Row<'_>]) -> std::io::Result<()> {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
-    if std::io::stdout().is_terminal()
-        && let Some(width) = terminal_width()
-    {
-        table.set_width(width);
-    }
     table.set_header(["name", "count", "shape", "dtype", "layout", "size", "encoding"]);
     for row in rows {
         table.add_row([
@@ -105,16 +88,12 @@ fn print_table(out: &mut impl Write, rows: &[Row<'_>]) -> std::io::Result<()> {
     writeln!(out, "{table}")
 }
 
-/// The terminal's width, as the shell exports it.
-fn terminal_width() -> Option<u16> {
-    std::env::var("COLUMNS").ok()?.parse().ok()
-}
-
 fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object)]) -> std::io::Result<()> {
     let (all, by_dtype) = totals(objects);
     writeln!(out)?;
     for (dtype, total) in by_dtype {
         let (tensors, elements) = (human::count(total.tensors), human::count(total.elements));
+        let dtype = human::escaped(&dtype);
         writeln!(out, "{dtype:<12} {tensors} tensors, {elements} elements, {}", human::bytes(total.stored))?;
     }
     writeln!(
@@ -142,21 +121,6 @@ fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object
         }
     }
     Ok(())
-}
-
-/// A value on one short line; control characters of strangers stay out of terminals.
-fn preview(value: &Value) -> String {
-    const SHOWN: usize = 100;
-    let text = match value {
-        Value::Text(text) => text.clone(),
-        Value::Array(items) if items.len() > 8 => format!("[{} values]", human::count(items.len() as u64)),
-        Value::Bytes(bytes) => format!("{} of data", human::bytes(bytes.len() as u64)),
-        other => json::value(other).to_string(),
-    };
-    match text.char_indices().nth(SHOWN) {
-        Some((cut, _)) => format!("{}…", human::escaped(&text[..cut])),
-        None => human::escaped(&text).into_owned(),
-    }
 }
 
 fn document(options: &Info, reader: &Reader, objects: &[(&str, &Object)]) -> Json {

@@ -6,6 +6,7 @@ mod download;
 mod edit;
 mod info;
 pub mod manual;
+mod report;
 mod show;
 mod verify;
 
@@ -59,6 +60,7 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Verify(options) => verify::run(options, common),
         Command::Diff(options) => diff::run(options, common),
         Command::Show(options) => show::run(options, common),
+        Command::Report(options) => report::run(options, common),
         Command::DownloadHf(options) => download::run(options, common),
         Command::Completions(options) => manual::completions(options, Arguments::command()),
         Command::Man => manual::page(Arguments::command()),

@@ -10,12 +10,14 @@ use super::Common;
 use crate::args::Show;
 use crate::failure::{FINE, Failure, Outcome};
 use crate::human;
-use crate::statistics::Statistics;
+use crate::statistics::{Statistics, Steps};
 use crate::values::Values;
 
 /// Longest row and most rows that are printed without a slice.
 const COLUMNS: u64 = 8;
 const ROWS: u64 = 8;
+/// The histogram: one line, everything in it.
+const STEPS: Steps = Steps { count: 40, within: f64::INFINITY };
 
 pub fn run(options: &Show, common: Common) -> Outcome {
     let reader = common.open(&options.file)?;
@@ -25,7 +27,7 @@ pub fn run(options: &Show, common: Common) -> Outcome {
     let (name, layout) = (human::escaped(&options.name), human::escaped(tensor.layout.name()));
     writeln!(out, "{name}: {} {dtype} {layout}", human::shape(&tensor.shape))?;
     if tensor.layout == Layout::Dense {
-        show_dense(&mut out, options, &tensor)?;
+        show_dense(&mut out, options, &tensor, common)?;
     } else {
         if options.slice.is_some() {
             return Err(Failure::usage(format!("a {} tensor cannot be sliced", tensor.layout)));
@@ -38,7 +40,7 @@ pub fn run(options: &Show, common: Common) -> Outcome {
                 array.dtype,
                 human::bytes(array.bytes.len() as u64)
             )?;
-            Statistics::of(|each| Values::new(array).for_chunks(each))?.print(&mut out)?;
+            Values::new(array).statistics(STEPS, common.threads)?.print(&mut out)?;
         }
     }
     for (name, value) in tensor.attributes.iter().flat_map(|attributes| attributes.iter()) {
@@ -49,7 +51,12 @@ pub fn run(options: &Show, common: Common) -> Outcome {
     Ok(FINE)
 }
 
-fn show_dense(out: &mut impl Write, options: &Show, tensor: &Tensor<'_>) -> Result<(), Failure> {
+fn show_dense(
+    out: &mut impl Write,
+    options: &Show,
+    tensor: &Tensor<'_>,
+    common: Common,
+) -> Result<(), Failure> {
     let Some(data) = tensor.component("data") else { return Ok(()) };
     let values = Values::of_elements(data, elements(&tensor.shape).unwrap_or(0));
     let slice = match &options.slice {
@@ -59,13 +66,13 @@ fn show_dense(out: &mut impl Write, options: &Show, tensor: &Tensor<'_>) -> Resu
     print_values(out, &values, &tensor.shape, &slice)?;
     writeln!(out)?;
     let statistics = match options.slice {
-        Some(_) => Statistics::of(|each| {
+        Some(_) => Statistics::of(STEPS, 1, 1, |_, each| {
             for_rows(&values, &tensor.shape, &slice, |row, _| {
                 each(row);
-                Ok::<_, Failure>(())
+                Ok::<_, ztensor::Error>(())
             })
         })?,
-        None => Statistics::of(|each| values.for_chunks(each))?,
+        None => values.statistics(STEPS, common.threads)?,
     };
     statistics.print(out)?;
     Ok(())

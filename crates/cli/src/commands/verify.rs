@@ -70,6 +70,7 @@ fn check(reader: &Reader, name: &str, values: bool) -> ztensor::Result<(Verifica
         })?;
         for (count, what) in [(nan, "not a number"), (infinite, "infinite")] {
             if count > 0 {
+                let role = human::escaped(role);
                 notes.push(format!("{} values of {role} are {what}", human::count(count)));
             }
         }

@@ -20,6 +20,10 @@ terminal) goes to standard error and is left out with `--quiet`. Colour is only 
 and never under `NO_COLOR`. New files appear under their name when they are complete: a command
 that fails or is interrupted leaves none behind, and none is replaced without `--force`.
 
+`info --json` and `diff --json` print documents whose form is written down in
+[schema/info.json](schema/info.json) and [schema/diff.json](schema/diff.json). `download-hf` trusts
+the authorities that browsers trust, or those in the file that `SSL_CERT_FILE` names.
+
 | exit code | meaning |
 |---|---|
 | 0 | fine (a closed pipe is fine, too) |
@@ -55,13 +59,14 @@ const SHOWN_Z4AI: [(&str, &[&str]); 6] = [
 ];
 
 /// Every command, with what is run to show it.
-const SHOWN: [(&str, &[&str]); 16] = [
+const SHOWN: [(&str, &[&str]); 17] = [
     ("info", &["info model.safetensors", "info model.safetensors --csv --only 'layers.0.*'"]),
     ("convert", &["convert model.safetensors -o model.zt --checksum crc32c"]),
     ("compress", &["compress model.zt -o small.zt -l 10"]),
     ("decompress", &["decompress small.zt -o raw.zt"]),
     ("verify", &["verify model.zt"]),
     ("show", &["show model.zt layers.1.weight --slice 0:2,:4"]),
+    ("report", &["report model.zt -o report.html"]),
     ("append", &["append raw.zt --from extra.npz"]),
     ("diff", &["diff model.zt raw.zt"]),
     ("remove", &["remove raw.zt layers.0.weight -o less.zt"]),

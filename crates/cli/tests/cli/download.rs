@@ -16,6 +16,10 @@ struct Hub {
     token: Option<&'static str>,
     /// Answers stop after so many bytes of a file, this often.
     cuts: Mutex<u32>,
+    /// Where files really are: requests for them are redirected there.
+    elsewhere: Option<String>,
+    /// Authorization headers that came, of all requests.
+    tokens: Mutex<Vec<Option<String>>>,
 }
 
 const CUT: usize = 1000;
@@ -62,6 +66,7 @@ impl Hub {
             range.strip_prefix("bytes=").and_then(|range| range.strip_suffix('-')).unwrap().parse().unwrap()
         });
         self.asked.lock().unwrap().push((path.clone(), start));
+        self.tokens.lock().unwrap().push(header("authorization"));
         let mut send = |status: &str, more: &str, length: usize, body: &[u8]| {
             let head =
                 format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n{more}\r\n");
@@ -73,6 +78,9 @@ impl Hub {
         }
         if path == "/api/models/owner/model/tree/main" {
             return send("200 OK", "", self.listing.len(), self.listing.as_bytes());
+        }
+        if let Some(place) = &self.elsewhere {
+            return send("302 Found", &format!("Location: {place}{path}\r\n"), 0, b"");
         }
         let name = path.strip_prefix("/owner/model/resolve/main/");
         let Some((_, bytes)) = name.and_then(|name| self.files.iter().find(|(known, _)| known == name))
@@ -203,6 +211,44 @@ fn tokens_are_sent() {
     download(&place, &endpoint, &[]).fails(2, &["HF_TOKEN"]);
     assert!(place.list().is_empty());
     download(&place, &endpoint, &["--token", "secret"]).ends(0);
+}
+
+#[test]
+fn files_on_other_servers_are_fetched_without_the_token() {
+    let place = Place::new();
+    let files = model(&place);
+    let mut store = Hub::new(&files);
+    store.cuts = Mutex::new(2);
+    let store = Arc::new(store);
+    let mut hub = Hub::new(&files);
+    hub.token = Some("secret");
+    hub.elsewhere = Some(store.start());
+    let hub = Arc::new(hub);
+    let endpoint = hub.start();
+    download(&place, &endpoint, &["--token", "secret"]).ends(0);
+    assert_eq!(got(&place).len(), 4);
+    assert!(hub.tokens.lock().unwrap().iter().all(Option::is_some));
+    assert!(store.tokens.lock().unwrap().iter().all(Option::is_none), "another server is not told");
+    // What was cut off there goes on there.
+    let ranges: Vec<_> = store.asked.lock().unwrap().iter().filter_map(|(_, start)| *start).collect();
+    assert_eq!(ranges, [CUT as u64, 2 * CUT as u64]);
+    place.run(&["verify", "got"]).ends(0);
+}
+
+#[test]
+fn redirects_end() {
+    let place = Place::new();
+    let mut hub = Hub::new(&model(&place));
+    // To the same paths of the same server, which needs the token there, too.
+    hub.elsewhere = Some(String::new());
+    hub.token = Some("secret");
+    let hub = Arc::new(hub);
+    let endpoint = hub.start();
+    download(&place, &endpoint, &["--token", "secret"]).fails(4, &["redirected"]);
+    assert!(hub.tokens.lock().unwrap().iter().all(Option::is_some));
+    let mut hub = Hub::new(&model(&place));
+    hub.elsewhere = Some("ftp://elsewhere".to_owned());
+    download(&place, &Arc::new(hub).start(), &[]).fails(3, &["redirects"]);
 }
 
 #[test]

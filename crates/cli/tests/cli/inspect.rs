@@ -142,15 +142,25 @@ fn text_of_strangers_does_not_reach_the_terminal_as_it_is() {
     let place = Place::new();
     let mut writer = Writer::create(place.path("n.zt")).unwrap();
     writer.add("red\u{1b}[31m", &[1], &[f32::NAN]).unwrap();
+    let parts = [("blocks\u{7}".into(), ztensor::Array::from_slice(&[f32::NAN]))];
+    let layout = ztensor::Layout::from_name("evil.\u{1b}[31m");
+    let tensor = ztensor::Tensor::new(&[1u64][..], layout, parts, None).unwrap();
+    writer.write_object("evil", &tensor).unwrap();
     writer.set_attribute("k\u{7}", "v\u{1b}]0;title\u{7}");
     writer.finish().unwrap();
     place.single("o.zt", "o", &[1.0]);
+    let mut writer = Writer::create(place.path("n2.zt")).unwrap();
+    writer.add("red\u{1b}[31m", &[1], &[1f32]).unwrap();
+    writer.add("evil", &[1], &[1u8]).unwrap();
+    writer.finish().unwrap();
     let name = "red\u{1b}[31m";
     for args in [
         &["info", "n.zt"][..],
         &["show", "n.zt", name],
+        &["info", "n.zt", "--all"],
         &["verify", "n.zt", "--values"],
         &["diff", "n.zt", "o.zt"],
+        &["diff", "n.zt", "n2.zt"],
     ] {
         // Colour is forced, so that nothing but the program itself can strip escapes.
         let output = place.command(args).env("CLICOLOR_FORCE", "1").output().unwrap();

@@ -5,6 +5,8 @@ mod download;
 mod edits;
 mod inputs;
 mod inspect;
+mod limits;
 mod manners;
+mod report;
 mod support;
 mod z4ai;

@@ -1,8 +1,7 @@
-//! Help, pipes, colours, interruption.
+//! Help, pipes, colours.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use crate::support::{Place, Run};
 
@@ -97,58 +96,4 @@ fn quiet_says_nothing() {
     place.model("m.zt");
     let run = place.run(&["convert", "m.zt", "-o", "n.zt", "--quiet"]).ends(0);
     assert_eq!((run.out.as_str(), run.err.as_str()), ("", ""));
-}
-
-#[cfg(unix)]
-#[test]
-fn an_interrupted_command_leaves_nothing_behind() {
-    let place = Place::new();
-    // Enough work at the slowest level that the signal comes in the middle of it.
-    let mut writer = ztensor::Writer::create(place.path("big.zt")).unwrap();
-    let mut state = 1u32;
-    for index in 0..64 {
-        let numbers: Vec<u32> = (0..1 << 18)
-            .map(|_| {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                state >> 12
-            })
-            .collect();
-        writer.add(&format!("t{index}"), &[1 << 18], &numbers).unwrap();
-    }
-    writer.finish().unwrap();
-    let child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("ztensor"))
-        .args(["compress", "big.zt", "-o", "out.zt", "-l", "22", "--threads", "1"])
-        .current_dir(place.path(""))
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let begun = Instant::now();
-    while place.list().len() < 2 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "no output was begun");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let status = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(status.success());
-    let output = child.wait_with_output().unwrap();
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(130), "{error}");
-    assert_eq!(place.list(), ["big.zt"]);
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn a_full_disk_is_an_error_of_the_system() {
-    let place = Place::new();
-    place.model("m.zt");
-    let run = place.command(&["info", "m.zt"]).output().unwrap();
-    assert!(run.status.success());
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let output = std::process::Command::new(assert_cmd::cargo::cargo_bin!("ztensor"))
-        .args(["info", "m.zt"])
-        .current_dir(place.path(""))
-        .stdout(full)
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(4));
-    assert!(String::from_utf8(output.stderr).unwrap().starts_with("error: "));
 }

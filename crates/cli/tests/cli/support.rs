@@ -71,7 +71,7 @@ impl Place {
     /// One of the programs, started in this folder.
     pub fn program(&self, name: &str, args: &[&str]) -> Command {
         let mut command = Command::cargo_bin(name).unwrap();
-        command.current_dir(self.0.path()).args(args).env_remove("COLUMNS");
+        command.current_dir(self.0.path()).args(args);
         command
     }
 

@@ -52,7 +52,7 @@ pub(crate) static DRIVER: Driver = Driver { format: Format::Gguf, extensions: &[
 /// The attribute of a block tensor that has the number of its type.
 const TYPE_ATTRIBUTE: &str = "ggml_type";
 /// The attribute of a block tensor whose blocks are not little-endian.
-pub(crate) const ORDER_ATTRIBUTE: &str = "byte_order";
+pub const ORDER_ATTRIBUTE: &str = "byte_order";
 
 fn detect(probe: &Probe<'_>) -> Verdict {
     match probe.head.starts_with(header::MAGIC) {

@@ -1,0 +1,56 @@
+//! `report`: a page to look at a file in a browser.
+
+mod analysis;
+mod page;
+
+use std::io::Write;
+
+use serde_json::json;
+use ztensor::{Observer, Reader};
+
+use super::Common;
+use crate::args::Report;
+use crate::failure::{FINE, Outcome};
+use crate::ui::Progress;
+use crate::{describe, human};
+use page::failed;
+
+pub fn run(options: &Report, common: Common) -> Outcome {
+    let output = options.output.check(&[&options.file])?;
+    let reader = common.open(&options.file)?;
+    let chosen = options.which.choose(&reader)?;
+    let total = chosen.iter().map(|(_, object)| object.byte_len()).sum();
+    let title = options.file.file_name().unwrap_or(options.file.as_os_str()).to_string_lossy();
+    {
+        let progress = Progress::new("looking", total, common.quiet);
+        ztensor::write_atomically(output, |out| {
+            page::write(out, &human::escaped(&title), |out| {
+                // The head of the document is small; the list of tensors is written as it is made.
+                let head = head(&title, &reader);
+                write!(out, "{},\"tensors\":[", head.trim_end_matches('}')).map_err(failed)?;
+                for (index, (name, object)) in chosen.iter().enumerate() {
+                    let tensor = analysis::tensor(&reader, name, object, common.threads)?;
+                    let comma = if index > 0 { "," } else { "" };
+                    write!(out, "{comma}\n{tensor}").map_err(failed)?;
+                    if !progress.advance(object.byte_len()) {
+                        return Err(ztensor::Error::cancelled());
+                    }
+                }
+                write!(out, "\n]}}").map_err(failed)
+            })
+        })?;
+    }
+    let size = human::bytes(std::fs::metadata(output)?.len());
+    common.say(format_args!("{}: {} tensors, {size}", output.display(), human::count(chosen.len() as u64)));
+    Ok(FINE)
+}
+
+/// What the page says of the whole file.
+fn head(title: &str, reader: &Reader) -> String {
+    let metadata: Vec<_> = reader
+        .attributes()
+        .iter()
+        .map(|(name, value)| [human::escaped(name).into_owned(), describe::preview(value)])
+        .collect();
+    json!({"file": human::escaped(title), "format": reader.format().name(), "metadata": metadata}).to_string()
+}

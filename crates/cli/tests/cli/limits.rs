@@ -1,0 +1,216 @@
+//! Little memory, full disks, interruption: what is left then, and what is said.
+#![cfg(target_os = "linux")]
+
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{Place, Run, fixture};
+use ztensor::Writer;
+
+const MB: usize = 1 << 20;
+
+/// Runs the program in a folder, behind `before` in a shell.
+fn behind(place: &Place, before: &str, args: &[&str]) -> Output {
+    Command::new("sh")
+        .args(["-c", &format!("{before} && exec \"$@\""), "sh"])
+        .arg(assert_cmd::cargo::cargo_bin!("ztensor"))
+        .args(args)
+        .current_dir(place.path(""))
+        .output()
+        .unwrap()
+}
+
+/// Tensors of `size` bytes, of the kind that compresses somewhat.
+fn large(place: &Place, name: &str, count: usize, size: usize) {
+    let mut state = 1u32;
+    let mut numbers: Vec<u32> = (0..size / 4)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 12
+        })
+        .collect();
+    let mut writer = Writer::create(place.path(name)).unwrap();
+    for index in 0..count {
+        numbers[0] = index as u32;
+        writer.add(&format!("layers.{index}.weight"), &[numbers.len() as u64], &numbers).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// Memory of its own that the program may have: everything but files it maps.
+fn with_memory(place: &Place, megabytes: usize, args: &[&str]) -> Run {
+    behind(place, &format!("ulimit -d {}", megabytes * 1024), args).into()
+}
+
+#[test]
+fn memory_is_bounded_by_the_largest_tensor() {
+    let place = Place::new();
+    let (count, size) = (12, 32);
+    large(&place, "m.zt", count, size * MB);
+    place.run(&["convert", "m.zt", "-o", "m.safetensors", "-q"]).ends(0);
+    // Copied in pieces.
+    with_memory(&place, 48, &["convert", "m.safetensors", "-o", "copy.zt", "--threads", "2"]).ends(0);
+    // One tensor, what becomes of it, and what compressing takes.
+    let compressing = 3 * size + 64;
+    assert!(compressing < count * size / 2);
+    let args = ["compress", "m.safetensors", "-o", "small.zt", "-l", "1", "--threads", "2"];
+    with_memory(&place, compressing, &args).ends(0);
+    // One decoded tensor.
+    for output in ["back.safetensors", "back.zt"] {
+        let args = ["convert", "small.zt", "-o", output, "--threads", "2"];
+        with_memory(&place, 2 * size + 48, &args).ends(0);
+    }
+    with_memory(&place, 2 * size + 48, &["report", "small.zt", "-o", "r.html", "--threads", "2"]).ends(0);
+    place.run(&["diff", "m.zt", "back.zt"]).ends(0);
+    place.run(&["diff", "m.zt", "copy.zt"]).ends(0);
+}
+
+/// Commands that write, each in a form that has something to write in this folder.
+const WRITING: [&[&str]; 9] = [
+    &["convert", "m.zt", "-o", "out.zt"],
+    &["convert", "m.zt", "-o", "out.safetensors"],
+    &["convert", "m.zt", "-o", "out.npz", "-c"],
+    &["compress", "m.zt", "-o", "out.zt"],
+    &["decompress", "m.zt", "-o", "out.zt"],
+    &["merge", "m.zt", "a.zt", "-o", "out.zt"],
+    &["remove", "m.zt", "layers.0.weight", "-o", "out.zt"],
+    &["append", "a.zt", "--from", "m.zt"],
+    &["report", "m.zt", "-o", "out.html"],
+];
+
+fn contents(place: &Place) -> Vec<(String, Vec<u8>)> {
+    place.list().into_iter().map(|name| (name.clone(), std::fs::read(place.path(&name)).unwrap())).collect()
+}
+
+#[test]
+fn a_full_disk_leaves_everything_as_it_was() {
+    let place = Place::new();
+    large(&place, "m.zt", 3, MB);
+    place.single("a.zt", "a", &[1.0]);
+    let before = contents(&place);
+    for args in WRITING {
+        // Twenty blocks is less than any of them writes.
+        let run = Run::from(behind(&place, "ulimit -f 20", args));
+        run.fails(4, &["File too large"]);
+        assert!(contents(&place) == before, "{args:?}");
+    }
+    let original = ["convert", "m.zt", "-o", "out.zt", "--delete-original"];
+    Run::from(behind(&place, "ulimit -f 20", &original)).fails(4, &["out.zt"]);
+    assert!(contents(&place) == before);
+}
+
+#[test]
+fn a_small_file_system_that_is_full_is_named() {
+    let place = Place::new();
+    large(&place, "m.zt", 3, MB);
+    std::fs::create_dir(place.path("disk")).unwrap();
+    let mount = "mount -t tmpfs -o size=512k none disk";
+    let try_it =
+        Command::new("unshare").args(["-rm", "sh", "-c", mount]).current_dir(place.path("")).output();
+    if !try_it.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: this system does not let a user mount a small file system");
+        return;
+    }
+    let script = format!("{mount} && cd disk && \"$@\" ; code=$? ; ls -A ; exit $code");
+    for args in [
+        &["convert", "../m.zt", "-o", "out.zt"][..],
+        &["compress", "../m.zt", "-o", "out.zt"],
+        &["convert", "../m.zt", "-o", "out.npz"],
+    ] {
+        let output = Command::new("unshare")
+            .args(["-rm", "sh", "-c", &script, "sh"])
+            .arg(assert_cmd::cargo::cargo_bin!("ztensor"))
+            .args(args)
+            .current_dir(place.path(""))
+            .output()
+            .unwrap();
+        let run = Run::from(output);
+        assert_eq!(run.out, "", "nothing is left there");
+        run.fails(4, &["out.", "No space left on device"]);
+    }
+}
+
+#[test]
+fn results_that_cannot_be_printed_are_an_error() {
+    let place = Place::new();
+    place.model("m.zt");
+    for args in [
+        &["info", "m.zt"][..],
+        &["info", "m.zt", "--json"],
+        &["info", "m.zt", "--csv"],
+        &["show", "m.zt", "norm"],
+        &["verify", "m.zt"],
+        &["diff", "m.zt", "m.zt"],
+        &["diff", "m.zt", "m.zt", "--json"],
+        &["completions", "bash"],
+        &["man"],
+    ] {
+        let run = Run::from(behind(&place, "exec > /dev/full", args));
+        run.fails(4, &["No space left on device"]);
+    }
+}
+
+#[test]
+fn an_interrupted_command_leaves_everything_as_it_was() {
+    let place = Place::new();
+    // Enough work that the signal comes in the middle of it.
+    large(&place, "m.zt", 48, MB);
+    place.single("a.zt", "a", &[1.0]);
+    let before = contents(&place);
+    let slow: [&[&str]; 4] = [
+        &["compress", "m.zt", "-o", "out.zt", "-l", "22", "--threads", "1"],
+        &["convert", "m.zt", "-o", "out.npz", "-l", "9", "--threads", "1"],
+        &["append", "a.zt", "--from", "m.zt", "-l", "22", "--threads", "1"],
+        &["report", "m.zt", "-o", "out.html", "--threads", "1"],
+    ];
+    for (args, (signal, code)) in
+        slow.into_iter().zip([("INT", 130), ("TERM", 130), ("INT", 130), ("HUP", 130)])
+    {
+        let child = Command::new(assert_cmd::cargo::cargo_bin!("ztensor"))
+            .args(args)
+            .current_dir(place.path(""))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let begun = Instant::now();
+        while place.list().len() == before.len() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{args:?}: no output was begun");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let kill =
+            Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+        Run::from(child.wait_with_output().unwrap()).fails(code, &["cancelled"]);
+        assert!(contents(&place) == before, "{args:?}");
+    }
+}
+
+#[test]
+fn signals_that_are_to_be_ignored_are() {
+    let place = Place::new();
+    large(&place, "m.zt", 8, MB);
+    let script = "trap '' HUP; \"$@\" & sleep 0.2; kill -HUP $!; wait $!";
+    let output = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(assert_cmd::cargo::cargo_bin!("ztensor"))
+        .args(["compress", "m.zt", "-o", "out.zt", "-l", "19"])
+        .current_dir(place.path(""))
+        .output()
+        .unwrap();
+    Run::from(output).ends(0);
+    assert_eq!(place.list(), ["m.zt", "out.zt"]);
+}
+
+#[test]
+fn devices_and_pipes_are_not_replaced() {
+    let place = Place::new();
+    place.model("m.zt");
+    assert!(Command::new("mkfifo").arg(place.path("pipe.zt")).status().unwrap().success());
+    for args in [&["convert", "m.zt", "-o", "pipe.zt"], &["report", "m.zt", "-o", "pipe.zt"]] {
+        place.run(args).fails(2, &["pipe.zt", "--force"]);
+        place.run(&[&args[..], &["--force"]].concat()).fails(2, &["pipe.zt", "not a file"]);
+    }
+    assert_eq!(place.list(), ["m.zt", "pipe.zt"]);
+    let legacy = fixture("zt/legacy_v01.zt");
+    place.run(&["migrate", legacy.to_str().unwrap(), "-o", "/dev/null", "--force"]).ends(2);
+}
