@@ -16,7 +16,8 @@ static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
     let flag = Arc::new(AtomicBool::new(false));
     // A write beyond a limit on file sizes then fails as one to a full disk does.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
-    for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)) {
+    let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
         // Registered in this order, the first signal only sets the flag. Without
         // handlers the system's own remain, which end the program: no reason to fail.
         let _ = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, flag.clone());
@@ -25,7 +26,7 @@ static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
     flag
 });
 
-/// Whether whoever started the program asked it not to hear that signal, as `nohup` does.
+/// Whether whoever started the program wants it not to hear that signal, as `nohup` does.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
