@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from conftest import DATA, ROOT
+
 from ztensor.numpy import load_file, save_file
 
 SCRIPT = Path(sys.executable).with_name("ztensor")
@@ -150,14 +150,25 @@ def on_terminal(*args: str | Path, **variables: str) -> tuple[int, str]:
 def slow(tmp_path: Path) -> tuple[str | Path, ...]:
     """A command that takes long enough to be watched."""
     numbers = np.random.default_rng(0).integers(0, 1 << 20, 1 << 17)
-    save_file({f"t{n}": numbers + n for n in range(16)}, tmp_path / "slow.zt")
-    return ("compress", tmp_path / "slow.zt", "-l", "19", "--threads", "1", "-o", tmp_path / "out.zt")
+    save_file({f"t{n}": numbers + n for n in range(48)}, tmp_path / "slow.zt")
+    return (
+        "compress",
+        tmp_path / "slow.zt",
+        "-l",
+        "10",
+        "--threads",
+        "1",
+        "-o",
+        tmp_path / "out.zt",
+    )
 
 
 def test_progress_is_shown_on_a_terminal(slow: tuple[str | Path, ...]) -> None:
     code, shown = on_terminal(*slow)
     assert code == 0, shown
-    drawn = re.findall(r"writing \[[=> ]{30}\] ([\d.]+ \w+)/([\d.]+ \w+) ([\d.]+ \w+)/s, \w+ left", shown)
+    drawn = re.findall(
+        r"writing \[[=> ]{30}\] ([\d.]+ \w+)/([\d.]+ \w+) ([\d.]+ \w+)/s, \w+ left", shown
+    )
     assert len(drawn) > 2, shown
     assert len({done for done, _, _ in drawn}) > 1, "it moves"
     # The bar is gone at the end, and the closing line is what stays.

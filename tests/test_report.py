@@ -18,6 +18,7 @@ from ztensor.numpy import save_file
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 By = pytest.importorskip("selenium.webdriver.common.by").By
+Wait = pytest.importorskip("selenium.webdriver.support.wait").WebDriverWait
 Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
 
 HOSTILE = "</script><img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -79,6 +80,10 @@ def search(browser: Any, text: str) -> list[str]:
     return names(browser)
 
 
+def layer(browser: Any, name: str) -> Any:
+    return browser.find_element(By.CSS_SELECTOR, f'.layer[title="{name}"]')
+
+
 def column(browser: Any, title: str) -> Any:
     for cell in browser.find_elements(By.CSS_SELECTOR, "th"):
         if cell.text.startswith(title):
@@ -92,14 +97,22 @@ def test_it_loads_with_everything_in_it(page: Path, browser: Any) -> None:
     assert browser.find_element(By.ID, "found").text == "53 tensors"
     facts = browser.find_element(By.ID, "facts").text
     assert "parameters" in facts and "2\nnot a number or infinite" in facts
-    types = [button.text.split()[0] for button in browser.find_elements(By.CSS_SELECTOR, ".legend button")]
+    types = [
+        button.text.split()[0]
+        for button in browser.find_elements(By.CSS_SELECTOR, ".legend button")
+    ]
     assert sorted(types) == ["f16", "f32", "f64", "i32"]
     layers = browser.find_elements(By.CSS_SELECTOR, ".layer bdi")
-    assert [layer.text for layer in layers[:3]] == ["embed", "layers.0", "layers.1"]
-    bars = browser.find_elements(By.CSS_SELECTOR, ".layer")[1].find_elements(By.TAG_NAME, "rect")
+    listed = [layer.text for layer in layers if layer.text.startswith("layers.")]
+    assert listed == [f"layers.{index}" for index in range(12)], "10 comes after 9"
+    bars = layer(browser, "layers.0").find_elements(By.TAG_NAME, "rect")
     assert len(bars) == 2, "a layer of two types has a bar of two parts"
-    assert len(browser.find_elements(By.CSS_SELECTOR, "td svg.spark")) == 52, "all but the empty one"
-    requests = [entry for entry in browser.get_log("performance") if "requestWillBeSent" in entry["message"]]
+    assert len(browser.find_elements(By.CSS_SELECTOR, "td svg.spark")) == 52, (
+        "all but the empty one"
+    )
+    requests = [
+        entry for entry in browser.get_log("performance") if "requestWillBeSent" in entry["message"]
+    ]
     assert all(page.as_uri() in entry["message"] for entry in requests), "nothing else is loaded"
 
 
@@ -110,7 +123,7 @@ def test_it_searches(page: Path, browser: Any) -> None:
     assert search(browser, "nothing at all") == []
     assert "No tensor matches" in browser.find_element(By.ID, "tensors").text
     assert len(search(browser, "")) == 53
-    browser.find_element(By.CSS_SELECTOR, ".layer:nth-child(3)").click()
+    layer(browser, "layers.1").click()
     assert len(names(browser)) == 4 and all(name.startswith("layers.1.") for name in names(browser))
     browser.find_element(By.CSS_SELECTOR, "#filters button").click()
     assert len(names(browser)) == 53
@@ -149,10 +162,24 @@ def test_names_from_the_file_are_text(page: Path, browser: Any) -> None:
     assert not browser.find_elements(By.TAG_NAME, "img")
     assert len(browser.find_elements(By.TAG_NAME, "script")) == 2
     # Even markup that found its way in would not run.
-    browser.execute_script("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title=1\">')")
-    browser.execute_script("const s = document.createElement('script'); s.textContent = 'document.title=2'; document.body.append(s)")
+    browser.execute_script(
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title=1\">')"
+    )
+    browser.execute_script(
+        "const made = document.createElement('script'); made.textContent = 'document.title=2';"
+        "document.body.append(made)"
+    )
     assert browser.title == "model.zt"
-    assert len([entry for entry in browser.get_log("browser") if "Content Security Policy" in entry["message"]]) >= 2
+    assert (
+        len(
+            [
+                entry
+                for entry in browser.get_log("browser")
+                if "Content Security Policy" in entry["message"]
+            ]
+        )
+        >= 2
+    )
 
 
 def brightness(picture: bytes) -> float:
@@ -198,4 +225,5 @@ def test_tens_of_thousands_of_tensors(tmp_path: Path, browser: Any) -> None:
     assert search(browser, "t.19999") == ["t.19999"]
     search(browser, "")
     browser.execute_script("window.scrollTo(0, document.body.scrollHeight)")
-    webdriver.support.wait.WebDriverWait(browser, 20).until(lambda _: len(names(browser)) > drawn)
+    rows = "return document.querySelectorAll('tr.row').length"
+    Wait(browser, 20).until(lambda _: browser.execute_script(rows) > drawn)
