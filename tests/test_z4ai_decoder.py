@@ -1,12 +1,16 @@
 """The independent decoder of docs/spec/z4ai.md reads the golden frames."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("xxhash")
+import z4ai_decoder
 from z4ai_decoder import decode
 
+CODERS = 6
 GOLDEN = Path(__file__).parent.parent / "crates" / "z4ai" / "tests" / "golden"
 
 
@@ -24,10 +28,41 @@ def test_golden_frames_are_there() -> None:
     assert len(list(GOLDEN.glob("*.z4ai"))) >= 14
 
 
-@pytest.mark.parametrize("name", ["bf16_columns", "bf16_fast_with_patches", "odd_tail"])
+def test_golden_frames_have_every_layout_and_coder(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("zstandard")
+    seen = set()
+    for name in ("Opaque", "Split", "Indexed", "Sparse", "Range", "Grouped", "Stream"):
+        layout = getattr(z4ai_decoder, name)
+        monkeypatch.setattr(layout, "decode", watched(layout.decode, seen))
+    for path in GOLDEN.glob("*.z4ai"):
+        decode(path.read_bytes())
+    layouts = {"Opaque", "Split", "Indexed", "Sparse", "Range", "Grouped"}
+    assert seen == layouts | set(range(CODERS))
+
+
+def watched(decode_one: Callable[..., bytes], seen: set[str | int]) -> Callable[..., bytes]:
+    def decode_and_note(self: Any, payload: Any) -> bytes:
+        seen.add(self.coder if isinstance(self, z4ai_decoder.Stream) else type(self).__name__)
+        return decode_one(self, payload)
+
+    return decode_and_note
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bf16_columns",
+        "bf16_fast_with_patches",
+        "odd_tail",
+        "sparse_fp32_with_signs",
+        "palette_of_any_numbers",
+        "rows_of_few_values",
+        "int64_of_a_small_range",
+    ],
+)
 def test_flipped_bits_are_noticed(name: str) -> None:
     frame = bytearray((GOLDEN / f"{name}.z4ai").read_bytes())
-    for at in range(0, len(frame), 7):
+    for at in range(0, len(frame), max(7, len(frame) // 64)):
         frame[at] ^= 1 << (at % 8)
         with pytest.raises(ValueError):
             decode(bytes(frame))

@@ -46,6 +46,7 @@ class Stream:
             self.stored = length
         elif self.coder == 2:
             self.width = index.number(1)
+            check(self.width in (1, 2, 4), 9)
             self.palette = index.take(1 << self.width)
             self.stored = -(-length * self.width // 8)
         elif self.coder == 3:
@@ -54,6 +55,13 @@ class Stream:
             self.stored = sum(self.lengths)
         elif self.coder == 4:
             self.stored, self.hash = index.number(4), index.number(8)
+        elif self.coder == 5:
+            self.width = index.number(1)
+            check(self.width in (1, 2, 4), 9)
+            self.palette = index.take(1 << self.width)
+            self.inner = Stream(index, -(-length * self.width // 8))
+            check(self.inner.coder not in (2, 5), 17)
+            self.stored = self.inner.stored
         else:
             raise ValueError(f"coder {self.coder} is not known")
 
@@ -69,6 +77,11 @@ class Stream:
             )
         if self.coder == 3:
             return self.decode_huffman(Cursor(stored))
+        if self.coder == 5:
+            packed = self.inner.decode(Cursor(stored))
+            return bytes(
+                self.palette[i] for i in low_bits_first(packed, self.width, self.length, 9)
+            )
         import zstandard
 
         check(xxhash.xxh3_64_intdigest(stored) == self.hash, 10)
@@ -189,12 +202,176 @@ class Split:
         return bytes(out)
 
 
+class Opaque:
+    """A chunk that is one stream."""
+
+    def __init__(self, index: Cursor, length: int) -> None:
+        self.stream = Stream(index, length)
+        self.stored = self.stream.stored
+
+    def decode(self, payload: Cursor) -> bytes:
+        return self.stream.decode(payload)
+
+
+def whole_number(kind: int, number: int) -> bytes:
+    """The element that is exactly this number."""
+    size = SIZES[kind]
+    if kind not in EXPONENT_BITS:
+        return (number % (1 << (8 * size))).to_bytes(size, "little")
+    if number == 0:
+        return bytes(size)
+    mantissa_bits = 8 * size - 1 - EXPONENT_BITS[kind]
+    power = abs(number).bit_length() - 1
+    mantissa = abs(number) << mantissa_bits >> power
+    check(mantissa << power == abs(number) << mantissa_bits, 16)
+    bias = (1 << (EXPONENT_BITS[kind] - 1)) - 1
+    check(power <= bias, 16)
+    bits = (power + bias) << mantissa_bits | mantissa & ((1 << mantissa_bits) - 1)
+    return (bits | (number < 0) << (8 * size - 1)).to_bytes(size, "little")
+
+
+def read_palette(index: Cursor, kind: int) -> list[bytes]:
+    size, count = SIZES[kind], index.number(2) + 1
+    check(size > 1, 16)
+    form = index.number(1)
+    check(form in (0, 1), 3)
+    if form == 1:
+        first = int.from_bytes(index.take(4), "little", signed=True)
+        return [whole_number(kind, first + i) for i in range(count)]
+    stream = Stream(index, count * size)
+    planes = stream.decode(Cursor(index.take(stream.stored)))
+    return [planes[i::count] for i in range(count)]
+
+
+class Indexed:
+    """Elements as indices into the palette of the frame."""
+
+    def __init__(self, index: Cursor, length: int, palette: list[bytes] | None) -> None:
+        check(palette is not None, 18)
+        self.palette = palette
+        count = length // len(palette[0])
+        check(length % len(palette[0]) == 0, 18)
+        width = index.number(1)
+        check(width == (1 if len(palette) <= 256 else 2), 18)
+        self.streams = [Stream(index, count) for _ in range(width)]
+        self.stored = sum(stream.stored for stream in self.streams)
+
+    def decode(self, payload: Cursor) -> bytes:
+        low, *high = [stream.decode(payload) for stream in self.streams]
+        indices = [a | b << 8 for a, b in zip(low, high[0], strict=True)] if high else low
+        check(all(i < len(self.palette) for i in indices), 18)
+        return b"".join(self.palette[i] for i in indices)
+
+
+class Sparse:
+    """Mostly one element."""
+
+    def __init__(self, index: Cursor, kind: int, length: int, palette: list[bytes] | None) -> None:
+        size = SIZES[kind]
+        check(length % size == 0, 19)
+        self.count = length // size
+        self.fill, self.present, signed = index.take(size), index.number(4), index.number(1)
+        check(self.present <= self.count and signed <= (kind in EXPONENT_BITS), 19)
+        self.mask = self.signs = self.values = None
+        if self.present:
+            self.mask = Stream(index, -(-self.count // 8))
+            self.values = read_layout(index, kind, self.present * size, palette, inside=True)
+        if signed:
+            self.signs = Stream(index, -(-(self.count - self.present) // 8))
+        parts = (self.mask, self.signs, self.values)
+        self.stored = sum(part.stored for part in parts if part)
+
+    def decode(self, payload: Cursor) -> bytes:
+        size = len(self.fill)
+        mask, signs = [0] * self.count, [0] * (self.count - self.present)
+        if self.mask:
+            mask = low_bits_first(self.mask.decode(payload), 1, self.count, 19)
+        check(sum(mask) == self.present, 19)
+        if self.signs:
+            signs = low_bits_first(self.signs.decode(payload), 1, len(signs), 19)
+        values = self.values.decode(payload) if self.values else b""
+        present = iter([values[i : i + size] for i in range(0, len(values), size)])
+        flipped = self.fill[:-1] + bytes([self.fill[-1] ^ 0x80])
+        sign = iter(signs)
+        return b"".join(
+            next(present) if bit else flipped if next(sign) else self.fill for bit in mask
+        )
+
+
+class Range:
+    """Integers as their distance from the smallest."""
+
+    def __init__(self, index: Cursor, kind: int, length: int) -> None:
+        self.size = SIZES[kind]
+        check(kind not in EXPONENT_BITS and self.size > 1 and length % self.size == 0, 20)
+        self.base = index.number(self.size)
+        self.planes = [Stream(index, length // self.size) for _ in range(self.size)]
+        self.stored = sum(plane.stored for plane in self.planes)
+
+    def decode(self, payload: Cursor) -> bytes:
+        planes = [plane.decode(payload) for plane in self.planes]
+        modulus = 1 << (8 * self.size)
+        distances = (int.from_bytes(bytes_, "little") for bytes_ in zip(*planes, strict=True))
+        return b"".join(
+            ((self.base + d) % modulus).to_bytes(self.size, "little") for d in distances
+        )
+
+
+class Grouped:
+    """Groups of elements with values of their own."""
+
+    def __init__(self, index: Cursor, kind: int, length: int, palette: list[bytes] | None) -> None:
+        self.size = SIZES[kind]
+        self.count = length // self.size
+        self.group, self.total = index.number(4), index.number(4)
+        check(length % self.size == 0 and self.group and 1 <= self.total <= self.count, 21)
+        self.counts = Stream(index, -(-self.count // self.group))
+        self.values = read_layout(index, kind, self.total * self.size, palette, inside=True)
+        self.indices = Stream(index, self.count)
+        self.stored = self.counts.stored + self.values.stored + self.indices.stored
+
+    def decode(self, payload: Cursor) -> bytes:
+        counts = [count + 1 for count in self.counts.decode(payload)]
+        check(sum(counts) == self.total, 21)
+        values = self.values.decode(payload)
+        values = [values[i : i + self.size] for i in range(0, len(values), self.size)]
+        indices = self.indices.decode(payload)
+        out = bytearray()
+        for group, count in enumerate(counts):
+            own, values = values[:count], values[count:]
+            negative = sum(value[-1] >> 7 for value in own)
+            table = {(i - negative) % 256: value for i, value in enumerate(own)}
+            for i in indices[group * self.group : (group + 1) * self.group]:
+                check(i in table, 21)
+                out += table[i]
+        return bytes(out)
+
+
+def read_layout(
+    index: Cursor, kind: int, length: int, palette: list[bytes] | None, inside: bool = False
+) -> Opaque | Split | Indexed | Sparse | Range | Grouped:
+    layout = index.number(1)
+    check(layout <= 5, 3)
+    check(not inside or layout not in (3, 5), 17)
+    if layout == 0:
+        return Opaque(index, length)
+    if layout == 1:
+        return Split(index, kind, length)
+    if layout == 2:
+        return Indexed(index, length, palette)
+    if layout == 3:
+        return Sparse(index, kind, length, palette)
+    if layout == 4:
+        return Range(index, kind, length)
+    return Grouped(index, kind, length, palette)
+
+
 def decode(frame: bytes) -> tuple[bytes, int, tuple[str, list[int]] | None]:
     """The content of a frame, the kind of its elements, and its array description if any."""
     header = Cursor(frame)
     check(header.take(4) in MAGICS and header.number(1) == 2, 3)
     kind, flags, zero = header.number(1), header.number(1), header.number(1)
-    check(kind < len(SIZES) and flags in (0, 1) and zero == 0, 3)
+    check(kind < len(SIZES) and flags <= 3 and zero == 0, 3)
     frame_length, content_length, index_length, chunks = struct.unpack("<QQII", header.take(24))
     check(frame_length == len(frame) and 8 <= index_length <= len(frame) - 32, 1)
     array = None
@@ -210,12 +387,12 @@ def decode(frame: bytes) -> tuple[bytes, int, tuple[str, list[int]] | None]:
     check(xxhash.xxh3_64_intdigest(head) == int.from_bytes(frame[-8:], "little"), 2)
     payload = Cursor(frame[header.at : len(frame) - index_length])
     content = bytearray()
+    palette = read_palette(index, kind) if flags & 2 else None
     for _ in range(chunks):
-        length, checksum, layout = index.number(4), index.number(8), index.number(1)
+        length, checksum = index.number(4), index.number(8)
         check(1 <= length <= 1 << 24, 7)
         check(len(content) % SIZES[kind] == 0, 6)
-        check(layout in (0, 1), 3)
-        chunk = Stream(index, length) if layout == 0 else Split(index, kind, length)
+        chunk = read_layout(index, kind, length, palette)
         decoded = chunk.decode(Cursor(payload.take(chunk.stored)))
         check(xxhash.xxh3_64_intdigest(decoded) == checksum, 8)
         content += decoded

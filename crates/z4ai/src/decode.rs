@@ -30,7 +30,7 @@ impl Chunks for Frame<'_> {
 
     fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
         let (checksum, layout, payload) = self.chunk(index)?;
-        layout.decode(payload, out, scratch)?;
+        layout.decode(payload, out, self.context(), scratch)?;
         check_content(index, checksum, out)
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! header   magic, version, kind, flags, lengths, array description
 //! payload  the streams of all chunks, back to back
-//! index    one description per chunk, then the checksum of header and index
+//! index    palette, one description per chunk, then the checksum of header and index
 //! ```
 
 use std::marker::PhantomData;
@@ -13,7 +13,8 @@ use twox_hash::XxHash3_64;
 
 use crate::element::Kind;
 use crate::error::{Error, Result};
-use crate::layout::Layout;
+use crate::layout::palette::Palette;
+use crate::layout::{Context, Layout};
 use crate::options::{Array, FrameInfo};
 use crate::streams::Streams;
 use crate::wire::{Put, Reader};
@@ -31,8 +32,12 @@ pub(crate) const MAX_CHUNK: usize = 16 << 20;
 const FIXED: usize = 32;
 /// Where the frame length, and after it the other lengths, stand in the header.
 const LENGTHS: usize = 8;
+/// Where the flags stand.
+const FLAGS: usize = 6;
 const CHECKSUM: usize = 8;
 const FLAG_ARRAY: u8 = 1;
+/// The index starts with a palette.
+const FLAG_PALETTE: u8 = 2;
 /// Bytes of the shortest chunk description: length, checksum, layout, coder.
 const MIN_DESCRIPTION: usize = 14;
 
@@ -42,6 +47,8 @@ pub(crate) trait Describe: Sized {
     const MAGICS: &'static [[u8; 4]];
     /// The version written and read here.
     const VERSION: u8;
+    /// The flags that such frames may have.
+    const FLAGS: u8 = FLAG_ARRAY;
 
     /// Reads the description of a chunk of `len` bytes.
     fn read(reader: &mut Reader<'_>, kind: Kind, len: usize) -> Result<Self>;
@@ -55,6 +62,7 @@ pub(crate) trait Describe: Sized {
 impl Describe for Layout {
     const MAGICS: &'static [[u8; 4]] = &[MAGIC_Z4AI, MAGIC_ZARA];
     const VERSION: u8 = VERSION;
+    const FLAGS: u8 = FLAG_ARRAY | FLAG_PALETTE;
 
     fn read(reader: &mut Reader<'_>, kind: Kind, len: usize) -> Result<Self> {
         Layout::read(reader, kind, len)
@@ -86,6 +94,7 @@ pub(crate) struct Frame<'a, D: Describe = Layout> {
     pub(crate) kind: Kind,
     pub(crate) array: Option<Array>,
     pub(crate) content_len: u64,
+    palette: Option<Palette>,
     chunks: Vec<Chunk>,
     described_by: PhantomData<D>,
 }
@@ -134,7 +143,7 @@ impl<'a, D: Describe> Frame<'a, D> {
         if head_checksum(&bytes[..payload_at], &bytes[index_at..bytes.len() - CHECKSUM]) != stored {
             return Err(Error::corrupt("header and index do not match their checksum"));
         }
-        if flags & !FLAG_ARRAY != 0 || reserved != 0 {
+        if flags & !D::FLAGS != 0 || reserved != 0 {
             return Err(Error::unsupported(format_args!(
                 "flags {flags:#04x}, {reserved:#04x} of a newer version"
             )));
@@ -143,6 +152,7 @@ impl<'a, D: Describe> Frame<'a, D> {
             return Err(Error::unsupported(format_args!("element type {kind} is not known")));
         };
         check_array(array.as_ref(), content_len)?;
+        let palette = (flags & FLAG_PALETTE != 0).then(|| Palette::read(&mut index, kind)).transpose()?;
         if chunk_count > index.remaining() / MIN_DESCRIPTION {
             return Err(Error::corrupt("more chunks than the index has room for"));
         }
@@ -170,7 +180,7 @@ impl<'a, D: Describe> Frame<'a, D> {
         if index.remaining() != 0 || payload != index_at as u64 || content != content_len {
             return Err(Error::corrupt("chunks that do not add up to their frame"));
         }
-        Ok(Self { bytes, magic, kind, array, content_len, chunks, described_by: PhantomData })
+        Ok(Self { bytes, magic, kind, array, content_len, palette, chunks, described_by: PhantomData })
     }
 
     pub(crate) fn info(&self) -> FrameInfo {
@@ -199,6 +209,11 @@ impl<'a, D: Describe> Frame<'a, D> {
     /// Where chunk `index` stands in the decoded bytes.
     pub(crate) fn content_of(&self, index: usize) -> Range<u64> {
         self.chunks[index].content.clone()
+    }
+
+    /// What all chunks share.
+    pub(crate) fn context(&self) -> Context<'_> {
+        Context { palette: self.palette.as_ref() }
     }
 
     /// Checksum, description and payload of chunk `index`.
@@ -293,13 +308,19 @@ pub(crate) fn write_header(
     Ok(())
 }
 
-/// Ends a frame whose header has `header_len` bytes: appends the index and closes the lengths.
+/// Ends a frame whose header has `header_len` bytes: appends the index, a palette (or none) before
+/// the descriptions of chunks, and closes flags and lengths.
 pub(crate) fn write_index(
     out: &mut Vec<u8>,
     header_len: usize,
-    index: &[u8],
+    palette: &[u8],
+    descriptions: &[u8],
     chunk_count: usize,
 ) -> Result<()> {
+    let index = [palette, descriptions].concat();
+    if !palette.is_empty() {
+        out[FLAGS] |= FLAG_PALETTE;
+    }
     let index_len = u32::try_from(index.len() + CHECKSUM);
     let (Ok(index_len), Ok(chunk_count)) = (index_len, u32::try_from(chunk_count)) else {
         return Err(Error::invalid("too much data for one frame"));
@@ -308,8 +329,8 @@ pub(crate) fn write_index(
     out[LENGTHS..LENGTHS + 8].copy_from_slice(&frame_len.to_le_bytes());
     out[LENGTHS + 16..LENGTHS + 20].copy_from_slice(&index_len.to_le_bytes());
     out[LENGTHS + 20..LENGTHS + 24].copy_from_slice(&chunk_count.to_le_bytes());
-    let checksum = head_checksum(&out[..header_len], index);
-    out.extend_from_slice(index);
+    let checksum = head_checksum(&out[..header_len], &index);
+    out.extend_from_slice(&index);
     out.put_u64(checksum);
     Ok(())
 }

@@ -25,9 +25,9 @@ fn frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
         values.iter().flat_map(|v| ((v.to_bits() >> 16) as u16).to_le_bytes()).collect()
     };
     let kind = |kind| Options { kind, ..Options::default() };
-    let flat = weights(400, |_| 0.05);
+    let flat = &weights(400, |_| 0.05);
     let outliers = weights(400, |i| if i % 100 == 7 { 1e30 } else { 0.05 });
-    add("bf16", bf16(&flat), kind(Kind::Bf16));
+    add("bf16", bf16(flat), kind(Kind::Bf16));
     add("bf16 with outliers", bf16(&outliers), kind(Kind::Bf16));
     let fast = Options { effort: Effort::Fast, ..kind(Kind::Bf16) };
     add("bf16 fast with patches", bf16(&outliers), fast);
@@ -45,7 +45,45 @@ fn frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     add("text", b"the same words, the same words again, ".repeat(40), kind(Kind::Raw));
     add("bool", (0..500u32).map(|v| (v * v % 7 == 1) as u8).collect(), kind(Kind::Bool));
     add("empty", Vec::new(), kind(Kind::F16));
-    add("odd tail", bf16(&flat)[..555].to_vec(), kind(Kind::Bf16));
+    add("odd tail", bf16(flat)[..555].to_vec(), kind(Kind::Bf16));
+    // Structure. The signs of zeros, as of weights times a mask, are coded or all the same.
+    let zeros = |signed: bool| {
+        let value = move |(i, &v): (usize, &f32)| {
+            if i % 5 == 0 {
+                v
+            } else if signed {
+                v * 0.0
+            } else {
+                0.0
+            }
+        };
+        flat.iter().enumerate().flat_map(move |pair| value(pair).to_le_bytes()).collect::<Vec<u8>>()
+    };
+    add("sparse fp32", zeros(false), kind(Kind::F32));
+    add("sparse fp32 with signs", zeros(true), kind(Kind::F32));
+    add("constant fp32", 0.75f32.to_le_bytes().repeat(300), kind(Kind::F32));
+    let numbers =
+        |count: u32, modulus: u32| (0..count).map(move |i| (i.wrapping_mul(2_654_435_761) >> 15) % modulus);
+    let scaled = |v: u32, scale: f32| (v as f32 * scale).to_le_bytes();
+    add(
+        "palette of whole numbers",
+        numbers(1100, 13).flat_map(|v| scaled(v, 1.0)).collect(),
+        kind(Kind::F32),
+    );
+    add("palette of any numbers", numbers(1100, 13).flat_map(|v| scaled(v, 0.3)).collect(), kind(Kind::F32));
+    add(
+        "palette of many numbers",
+        numbers(2400, 293).flat_map(|v| scaled(v, 0.3)).collect(),
+        kind(Kind::F32),
+    );
+    let rows = numbers(4096, 16).enumerate().flat_map(|(i, v)| scaled(v, 0.3 + (i / 128) as f32)).collect();
+    add("rows of few values", rows, Options { shape: vec![32, 128], ..kind(Kind::F32) });
+    add(
+        "int64 of a small range",
+        (0..400i64).flat_map(|v| (v * v % 997 - 300).to_le_bytes()).collect(),
+        kind(Kind::I64),
+    );
+    add("joined bits", numbers(3000, 31).map(|v| u8::from(v == 1)).collect(), kind(Kind::Bool));
     let array = Some(Array { dtype: "<f4".into(), shape: vec![20, 20] });
     let data = flat.iter().flat_map(|v| v.to_le_bytes()).collect();
     add("array", data, Options { array, ..kind(Kind::F32) });

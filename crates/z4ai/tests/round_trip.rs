@@ -44,6 +44,57 @@ fn weights(kind: Kind, len: usize, seed: u64, row: usize) -> Vec<u8> {
     bytes
 }
 
+/// Values that structure is made of: whole numbers times a scale, as elements of `kind`.
+fn element(kind: Kind, number: i64, scale: f32) -> Vec<u8> {
+    if !kind.is_float() || kind.size() == 1 {
+        return number.to_le_bytes()[..kind.size()].to_vec();
+    }
+    let value = number as f32 * scale;
+    let single = value.to_bits();
+    match kind {
+        Kind::F64 => f64::from(value).to_le_bytes().to_vec(),
+        Kind::F32 => single.to_le_bytes().to_vec(),
+        _ => ((single >> 16) as u16).to_le_bytes().to_vec(),
+    }
+}
+
+/// Elements of every structure that there is a layout for.
+fn structured(kind: Kind, count: usize, seed: u64, which: usize) -> Vec<u8> {
+    let mut next = noise(seed);
+    let mut bytes = Vec::new();
+    let dense = weights(kind, count * kind.size(), seed, 0);
+    let size = kind.size();
+    let sign = if kind.is_float() { 0x80 } else { 0 };
+    let fill = if seed.is_multiple_of(3) { element(kind, 3, 0.5) } else { vec![0; size] };
+    let row = 64 + seed as usize % 3 * 100;
+    for i in 0..count {
+        let random = next();
+        match which {
+            // Mostly one value, of one sign or both, the rest dense or of few values.
+            0 | 1 if random % 100 < 80 => {
+                bytes.extend_from_slice(&fill);
+                *bytes.last_mut().unwrap() ^= if which == 1 { (random >> 8) as u8 & sign } else { 0 };
+            }
+            0 | 1 if seed.is_multiple_of(2) => bytes.extend_from_slice(&dense[i * size..][..size]),
+            0 | 1 => bytes.extend(element(kind, (random >> 16) as i64 % 9 - 4, 0.3)),
+            // Few values, consecutive or not, up to 256 and above.
+            2 => bytes.extend(element(kind, (random >> 16) as i64 % 21 - 7, 1.0)),
+            3 => bytes.extend(element(kind, (random >> 16) as i64 % 251 * 3 - 77, 0.37)),
+            4 => bytes.extend(element(kind, (random >> 16) as i64 % 300, 0.7)),
+            // A scale for every row.
+            5 => {
+                let scale = 0.01 + (i / row) as f32 * 0.0013;
+                bytes.extend(element(kind, (random >> 16) as i64 % 16 - 8 + (i / row) as i64, scale));
+            }
+            // Integers of a small range.
+            6 => bytes.extend(element(kind, (random >> 16) as i64 % 5000 - 700, 1.0)),
+            // Long runs of one value.
+            _ => bytes.extend(element(kind, i as i64 / 777, 0.11)),
+        }
+    }
+    bytes
+}
+
 fn kinds() -> impl Strategy<Value = Kind> {
     prop::sample::select(Kind::all().collect::<Vec<_>>())
 }
@@ -111,6 +162,32 @@ proptest! {
     }
 
     #[test]
+    fn with_structure(
+        count in 0usize..6000,
+        seed: u64,
+        kind in kinds(),
+        effort in efforts(),
+        which in 0usize..8,
+        extra in 0usize..3,
+    ) {
+        let mut data = structured(kind, count, seed, which);
+        data.extend(vec![7; extra % kind.size()]);
+        check(&data, &Options { kind, effort, ..Options::default() });
+    }
+
+    #[test]
+    fn ranges_of_structure(count in 1usize..200_000, seed: u64, kind in kinds(), which in 0usize..8, a: u64, b: u64) {
+        let data = structured(kind, count, seed, which);
+        let frame = check(&data, &Options { kind, ..Options::default() });
+        let (a, b) = (a % (count as u64 + 1), b % (count as u64 + 1));
+        let range = a.min(b)..a.max(b);
+        let bytes = range.start as usize * kind.size()..range.end as usize * kind.size();
+        let mut out = vec![0xaa; bytes.len()];
+        z4ai::decompress_range(&frame, range, &mut out, &DecodeOptions::default()).unwrap();
+        prop_assert!(out == data[bytes]);
+    }
+
+    #[test]
     fn shaped(rows in 1u64..90, inner in 1u64..20, outer in 1u64..20, seed: u64, kind in kinds()) {
         let shape = vec![rows, outer, inner];
         let len = (rows * outer * inner) as usize * kind.size();
@@ -161,6 +238,34 @@ fn classes_of_columns_pay_with_a_shape_and_without() {
     let (flat, shaped, found) = (encode(&[5400 * 96]), encode(&[5400, 96]), encode(&[]));
     assert!(shaped * 100 < flat * 97, "{shaped} of {flat}");
     assert!(found * 100 < flat * 97, "{found} of {flat}");
+}
+
+/// What each layout is for: the share of the data that it may take at most, in thousandths.
+#[test]
+fn structure_pays() {
+    for (kind, which, most) in [
+        (Kind::F32, 0, 200),
+        (Kind::F32, 1, 230),
+        (Kind::Bf16, 0, 230),
+        (Kind::F32, 2, 142),
+        (Kind::Bf16, 2, 282),
+        (Kind::F32, 3, 252),
+        (Kind::F64, 3, 127),
+        (Kind::F32, 4, 270),
+        (Kind::F32, 5, 300),
+        (Kind::I32, 6, 400),
+        (Kind::I64, 6, 200),
+        (Kind::F32, 7, 20),
+    ] {
+        // An even seed that is no multiple of three: the dense rest, filled with zeros.
+        let data = structured(kind, 300_000, 4, which);
+        let frame = check(&data, &Options { kind, ..Options::default() });
+        let share = frame.len() * 1000 / data.len();
+        assert!(share <= most, "{kind:?}, structure {which}: {share} of 1000");
+        // Threads do not matter.
+        let options = Options { kind, threads: 1, ..Options::default() };
+        assert!(z4ai::compress(&data, &options).unwrap() == frame);
+    }
 }
 
 #[test]

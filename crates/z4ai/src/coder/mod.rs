@@ -20,6 +20,8 @@ pub(crate) enum Coder {
     Raw,
     /// Indices of `width` (1, 2 or 4) bits into a palette.
     Packed { width: u32, palette: [u8; 16] },
+    /// As `Packed`, the bytes that indices were packed into being coded in turn.
+    Joined { width: u32, palette: [u8; 16], inner: Box<Coder> },
     /// Four Huffman bit streams of these lengths.
     Huffman { lengths: Box<Lengths>, stored: [u32; STREAMS] },
     /// One zstd frame of this length and hash (zstd itself does not notice every flipped bit).
@@ -31,11 +33,13 @@ const RAW: u8 = 1;
 const PACKED: u8 = 2;
 const HUFFMAN: u8 = 3;
 const ZSTD: u8 = 4;
+const JOINED: u8 = 5;
 
 /// Scratch that decoding streams reuses.
 #[derive(Default)]
 pub(crate) struct Scratch {
     table: Table,
+    packed: Vec<u8>,
     /// What to fetch while decoding.
     pub(crate) ahead: Ahead,
 }
@@ -46,6 +50,10 @@ impl Coder {
             Coder::Constant(_) => "constant",
             Coder::Raw => "raw",
             Coder::Packed { .. } => "palette",
+            Coder::Joined { inner, .. } => match **inner {
+                Coder::Huffman { .. } => "palette, huffman",
+                _ => "palette, coded",
+            },
             Coder::Huffman { .. } => "huffman",
             Coder::Zstd { .. } => "zstd",
         }
@@ -58,6 +66,11 @@ impl Coder {
             Coder::Packed { width, palette } => {
                 out.extend([PACKED, *width as u8]);
                 out.extend_from_slice(&palette[..1 << width]);
+            }
+            Coder::Joined { width, palette, inner } => {
+                out.extend([JOINED, *width as u8]);
+                out.extend_from_slice(&palette[..1 << width]);
+                inner.write(out);
             }
             Coder::Huffman { lengths, stored } => {
                 out.put_u8(HUFFMAN);
@@ -77,13 +90,17 @@ impl Coder {
             CONSTANT => Coder::Constant(reader.u8()?),
             RAW => Coder::Raw,
             PACKED => {
-                let width = u32::from(reader.u8()?);
-                if !matches!(width, 1 | 2 | 4) {
-                    return Err(Error::corrupt(format_args!("palette indices of {width} bits")));
-                }
-                let mut palette = [0; 16];
-                palette[..1 << width].copy_from_slice(reader.take(1 << width)?);
+                let (width, palette) = read_palette(reader)?;
                 Coder::Packed { width, palette }
+            }
+            JOINED => {
+                let (width, palette) = read_palette(reader)?;
+                let mut ahead = reader.clone();
+                let code = ahead.u8()?;
+                if matches!(code, PACKED | JOINED) {
+                    return Err(Error::corrupt(format_args!("stream coder {code} inside another")));
+                }
+                Coder::Joined { width, palette, inner: Box::new(Coder::read(reader)?) }
             }
             HUFFMAN => {
                 let mut stored = [0; STREAMS];
@@ -105,7 +122,8 @@ impl Coder {
         match self {
             Coder::Constant(_) => 0,
             Coder::Raw => len as u64,
-            Coder::Packed { width, .. } => (len as u64 * u64::from(*width)).div_ceil(8),
+            Coder::Packed { width, .. } => packed_len(*width, len) as u64,
+            Coder::Joined { width, inner, .. } => inner.stored_len(packed_len(*width, len)),
             Coder::Huffman { stored, .. } => stored.iter().map(|&len| u64::from(len)).sum(),
             Coder::Zstd { stored, .. } => u64::from(*stored),
         }
@@ -119,6 +137,14 @@ impl Coder {
             Coder::Packed { width, palette } => {
                 check_packed_padding(*width, stored, out.len())?;
                 packed::expand(*width, palette, stored, out);
+            }
+            Coder::Joined { width, palette, inner } => {
+                let mut packed = std::mem::take(&mut scratch.packed);
+                packed.resize(packed_len(*width, out.len()), 0);
+                inner.decode(stored, &mut packed, scratch)?;
+                check_packed_padding(*width, &packed, out.len())?;
+                packed::expand(*width, palette, &packed, out);
+                scratch.packed = packed;
             }
             Coder::Huffman { lengths, stored: lens } => {
                 scratch.table.build(lengths);
@@ -137,6 +163,22 @@ impl Coder {
         }
         Ok(())
     }
+}
+
+/// The bytes that `count` indices of `width` bits take.
+pub(crate) fn packed_len(width: u32, count: usize) -> usize {
+    (count as u64 * u64::from(width)).div_ceil(8) as usize
+}
+
+/// Reads the width of indices and the palette they point into.
+fn read_palette(reader: &mut Reader<'_>) -> Result<(u32, [u8; 16])> {
+    let width = u32::from(reader.u8()?);
+    if !matches!(width, 1 | 2 | 4) {
+        return Err(Error::corrupt(format_args!("palette indices of {width} bits")));
+    }
+    let mut palette = [0; 16];
+    palette[..1 << width].copy_from_slice(reader.take(1 << width)?);
+    Ok((width, palette))
 }
 
 /// Refuses `count` stored indices of `width` bits that are followed by anything but zero bits.

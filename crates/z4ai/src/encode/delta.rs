@@ -3,7 +3,7 @@
 use twox_hash::XxHash3_64;
 
 use super::cost::{self, BIT};
-use super::{OVERHEAD, Plan, smallest, split, stream};
+use super::{OVERHEAD, Plan, dense, split, stream};
 use crate::coder::Coder;
 use crate::coder::huffman::Lengths;
 use crate::element::Kind;
@@ -65,7 +65,7 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
         options.advance(plan.chunk(i).len())
     })?;
     let (_, index) = sink.into_inner();
-    frame::write_index(out, header_len, &index, chunks)
+    frame::write_index(out, header_len, &[], &index, chunks)
 }
 
 /// Buffers of one worker, and the chunk it made last.
@@ -97,7 +97,7 @@ impl Scratch {
         // A reference that has little to do with the data only adds noise.
         if self.payload.len() > current.len() / 2 && self.looks_smaller_alone(options, plan) {
             self.fresh.clear();
-            let layout = smallest(&self.current, options, &plan.hint, &mut self.split, &mut self.fresh);
+            let layout = dense(&self.current, options, &plan.hint, &mut self.split, &mut self.fresh);
             if layout != Layout::Opaque(Coder::Raw) && self.fresh.len() < self.payload.len() {
                 std::mem::swap(&mut self.fresh, &mut self.payload);
                 body = Body::Fresh(layout);
@@ -122,7 +122,7 @@ impl Scratch {
         let at = (len - piece) / 2 / size * size;
         self.fresh.clear();
         let content = &self.current[at..at + piece];
-        let layout = smallest(content, options, &plan.hint, &mut self.split, &mut self.fresh);
+        let layout = dense(content, options, &plan.hint, &mut self.split, &mut self.fresh);
         let promised = self.fresh.len() as u64 * len as u64 / piece as u64;
         // A piece pays for its tables alone, so it may promise a little less than it keeps.
         let payload = self.payload.len() as u64;

@@ -3,8 +3,12 @@
 mod classes;
 mod cost;
 pub(crate) mod delta;
+mod grouped;
+mod palette;
+mod probe;
 mod split;
 mod stream;
+mod structure;
 
 use twox_hash::XxHash3_64;
 
@@ -19,6 +23,8 @@ pub use stream::DEFAULT_LEVEL;
 
 /// Decoded bytes of a usual chunk: one with its streams and scratch fits the second-level cache.
 const CHUNK: usize = 256 << 10;
+/// How many times longer chunks of palette indices are: they are small and decode fast.
+const CHUNKS_OF_PALETTE: usize = 16;
 /// A last chunk shorter than this share of a usual one joins the one before it.
 const SHORT_LAST: usize = 8;
 /// What a frame adds to incompressible data: header, checksum and the largest array description.
@@ -37,29 +43,39 @@ pub(crate) fn max_len(len: usize) -> usize {
 pub(crate) fn into(data: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<()> {
     out.clear();
     options.check()?;
-    let plan = Plan::new(data.len(), options)?;
+    let mut plan = Plan::new(data.len(), options)?;
+    let (mut palette, mut shared) = (None, Vec::new());
+    if structure::wanted(options)
+        && let Some((lookup, bytes)) = palette::find(data, options, &plan.hint)
+    {
+        plan.chunk *= CHUNKS_OF_PALETTE;
+        (palette, shared) = (Some(lookup), bytes);
+    }
     memory::reserve(out, max_len(data.len()))?;
     let array = options.array.as_ref();
-    frame::write_header(out, (frame::MAGIC_Z4AI, frame::VERSION), options.kind, array, data.len() as u64)?;
+    let format = (frame::MAGIC_Z4AI, frame::VERSION);
+    frame::write_header(out, format, options.kind, array, data.len() as u64)?;
     let header_len = out.len();
     let chunks = plan.chunk_count();
-    let sink = InOrder::new((&mut *out, Vec::new()));
+    let sink = InOrder::new((&mut *out, Vec::new(), false));
     parallel::for_each(options.threads, chunks, Scratch::default, |scratch, i| {
         sink.deliver(
             i,
             || {
-                scratch.encode(&data[plan.chunk(i)], options, &plan.hint);
+                scratch.encode(&data[plan.chunk(i)], options, &plan.hint, palette.as_ref());
                 &*scratch
             },
-            |(out, index), chunk| {
+            |(out, index, indexed), chunk| {
                 out.extend_from_slice(&chunk.payload);
                 index.extend_from_slice(&chunk.description);
+                *indexed |= chunk.indexed;
             },
         );
         options.advance(plan.chunk(i).len())
     })?;
-    let (_, index) = sink.into_inner();
-    frame::write_index(out, header_len, &index, chunks)
+    let (_, index, indexed) = sink.into_inner();
+    let palette = if indexed { shared.as_slice() } else { &[] };
+    frame::write_index(out, header_len, palette, &index, chunks)
 }
 
 /// Where data is cut.
@@ -140,17 +156,34 @@ struct Scratch {
     payload: Vec<u8>,
     description: Vec<u8>,
     split: split::Scratch,
+    structure: structure::Scratch,
+    /// Whether the chunk needs the palette.
+    indexed: bool,
 }
 
 impl Scratch {
     /// Encodes one chunk. The data is copied first: another thread may be changing it, and what
     /// is hashed, counted and coded must be the same bytes.
-    fn encode(&mut self, data: &[u8], options: &Options, hint: &Hint) {
+    fn encode(&mut self, data: &[u8], options: &Options, hint: &Hint, lookup: Option<&palette::Lookup>) {
         self.content.clear();
         self.content.extend_from_slice(data);
         let content = &self.content;
         self.payload.clear();
-        let mut layout = smallest(content, options, hint, &mut self.split, &mut self.payload);
+        let mut layout = dense(content, options, hint, &mut self.split, &mut self.payload);
+        if structure::wanted(options) {
+            let mut best = structure::Encoded { layout, payload: &mut self.payload };
+            structure::improve(
+                &mut best,
+                content,
+                options,
+                hint,
+                lookup,
+                &mut self.split,
+                &mut self.structure,
+            );
+            self.indexed = best.uses_palette();
+            layout = best.layout;
+        }
         self.description.clear();
         let checksum = XxHash3_64::oneshot(content);
         frame::write_description(&mut self.description, content.len(), checksum, &layout);
@@ -161,14 +194,15 @@ impl Scratch {
             self.payload.extend_from_slice(content);
             self.description.clear();
             layout = Layout::Opaque(Coder::Raw);
+            self.indexed = false;
             frame::write_description(&mut self.description, content.len(), checksum, &layout);
         }
     }
 }
 
-/// Appends the streams of `content` to `payload` and describes them; unless the layout is
-/// `Opaque(Raw)`, for which nothing is appended.
-fn smallest(
+/// Appends the streams of `content`, taken as noise of some scale, to `payload` and describes
+/// them; where the layout is `Opaque(Raw)`, what was appended means nothing.
+fn dense(
     content: &[u8],
     options: &Options,
     hint: &Hint,

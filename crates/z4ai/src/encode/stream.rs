@@ -65,6 +65,18 @@ pub(crate) fn encode_counted(bytes: &[u8], counts: &[u32; 256], payload: &mut Ve
     };
     // Palette indices decode several times faster than codes: they may cost a hundredth more.
     let packed = (len * width).div_ceil(8) + (1 << width.min(4)) + 2;
+    // Codes of whole bits waste much of a bit where one symbol is frequent: then bytes of several
+    // symbols are coded instead.
+    let ideal = cost::entropy(counts) / (8 * BIT);
+    if width < 8 && ideal + ideal / 50 + 64 < huffman.min(packed) {
+        let start = payload.len();
+        let coder = encode_joined(bytes, width as u32, &symbols, payload);
+        let joined = (payload.len() - start) as u64 + (1 << width) + 64;
+        if joined + joined / 50 < huffman.min(packed) {
+            return coder;
+        }
+        payload.truncate(start);
+    }
     if width < 8 && packed <= huffman + huffman / 100 {
         let (palette, index_of) = palette_of(&symbols);
         packed::pack(width as u32, bytes, &index_of, payload);
@@ -76,6 +88,22 @@ pub(crate) fn encode_counted(bytes: &[u8], counts: &[u32; 256], payload: &mut Ve
     }
     let stored = huffman_stream::encode(bytes, &lengths, payload);
     Coder::Huffman { lengths: Box::new(lengths), stored }
+}
+
+/// Indices of `width` bits into a palette, packed into bytes, and these coded.
+fn encode_joined(bytes: &[u8], width: u32, symbols: &[u8], payload: &mut Vec<u8>) -> Coder {
+    let (palette, index_of) = palette_of(symbols);
+    let mut packed = Vec::new();
+    packed::pack(width, bytes, &index_of, &mut packed);
+    let counts = histogram::of_bytes(&packed);
+    let inner = match Lengths::for_counts(&counts) {
+        Some(lengths) => {
+            let stored = huffman_stream::encode(&packed, &lengths, payload);
+            Coder::Huffman { lengths: Box::new(lengths), stored }
+        }
+        None => Coder::Constant(packed.first().copied().unwrap_or(0)),
+    };
+    Coder::Joined { width, palette, inner: Box::new(inner) }
 }
 
 /// A palette of up to sixteen symbols, and the index of each.

@@ -14,7 +14,9 @@ pub(crate) mod classes;
 pub(crate) mod difference;
 pub(crate) mod fields;
 pub(crate) mod histogram;
+pub(crate) mod lookup;
 pub(crate) mod packed;
+pub(crate) mod sparse;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;

@@ -10,7 +10,7 @@
 use twox_hash::XxHash3_64;
 
 use super::split::decode_stream;
-use super::{Layout, Scratch};
+use super::{Context, Layout, Scratch};
 use crate::coder::Coder;
 use crate::element::Kind;
 use crate::error::{Error, Result};
@@ -178,7 +178,7 @@ impl Delta {
         scratch: &mut DeltaScratch,
     ) -> Result<()> {
         match &self.body {
-            Body::Fresh(layout) => layout.decode(payload, out, &mut scratch.fresh),
+            Body::Fresh(layout) => layout.decode(payload, out, Context::default(), &mut scratch.fresh),
             Body::Difference(difference) => difference.decode(payload, reference, out, scratch),
         }
     }
