@@ -192,3 +192,44 @@ def test_colour_is_for_terminals_that_want_it(tmp_path: Path) -> None:
         assert code == 4 and "\x1b" not in shown and shown.startswith("error: ")
     code, shown = on_terminal("--help-me", NO_COLOR="1")
     assert code == 2 and "\x1b" not in shown
+
+
+@pytest.mark.parametrize("source", ["zt", "npz"])
+def test_each_format_is_read_by_its_own_library(tmp_path: Path, source: str) -> None:
+    """What ``convert`` writes, as NumPy, safetensors and gguf read it."""
+    import gguf
+    from safetensors.numpy import load_file as load_safetensors
+
+    arrays = {
+        "scalar": np.array(1.5, np.float32),
+        "empty": np.zeros((0, 4), np.float16),
+        "matrix": np.arange(60, dtype=np.float64).reshape(5, 12),
+        "name with é": np.array([1, -2, 3], np.int32),
+    }
+    model = tmp_path / f"model.{source}"
+    if source == "zt":
+        save_file(arrays, model)
+    else:
+        np.savez(model, **arrays)
+    for target, load in {
+        "npz": lambda path: dict(np.load(path)),
+        "safetensors": load_safetensors,
+        "gguf": lambda path: {t.name: t.data for t in gguf.GGUFReader(path).tensors},
+    }.items():
+        # GGUF has no scalars and nothing empty.
+        kept = [] if target != "gguf" else ["--exclude", "scalar", "--exclude", "empty"]
+        output = tmp_path / f"out.{target}"
+        done = run("convert", model, "-o", output, *kept)
+        assert done.returncode == 0, done.stderr
+        found = load(output)
+        assert set(found) == set(arrays) - set(kept[1::2])
+        for name, array in found.items():
+            assert array.dtype == arrays[name].dtype, name
+            np.testing.assert_array_equal(array, arrays[name])
+            assert target == "gguf" or array.shape == arrays[name].shape
+
+
+def test_deflated_npz_is_read_by_numpy(model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "model.npz"
+    assert run("convert", model, "-o", output, "-c").returncode == 0
+    np.testing.assert_array_equal(np.load(output)["weight"], load_file(model)["weight"])

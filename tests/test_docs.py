@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,12 @@ def test_docstrings(name: str) -> None:
 def test_the_guides(name: str) -> None:
     guide = DOCS / name
     assert doctest.testfile(str(guide), module_relative=False, optionflags=OPTIONS).failed == 0
+
+
+def test_the_readme() -> None:
+    readme = (DOCS.parent / "README.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    assert blocks
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)

@@ -14,6 +14,7 @@ import torch
 from conftest import same_bytes
 
 import ztensor
+import ztensor.numpy
 from ztensor import Tensor
 
 
@@ -189,6 +190,43 @@ def test_hostile_indices_never_reach_torch_or_scipy() -> None:
 def test_dequantize_dense() -> None:
     t = Tensor({"data": np.arange(3, dtype=np.float16)})
     assert same_bytes(t.dequantize(), np.arange(3, dtype=np.float32))
+
+
+def quantized_group(codes: np.ndarray, bits: int, group: int, scales: np.ndarray) -> Tensor:
+    per_word = 32 // bits
+    flat = codes.reshape(-1).astype(np.uint64)
+    flat = np.pad(flat, (0, -flat.size % per_word)).reshape(-1, per_word)
+    words = (flat << (np.arange(per_word, dtype=np.uint64) * np.uint64(bits))).sum(axis=1)
+    zeros = np.arange(scales.size, dtype=np.float16)
+    attributes = {"bits": bits, "group_size": group, "packing": f"{per_word}_per_i32"}
+    return Tensor(
+        {"packed_weight": words.astype(np.uint32).view(np.int32), "scales": scales, "zeros": zeros},
+        shape=list(codes.shape),
+        dtype="int32",
+        format="quantized_group",
+        attributes=attributes,
+    )
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_dequantize_groups(bits: int) -> None:
+    random = np.random.default_rng(bits)
+    codes = random.integers(0, 1 << bits, (16, 24))
+    scales = random.standard_normal(48).astype(np.float16)
+    t = quantized_group(codes, bits, 8, scales)
+    zeros = np.arange(48, dtype=np.float32)
+    expected = (codes.reshape(48, 8) - zeros[:, None]) * scales.astype(np.float32)[:, None]
+    expected = expected.astype(np.float32).reshape(16, 24)
+    assert same_bytes(t.dequantize(), expected)
+    ztensor.numpy.save_file({"q": t}, "q.zt")
+    assert same_bytes(ztensor.numpy.load_file("q.zt")["q"].dequantize(), expected)
+
+
+def test_dequantize_refuses_other_packings() -> None:
+    t = quantized_group(np.zeros((4, 8), np.int64), 4, 8, np.ones(4, np.float16))
+    t.attributes["packing"] = "by rows"
+    with pytest.raises(ztensor.UnsupportedError, match="by rows"):
+        t.dequantize()
 
 
 WITHOUT_ML_DTYPES = """

@@ -75,6 +75,26 @@ def test_tied_tensors() -> None:
     assert moved["a"] is moved["b"]
 
 
+def test_tied_tensors_of_other_shapes() -> None:
+    shared = torch.randn(100, 10)
+    tensors = {
+        "a": shared,
+        "flat": shared.view(-1),
+        "cube": shared.view(10, 10, 10),
+        "half": shared[:50],
+    }
+    save_file(tensors, "x.zt")
+    assert Path("x.zt").stat().st_size < 2 * shared.nbytes
+    for copy in (False, True):
+        loaded = load_file("x.zt", copy=copy)
+        assert {name: t.shape for name, t in loaded.items()} == {
+            n: t.shape for n, t in tensors.items()
+        }
+        loaded["a"][0, 0] = 5
+        assert loaded["flat"][0] == 5 and loaded["cube"][0, 0, 0] == 5
+        assert loaded["half"].equal(shared[:50])
+
+
 def test_devices() -> None:
     save_file({"x": torch.ones(3)}, "x.zt")
     assert load_file("x.zt", device=torch.device("cpu"))["x"].device.type == "cpu"

@@ -200,7 +200,8 @@ class Tensor:
     def dequantize(self) -> AnyArray:
         """The numbers that a quantized tensor stands for, as ``float32``.
 
-        For GGUF's block types; a dense tensor of numbers is converted.
+        For GGUF's block types and groups of codes with a scale and a zero each;
+        a dense tensor of numbers is converted.
         """
         if self.format == "dense":
             return self.numpy().astype(np.float32)

@@ -125,7 +125,7 @@ struct Fetcher<'a, 'py> {
     /// By source; `None` inside for one that cannot be mapped.
     regions: Vec<Option<Option<Region<'py>>>>,
     /// Arrays by where they are in the file: two names of one range are tied.
-    ties: HashMap<(Extent, DType, Dims), Bound<'py, PyAny>>,
+    ties: HashMap<(Extent, DType), (Dims, Bound<'py, PyAny>)>,
     reads: Vec<Read<'a>>,
 }
 
@@ -264,12 +264,14 @@ impl<'a, 'py> Fetcher<'a, 'py> {
         let Some(extent) = component.extent().filter(|_| component.len > 0) else {
             return make(self, &dims);
         };
-        let key = (extent, dtype, dims);
-        if let Some(array) = self.ties.get(&key) {
-            return Ok(array.clone());
+        match self.ties.get(&(extent, dtype)) {
+            Some((first, array)) if *first == dims => return Ok(array.clone()),
+            // The same bytes in another shape.
+            Some((_, array)) => return array.call_method1("reshape", (PyTuple::new(self.py, &dims)?,)),
+            None => {}
         }
-        let array = make(self, &key.2)?;
-        self.ties.insert(key, array.clone());
+        let array = make(self, &dims)?;
+        self.ties.insert((extent, dtype), (dims, array.clone()));
         Ok(array)
     }
 

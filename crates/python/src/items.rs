@@ -6,7 +6,7 @@ use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyTuple};
-use ztensor::{Array, DType, Layout, Shape, Tensor};
+use ztensor::{Array, DType, Layout, Tensor};
 
 use crate::errors::invalid;
 use crate::{dtypes, values};
@@ -45,12 +45,12 @@ pub(crate) enum Memory<'py> {
     Address(usize, usize, #[allow(dead_code)] Bound<'py, PyAny>),
 }
 
-/// Equal for dense tensors that are the same memory seen the same way.
+/// Equal for dense tensors that are the same elements in memory, in whatever shape.
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Tie {
     address: usize,
+    len: usize,
     dtype: DType,
-    shape: Shape,
 }
 
 impl<'py> FromPyObject<'_, 'py> for Item<'py> {
@@ -113,9 +113,8 @@ impl Item<'_> {
         let (Parts::Array(_) | Parts::Dense(..), [(_, array)]) = (&self.parts, &tensor.components[..]) else {
             return None;
         };
-        let tie =
-            || Tie { address: array.bytes.as_ptr().addr(), dtype: array.dtype, shape: tensor.shape.clone() };
-        (!array.bytes.is_empty()).then(tie)
+        let (address, len) = (array.bytes.as_ptr().addr(), array.bytes.len());
+        (len > 0).then(|| Tie { address, len, dtype: array.dtype })
     }
 }
 

@@ -156,7 +156,7 @@ impl Writer {
             let tensor = item.tensor(py)?;
             if let Some(key) = tie.then(|| item.tie(&tensor)).flatten() {
                 if let Some(first) = first.get(&key) {
-                    ties.push((&*item.name, first.clone()));
+                    ties.push((&*item.name, first.clone(), tensor.shape));
                     continue;
                 }
                 first.insert(key, item.name.to_string());
@@ -169,7 +169,7 @@ impl Writer {
             let written = writer.write_many_observed(&named, options, Some(observer));
             torn = written.as_ref().is_err_and(|error| error.kind() != Kind::InvalidArgument);
             written?;
-            ties.iter().try_for_each(|(name, first)| writer.tie(name, first))
+            ties.iter().try_for_each(|(name, first, shape)| writer.tie_shaped(name, first, shape))
         });
         if torn {
             // Part of a tensor may be in the file: it must never be finished.

@@ -1,6 +1,6 @@
 //! Files that appear under their name only when they are complete.
 
-use std::io::{self, Write};
+use std::io::{self, IoSlice, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,9 @@ use tempfile::NamedTempFile;
 use crate::disk;
 use crate::error::{Error, Result};
 
+/// Asking the disk for less than this costs more than it saves.
+const WORTH_RESERVING: u64 = 1 << 20;
+
 /// A file being written beside its final place. Dropped before
 /// [`commit`](AtomicFile::commit), it leaves nothing behind.
 #[derive(Debug)]
@@ -16,6 +19,8 @@ pub(crate) struct AtomicFile {
     temporary: NamedTempFile,
     target: PathBuf,
     position: u64,
+    /// Up to where the disk keeps room for it.
+    reserved: u64,
 }
 
 impl AtomicFile {
@@ -49,12 +54,25 @@ impl AtomicFile {
             .tempfile_in(folder)
             .map_err(failed)?;
         disk::created(temporary.path(), temporary.as_file()).map_err(failed)?;
-        Ok(AtomicFile { temporary, target, position: 0 })
+        Ok(AtomicFile { temporary, target, position: 0, reserved: 0 })
+    }
+
+    /// Says that `len` more bytes will be written, at least.
+    pub(crate) fn reserve(&mut self, len: u64) -> io::Result<()> {
+        let end = self.position.saturating_add(len);
+        if len >= WORTH_RESERVING && end > self.reserved {
+            disk::reserve(self.temporary.as_file(), self.position, len)?;
+            self.reserved = end;
+        }
+        Ok(())
     }
 
     /// Puts the file under its name; `durable` waits until the disk has it.
     pub(crate) fn commit(self, durable: bool) -> Result<()> {
         let failed = |error| Error::io("cannot finish", error).in_file(&self.target);
+        if self.reserved > self.position {
+            disk::set_len(self.temporary.as_file(), self.position).map_err(failed)?; // gives back the rest
+        }
         if durable {
             disk::sync(self.temporary.as_file()).map_err(failed)?;
         }
@@ -74,6 +92,12 @@ impl Write for AtomicFile {
         disk::write_at(self.temporary.as_file(), self.position, bytes)?;
         self.position += bytes.len() as u64;
         Ok(bytes.len())
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        let written = disk::write_vectored_at(self.temporary.as_file(), self.position, pieces)?;
+        self.position += written as u64;
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {

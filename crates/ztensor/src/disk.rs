@@ -5,9 +5,12 @@
 //! at the files between two steps, or let a step fail.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 
 /// One change of a file or a folder, about to be made.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +50,26 @@ pub(crate) fn created(path: &Path, file: &File) -> io::Result<()> {
 pub(crate) fn write_at(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
     step(Step::Write(file, offset, bytes))?;
     file.write_all_at(bytes, offset)
+}
+
+/// Writes pieces one after another at an offset, perhaps not all of them; says how many bytes.
+pub(crate) fn write_vectored_at(file: &File, offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    let mut at = offset;
+    for piece in pieces {
+        step(Step::Write(file, at, piece))?;
+        at += piece.len() as u64;
+    }
+    Ok(rustix::io::pwritev(file, pieces, offset)?)
+}
+
+/// Asks the disk for `len` bytes from `offset` on, without changing the file's length: writing
+/// them is then cheaper, and a full disk is noticed before the work and not after it.
+pub(crate) fn reserve(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, offset, len) {
+        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => Err(error.into()),
+        // Many file systems cannot do this. It only helps.
+        _ => Ok(()),
+    }
 }
 
 /// Cuts or extends a file.

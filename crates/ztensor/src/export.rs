@@ -21,6 +21,7 @@ use crate::atomic::AtomicFile;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::format::{gguf, npz, safetensors};
+use crate::gather::{Gather, LONGEST_PIECE};
 use crate::object::{Layout, Object};
 use crate::progress::{Observer, advance};
 use crate::read::Reader;
@@ -198,6 +199,7 @@ pub fn export(
     let path = path.as_ref();
     let plan = Plan::new(source, options, format).map_err(|error| error.in_file(path))?;
     let mut file = AtomicFile::create(path)?;
+    plan.reserve(&mut file).map_err(|error| error.in_file(path))?;
     plan.write(&mut file).map_err(|error| error.in_file(path))?;
     file.commit(options.durable)
 }
@@ -235,6 +237,9 @@ pub(crate) type Output<'a> = BufWriter<&'a mut dyn Write>;
 /// Small tensors are gathered in it; it stays in the cache while it is filled and written.
 const BUFFER: usize = 256 << 10;
 
+/// Tensors that are written together are at most so many bytes, or one.
+const HELD: u64 = 8 << 20;
+
 impl<'a> Plan<'a> {
     fn new(
         source: &'a dyn ExportSource,
@@ -251,6 +256,15 @@ impl<'a> Plan<'a> {
         let plan = Plan { source, format, objects, attributes, options };
         (format.exporter().check)(&plan)?;
         Ok(plan)
+    }
+
+    /// Asks the disk for what all tensors take.
+    fn reserve(&self, file: &mut AtomicFile) -> Result<()> {
+        if self.options.deflate.is_some() {
+            return Ok(()); // nobody knows yet
+        }
+        let bytes = self.objects.iter().map(|(_, object)| object.byte_len());
+        file.reserve(bytes.fold(0, u64::saturating_add)).map_err(write_failed)
     }
 
     fn write(&self, out: &mut dyn Write) -> Result<()> {
@@ -301,6 +315,37 @@ impl<'a> Plan<'a> {
         Error::unsupported(format!("a .{} file cannot hold {what}", self.format)).in_tensor(name)
     }
 
+    /// Writes the `data` of tensors in the given order, one right after the other: from where
+    /// they lie, many in one call. Several are held at a time only while they are small.
+    pub(crate) fn write_data(&self, order: &[usize], out: &mut Output<'_>) -> Result<()> {
+        out.flush().map_err(write_failed)?;
+        let mut rest = order;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |index: &&usize| {
+                let first = bytes == 0;
+                bytes += self.objects[**index].1.byte_len().max(1);
+                first || bytes <= HELD
+            };
+            let (batch, after) = rest.split_at(rest.iter().take_while(fits).count());
+            let tensors: Vec<_> =
+                batch.iter().map(|&index| self.fetch(index, "data")).collect::<Result<_>>()?;
+            let mut gather = Gather::default();
+            let data = tensors.iter().filter_map(|tensor| tensor.component("data"));
+            for piece in data.flat_map(|data| data.bytes.chunks(LONGEST_PIECE)) {
+                gather.push(piece);
+                if gather.is_full() {
+                    gather.write_to(out.get_mut()).map_err(write_failed)?;
+                }
+            }
+            gather.write_to(out.get_mut()).map_err(write_failed)?;
+            let bytes = batch.iter().map(|&index| self.objects[index].1.byte_len());
+            advance(self.options.observer, bytes.sum())?;
+            rest = after;
+        }
+        Ok(())
+    }
+
     /// Calls `each` with the bytes of a tensor's `data`, then tells the observer.
     pub(crate) fn with_data(&self, index: usize, each: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
         self.with_component(index, "data", each)
@@ -313,17 +358,25 @@ impl<'a> Plan<'a> {
         role: &str,
         each: impl FnOnce(&[u8]) -> Result<()>,
     ) -> Result<()> {
+        let (name, _) = &self.objects[index];
+        let tensor = self.fetch(index, role)?;
+        let bytes = tensor.component(role).map_or(&[][..], |data| &data.bytes);
+        each(bytes).map_err(|error| error.in_tensor(*name))?;
+        advance(self.options.observer, bytes.len() as u64)
+    }
+
+    /// A tensor whose `role` has the bytes that were announced.
+    fn fetch(&self, index: usize, role: &str) -> Result<Tensor<'_>> {
         let (name, object) = &self.objects[index];
         let at = |error: Error| error.in_tensor(*name);
         let tensor = self.source.fetch(index).map_err(at)?;
-        let data = tensor.component(role).ok_or_else(|| at(Error::invalid(format!("it has no {role}"))))?;
-        let planned = object.component(role).map_or(0, |component| component.len);
-        if data.bytes.len() as u64 != planned {
-            let message = format!("it has {} bytes where {planned} were announced", data.bytes.len());
-            return Err(at(Error::mismatch(message)));
+        let found = tensor.component(role).ok_or_else(|| at(Error::invalid(format!("it has no {role}"))))?;
+        let (found, planned) =
+            (found.bytes.len() as u64, object.component(role).map_or(0, |known| known.len));
+        if found != planned {
+            return Err(at(Error::mismatch(format!("it has {found} bytes where {planned} were announced"))));
         }
-        each(&data.bytes).map_err(at)?;
-        advance(self.options.observer, planned)
+        Ok(tensor)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::gguf::{self, GgmlType};
 use crate::format::zt::manifest::role;
 use crate::object::{Component, Extent, Layout, Object, Role, Shape, elements};
+use crate::quantized;
 use crate::validate;
 use crate::value::{Attributes, Value};
 
@@ -128,7 +129,7 @@ impl<'a> Tensor<'a> {
         self.components.iter().find(|(name, _)| name == role).map(|(_, array)| array)
     }
 
-    fn require(&self, role: &str) -> Result<&Array<'a>> {
+    pub(crate) fn require(&self, role: &str) -> Result<&Array<'a>> {
         self.component(role).ok_or_else(|| Error::not_found(format!("the tensor has no component {role:?}")))
     }
 
@@ -203,9 +204,12 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The elements of a GGUF block tensor as `f32`, on all cores. Dense tensors
-    /// of `f32`, `f16` and `bf16` are converted too.
+    /// The elements of a GGUF block tensor or of a `quantized_group` one as `f32`,
+    /// on all cores. Dense tensors of `f32`, `f16` and `bf16` are converted too.
     pub fn dequantize(&self) -> Result<Dense<f32>> {
+        if self.layout == Layout::QuantizedGroup {
+            return Ok(Dense { shape: self.shape.clone(), data: quantized::dequantize(self)? });
+        }
         let (ggml_type, role) = match (&self.layout, self.dtype()) {
             (Layout::Dense, Some(dtype)) => (dtype.gguf_id().and_then(GgmlType::from_id), "data"),
             (layout, _) => (GgmlType::from_layout_name(layout.name()), "blocks"),

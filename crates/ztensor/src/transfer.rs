@@ -71,9 +71,8 @@ impl Writer<'_> {
 
     /// Ties a name to one written before, with a shape and attributes of its own.
     fn tie_like(&mut self, name: &str, first: &str, object: &Object) -> Result<()> {
-        self.tie(name, first)?;
+        self.tie_shaped(name, first, &object.shape)?;
         if let Some(tied) = self.catalog.objects.get_mut(name) {
-            tied.shape = object.shape.clone();
             tied.attributes = object.attributes.clone();
         }
         Ok(())

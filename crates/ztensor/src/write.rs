@@ -1,7 +1,7 @@
 //! The streaming writer of `.zt` files.
 
 use std::collections::{HashMap, HashSet};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, IoSlice, Write};
 use std::path::{Path, PathBuf};
 
 use z4ai::Effort;
@@ -12,8 +12,9 @@ use crate::digest::{Checksum, Digest};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
 use crate::format::Format;
-use crate::format::zt::{ALIGNMENT, FOOTER_LEN, MAGIC, MAX_MANIFEST, manifest};
-use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage};
+use crate::format::zt::{ALIGNMENT, MAGIC, MAX_MANIFEST, manifest};
+use crate::gather::{Gather, LONGEST_PIECE};
+use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage, elements};
 use crate::parallel;
 use crate::progress::{Observer, advance};
 use crate::source::{Sources, zeroed};
@@ -79,6 +80,16 @@ pub(crate) trait Sink: Write + Send {
         Ok(())
     }
 
+    /// At least `len` more bytes will come.
+    fn reserve(&mut self, _len: u64) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether many pieces in one write are cheaper than one after another through a buffer.
+    fn gathers(&self) -> bool {
+        false
+    }
+
     /// All bytes are written: make them visible.
     fn finish(self: Box<Self>) -> Result<()>;
 }
@@ -111,12 +122,24 @@ impl Write for NewFile {
         self.file.write(bytes)
     }
 
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> std::io::Result<usize> {
+        self.file.write_vectored(pieces)
+    }
+
     fn flush(&mut self) -> std::io::Result<()> {
         self.file.flush()
     }
 }
 
 impl Sink for NewFile {
+    fn reserve(&mut self, len: u64) -> std::io::Result<()> {
+        self.file.reserve(len)
+    }
+
+    fn gathers(&self) -> bool {
+        true
+    }
+
     fn finish(self: Box<Self>) -> Result<()> {
         self.file.commit(self.durable)
     }
@@ -142,11 +165,12 @@ pub struct Writer<'w> {
 /// Small tensors are gathered in a buffer of this size; larger writes pass it by.
 const BUFFER: usize = 1 << 20;
 
+/// Tensors of this size on average are written from where they lie. Copying smaller ones into
+/// the buffer costs less than a piece of a gathered write does.
+const WORTH_GATHERING: u64 = 2 << 10;
+
 /// Stored bytes are copied from file to file in pieces of this size.
 const COPY: u64 = 8 << 20;
-
-/// An observer hears of every so many bytes.
-const OBSERVED: usize = 16 << 20;
 
 impl Writer<'static> {
     /// Starts a new file, which replaces an old one of that name only when finished.
@@ -315,7 +339,14 @@ impl<'w> Writer<'w> {
             }
             tensor.check().map_err(|error| error.in_tensor(*name))?;
         }
+        if options.compression == Compression::None {
+            self.reserve(tensors.iter().map(|(_, tensor)| byte_len(tensor)).sum())?;
+        }
         for batch in batches(tensors, self.threads) {
+            if self.gathers(batch, options) {
+                self.write_gathered(batch, observer)?;
+                continue;
+            }
             let mut encoded = self.encode(batch, options, observer)?.into_iter();
             for (name, tensor) in batch {
                 let mut components = Vec::with_capacity(tensor.components.len());
@@ -332,6 +363,65 @@ impl<'w> Writer<'w> {
         Ok(())
     }
 
+    /// Whether a batch is written from where it lies: raw tensors that are no crumbs.
+    fn gathers(&self, batch: &[(&str, &Tensor<'_>)], options: WriteOptions) -> bool {
+        let pieces: usize = batch.iter().map(|(_, tensor)| tensor.components.len()).sum();
+        let bytes: u64 = batch.iter().map(|(_, tensor)| byte_len(tensor)).sum();
+        options == WriteOptions::default()
+            && self.out.get_ref().gathers()
+            && bytes >= BUFFER as u64
+            && bytes >= pieces as u64 * WORTH_GATHERING
+    }
+
+    /// Writes raw tensors without a buffer between.
+    fn write_gathered(
+        &mut self,
+        batch: &[(&str, &Tensor<'_>)],
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
+        let mut gather = Gather::default();
+        for (name, tensor) in batch {
+            let mut components = Vec::with_capacity(tensor.components.len());
+            for (role, array) in &tensor.components {
+                let padding = self.padding();
+                self.queue(&mut gather, padding, observer)?;
+                let extent = Extent::new(self.position, array.bytes.len() as u64);
+                for piece in array.bytes.chunks(LONGEST_PIECE) {
+                    self.queue(&mut gather, piece, observer)?;
+                }
+                let mut component = Component::new(array.dtype, extent.len, Storage::Plain(extent));
+                component.unknown_type = array.unknown_type.clone();
+                components.push((role.clone(), component));
+            }
+            let mut object = Object::new(tensor.shape.clone(), tensor.layout.clone(), components);
+            object.attributes = tensor.attributes.clone();
+            self.catalog.insert(*name, object)?;
+        }
+        self.put_gathered(&mut gather, observer)
+    }
+
+    /// Counts bytes as written that will be with the rest of `gather`.
+    fn queue<'a>(
+        &mut self,
+        gather: &mut Gather<'a>,
+        bytes: &'a [u8],
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
+        if gather.is_full() {
+            self.put_gathered(gather, observer)?;
+        }
+        gather.push(bytes);
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn put_gathered(&mut self, gather: &mut Gather<'_>, observer: Option<&dyn Observer>) -> Result<()> {
+        self.check_whole()?;
+        let written = self.out.flush().and_then(|()| gather.write_to(self.out.get_mut()));
+        let bytes = self.check(written)?;
+        advance(observer, bytes)
+    }
+
     /// Gives a tensor that was already written a second name; its bytes are stored once.
     pub fn tie(&mut self, name: &str, existing: &str) -> Result<()> {
         if self.contains(name) {
@@ -345,6 +435,24 @@ impl<'w> Writer<'w> {
             ))
         })?;
         self.catalog.insert(name, object)
+    }
+
+    /// Like [`tie`](Writer::tie), for a dense tensor whose second name stands for another shape
+    /// of the same elements.
+    pub fn tie_shaped(&mut self, name: &str, existing: &str, shape: &[u64]) -> Result<()> {
+        self.tie(name, existing)?;
+        let Some(tied) = self.catalog.objects.get_mut(name) else { return Ok(()) };
+        if *tied.shape == *shape {
+            return Ok(());
+        }
+        if tied.layout != Layout::Dense || elements(shape) != tied.elements() {
+            let message =
+                format!("{:?} is not another shape of the dense tensor {}", shape, quoted(existing));
+            self.catalog.objects.shift_remove(name);
+            return Err(Error::invalid(message).in_tensor(name));
+        }
+        tied.shape = shape.into();
+        Ok(())
     }
 
     /// Lists the tensors in the order of `names`; those not named stay in front.
@@ -366,7 +474,6 @@ impl<'w> Writer<'w> {
         self.flush()?;
         self.out.get_mut().seal()?;
         self.put(MAGIC)?;
-        debug_assert_eq!(FOOTER_LEN, 16);
         self.flush()?;
         // The buffer is empty, so there is nothing that could fail.
         let sink = self.out.into_inner().map_err(|error| Error::io("cannot write", error.into_error()))?;
@@ -464,6 +571,7 @@ impl<'w> Writer<'w> {
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<Extent> {
         self.align()?;
+        self.reserve(from.len)?;
         let to = Extent::new(self.position, from.len);
         let mut piece = zeroed(from.len.min(COPY))?;
         for skip in (0..from.len).step_by(COPY as usize) {
@@ -485,13 +593,23 @@ impl<'w> Writer<'w> {
 
     /// Fills up with zeros to the next multiple of 64.
     fn align(&mut self) -> Result<()> {
-        const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
+        self.put(self.padding())
+    }
+
+    /// The zeros that are missing to the next multiple of 64.
+    fn padding(&self) -> &'static [u8] {
+        static ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
         let padding = self.position.next_multiple_of(ALIGNMENT) - self.position;
-        self.put(&ZEROS[..padding as usize])
+        &ZEROS[..padding as usize]
+    }
+
+    fn reserve(&mut self, len: u64) -> Result<()> {
+        let reserved = self.out.get_mut().reserve(len);
+        self.check(reserved)
     }
 
     fn put_observed(&mut self, bytes: &[u8], observer: Option<&dyn Observer>) -> Result<()> {
-        for piece in bytes.chunks(OBSERVED) {
+        for piece in bytes.chunks(LONGEST_PIECE) {
             self.put(piece)?;
             advance(observer, piece.len() as u64)?;
         }
@@ -499,14 +617,21 @@ impl<'w> Writer<'w> {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.broken {
-            let error = Error::invalid("an earlier write failed, so this file cannot be finished");
-            return Err(self.name_file(error));
-        }
+        self.check_whole()?;
         let written = self.out.write_all(bytes);
         self.check(written)?;
         self.position += bytes.len() as u64;
         Ok(())
+    }
+
+    fn check_whole(&self) -> Result<()> {
+        match self.broken {
+            false => Ok(()),
+            true => {
+                let error = Error::invalid("an earlier write failed, so this file cannot be finished");
+                Err(self.name_file(error))
+            }
+        }
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -515,7 +640,7 @@ impl<'w> Writer<'w> {
     }
 
     /// Remembers that a write failed: part of it may have been written.
-    fn check(&mut self, result: std::io::Result<()>) -> Result<()> {
+    fn check<T>(&mut self, result: std::io::Result<T>) -> Result<T> {
         result.map_err(|error| {
             self.broken = true;
             self.name_file(Error::io("cannot write", error))
@@ -540,6 +665,10 @@ fn unsigned<I: Copy + TryInto<u64>>(indices: &[I]) -> Result<Vec<u64>> {
     indices.iter().map(unsigned).collect()
 }
 
+fn byte_len(tensor: &Tensor<'_>) -> u64 {
+    tensor.components.iter().map(|(_, array)| array.bytes.len() as u64).sum()
+}
+
 /// Cuts a list of tensors into runs small enough to hold compressed in memory.
 fn batches<'a, 'b>(
     tensors: &'a [(&'b str, &'b Tensor<'b>)],
@@ -551,7 +680,7 @@ fn batches<'a, 'b>(
         let mut bytes = 0u64;
         let fits = |(_, tensor): &&(&str, &Tensor<'_>)| {
             let first = bytes == 0;
-            bytes += tensor.components.iter().map(|(_, array)| array.bytes.len() as u64).sum::<u64>().max(1);
+            bytes += byte_len(tensor).max(1);
             first || bytes <= budget
         };
         let count = rest.iter().take_while(fits).count();

@@ -52,10 +52,7 @@ fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
     let header = header(plan, &order)?;
     out.write_all(&(header.len() as u64).to_le_bytes()).map_err(write_failed)?;
     out.write_all(header.as_bytes()).map_err(write_failed)?;
-    for index in order {
-        plan.with_data(index, |bytes| out.write_all(bytes).map_err(write_failed))?;
-    }
-    Ok(())
+    plan.write_data(&order, out)
 }
 
 fn header(plan: &Plan<'_>, order: &[usize]) -> Result<String> {
