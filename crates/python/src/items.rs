@@ -6,7 +6,7 @@ use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyTuple};
-use ztensor::{Array, DType, Layout, Tensor};
+use ztensor::{Array, DType, Layout, Shape, Tensor};
 
 use crate::errors::invalid;
 use crate::{dtypes, values};
@@ -114,7 +114,7 @@ impl Item<'_> {
             return None;
         };
         let (address, len) = (array.bytes.as_ptr().addr(), array.bytes.len());
-        (len > 0).then(|| Tie { address, len, dtype: array.dtype })
+        (len > 0).then_some(Tie { address, len, dtype: array.dtype })
     }
 }
 
