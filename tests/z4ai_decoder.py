@@ -371,7 +371,7 @@ def decode(frame: bytes) -> tuple[bytes, int, tuple[str, list[int]] | None]:
     header = Cursor(frame)
     check(header.take(4) in MAGICS and header.number(1) == 2, 3)
     kind, flags, zero = header.number(1), header.number(1), header.number(1)
-    check(kind < len(SIZES) and flags <= 3 and zero == 0, 3)
+    check(kind < len(SIZES) and flags < 8 and zero == 0, 3)
     frame_length, content_length, index_length, chunks = struct.unpack("<QQII", header.take(24))
     check(frame_length == len(frame) and 8 <= index_length <= len(frame) - 32, 1)
     array = None
@@ -388,14 +388,30 @@ def decode(frame: bytes) -> tuple[bytes, int, tuple[str, list[int]] | None]:
     payload = Cursor(frame[header.at : len(frame) - index_length])
     content = bytearray()
     palette = read_palette(index, kind) if flags & 2 else None
-    for _ in range(chunks):
+    for number in range(chunks):
         length, checksum = index.number(4), index.number(8)
+        check(not flags & 4 or length >= 4096 or number >= chunks - 2, 23)
         check(1 <= length <= 1 << 24, 7)
         check(len(content) % SIZES[kind] == 0, 6)
         chunk = read_layout(index, kind, length, palette)
         decoded = chunk.decode(Cursor(payload.take(chunk.stored)))
         check(xxhash.xxh3_64_intdigest(decoded) == checksum, 8)
         content += decoded
+    if flags & 4:
+        content = with_copies(bytes(content), index, SIZES[kind])
     check(index.at == len(index.data) and payload.at == len(payload.data), 5)
     check(len(content) == content_length, 5)
     return bytes(content), kind, array
+
+
+def with_copies(literals: bytes, index: Cursor, size: int) -> bytes:
+    content, taken, count = bytearray(), 0, index.number(4)
+    check(count > 0, 22)
+    for _ in range(count):
+        gap, length, source = index.number(8), index.number(8), index.number(8)
+        check(gap <= len(literals) - taken and gap % size == 0, 22)
+        check(1 <= length <= 1 << 28 and length % size == 0, 22)
+        check(source + length <= len(literals), 22)
+        content += literals[taken : taken + gap] + literals[source : source + length]
+        taken += gap
+    return bytes(content + literals[taken:])

@@ -30,7 +30,7 @@ fn main() {
     let threads = threads.parse().expect("THREADS is a number");
     let options = Options {
         kind: Kind::from_name(kind).expect("a known KIND"),
-        effort: if effort == "fast" { Effort::Fast } else { Effort::Default },
+        effort: Effort::from_name(effort).expect("a known EFFORT"),
         threads,
         ..Options::default()
     };
