@@ -50,7 +50,9 @@ class Stream:
             self.palette = index.take(1 << self.width)
             self.stored = -(-length * self.width // 8)
         elif self.coder == 3:
-            self.lengths = [index.number(4) for _ in range(4)]
+            streams = index.number(1)
+            check(streams in (1, 8), 11)
+            self.lengths = [index.number(4) for _ in range(streams)]
             self.codes = read_codes(index)
             self.stored = sum(self.lengths)
         elif self.coder == 4:
@@ -91,7 +93,7 @@ class Stream:
 
     def decode_huffman(self, stored: Cursor) -> bytes:
         out = bytearray()
-        run = -(-self.length // 4)
+        run = -(-self.length // len(self.lengths))
         for length in self.lengths:
             data = stored.take(length)
             bits = "".join(f"{byte:08b}" for byte in data)
@@ -182,6 +184,7 @@ class Split:
         planes = [plane.decode(payload) for plane in self.planes]
         runs = [iter(stream.decode(payload)) for stream in self.codes]
         patched = [payload.number(4) for _ in range(self.patches)]
+        check(all(a < b for a, b in zip(patched, patched[1:])), 14)
         patches = {index: payload.number(2) for index in patched}
         check(all(i < self.count and s >> self.bits == 0 for i, s in patches.items()), 14)
         raw_bits = self.size * 8 - self.bits

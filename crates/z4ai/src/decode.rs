@@ -30,14 +30,18 @@ impl Chunks for Frame<'_> {
 
     fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
         let (checksum, layout, payload) = self.chunk(index)?;
-        layout.decode(payload, out, self.context(), scratch)?;
-        check_content(index, checksum, out)
+        let hash = layout.decode_hashed(payload, out, self.context(), scratch)?;
+        check_hash(index, checksum, hash)
     }
 }
 
 /// Refuses decoded bytes that are not the ones that were encoded.
 pub(crate) fn check_content(index: usize, checksum: u64, content: &[u8]) -> Result<()> {
-    if XxHash3_64::oneshot(content) != checksum {
+    check_hash(index, checksum, XxHash3_64::oneshot(content))
+}
+
+fn check_hash(index: usize, checksum: u64, hash: u64) -> Result<()> {
+    if hash != checksum {
         return Err(Error::corrupt(format_args!("chunk {index} does not match its checksum")));
     }
     Ok(())

@@ -23,8 +23,9 @@ use crate::{frame, memory, parallel};
 use classes::Hint;
 pub use stream::DEFAULT_LEVEL;
 
-/// Decoded bytes of a usual chunk: one with its streams and scratch fits the second-level cache.
-const CHUNK: usize = 256 << 10;
+/// Decoded bytes of a usual chunk: one with its streams and scratch fits the second-level cache. No
+/// power of two, lest the streams of a chunk compete for the same lines of the first-level cache.
+const CHUNK: usize = 248 << 10;
 /// How many times longer chunks of palette indices are: they are small and decode fast.
 const CHUNKS_OF_PALETTE: usize = 16;
 /// A last chunk shorter than this share of a usual one joins the one before it.
