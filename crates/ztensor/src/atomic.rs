@@ -107,7 +107,10 @@ impl Write for AtomicFile {
 
 /// Writes a new file beside `path` and puts it there when it is complete: for files
 /// that this library has no writer for. When `write` fails nothing is left of it.
-pub fn write_atomically(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+pub fn write_atomically(
+    path: &Path,
+    write: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>,
+) -> Result<()> {
     let mut file = io::BufWriter::with_capacity(256 << 10, AtomicFile::create(path)?);
     write(&mut file).map_err(|error| error.in_file(path))?;
     match file.into_inner() {

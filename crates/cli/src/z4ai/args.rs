@@ -53,6 +53,14 @@ pub enum Command {
   z4ai delta apply step2.z4dl step1.bin -o step2.bin"
     )]
     Delta(Delta),
+    /// Pack a .safetensors file: smaller, and single tensors can still be read.
+    #[command(after_help = "Examples:
+  z4ai pack model.safetensors
+  z4ai pack model.safetensors --effort max -o model.zstn")]
+    Pack(Pack),
+    /// Restore a packed .safetensors file, byte for byte.
+    #[command(after_help = "Example:\n  z4ai unpack model.zstn -o model.safetensors")]
+    Unpack(Unpack),
     /// Print a completion script for a shell.
     #[command(
         after_help = "Example:\n  z4ai completions bash > ~/.local/share/bash-completion/completions/z4ai"
@@ -162,6 +170,40 @@ pub enum Delta {
         #[arg(long)]
         force: bool,
     },
+}
+
+/// Options of `pack`.
+#[derive(Debug, Args)]
+pub struct Pack {
+    /// A .safetensors file.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// The packed file; IN with .zstn if not given, standard output if IN is standard input.
+    #[arg(long, short, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// Replace OUT if it is there.
+    #[arg(long)]
+    pub force: bool,
+    /// fast (decodes at the speed of a memory copy), default, balanced, or max (the smallest).
+    #[arg(long, value_name = "EFFORT", value_parser = effort, default_value = "default")]
+    pub effort: Effort,
+    /// Level of the streams that zstd codes, 1 to 22.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
+    pub level: Option<i32>,
+}
+
+/// Options of `unpack`.
+#[derive(Debug, Args)]
+pub struct Unpack {
+    /// The packed file.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// The restored file; IN with .safetensors if not given, standard output if IN is standard input.
+    #[arg(long, short, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// Replace OUT if it is there.
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// The sizes of a tensor's dimensions.

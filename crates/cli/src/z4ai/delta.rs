@@ -16,7 +16,7 @@ pub fn run(options: &Delta, run: Run) -> Outcome {
             let options = encoding.options(run, "comparing", new.len() as u64);
             let frame = z4ai::delta::compress(&new, &old, &options)?;
             target.write_all(&frame, run)?;
-            run.say_sizes(current, new.len() as u64, frame.len() as u64);
+            run.say_smaller(current, new.len() as u64, frame.len() as u64);
         }
         Delta::Apply { delta, reference, output, force } => {
             let target = restored(delta, ".z4dl", output.as_deref(), *force, &[delta, reference])?;
@@ -24,7 +24,7 @@ pub fn run(options: &Delta, run: Run) -> Outcome {
             let options = DecodeOptions { threads: run.threads, ..DecodeOptions::default() };
             z4ai::delta::apply(&frame, &mut data, &options).map_err(|error| in_file(delta, error))?;
             target.write_all(&data, run)?;
-            run.say_sizes(delta, frame.len() as u64, data.len() as u64);
+            run.say_restored(delta, frame.len() as u64, data.len() as u64);
         }
     }
     Ok(FINE)

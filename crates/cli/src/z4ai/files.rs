@@ -39,15 +39,15 @@ impl Run {
         Observer::new(move |bytes| progress.advance(bytes))
     }
 
-    /// Says how large something was and is.
-    pub fn say_sizes(self, input: &Path, before: u64, after: u64) {
-        self.say(format_args!(
-            "{}: {} to {}{}",
-            name(input),
-            human::bytes(before),
-            human::bytes(after),
-            saved(before, after)
-        ));
+    /// Says how much smaller something became.
+    pub fn say_smaller(self, input: &Path, before: u64, after: u64) {
+        let (from, to) = (human::bytes(before), human::bytes(after));
+        self.say(format_args!("{}: {from} to {to}{}", name(input), saved(before, after)));
+    }
+
+    /// Says how large something is again.
+    pub fn say_restored(self, input: &Path, before: u64, after: u64) {
+        self.say(format_args!("{}: {} to {}", name(input), human::bytes(before), human::bytes(after)));
     }
 }
 
@@ -136,9 +136,12 @@ impl Target {
     }
 
     /// Writes what `fill` hands over; a file appears under its name when that is all.
-    pub fn write(&self, fill: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<(), Failure> {
+    pub fn write(
+        &self,
+        fill: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         if is_pipe(&self.0) {
-            let mut out = std::io::stdout().lock();
+            let mut out = std::io::stdout();
             fill(&mut out)?;
             return Ok(out.flush()?);
         }
@@ -178,10 +181,19 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+/// Whether there is a name before that suffix.
+pub fn has_suffix(path: &Path, suffix: &str) -> bool {
+    let stem = path.as_os_str().as_bytes().strip_suffix(suffix.as_bytes());
+    stem.is_some_and(|stem| !stem.is_empty() && !stem.ends_with(b"/"))
+}
+
 /// `path` without its suffix, or with `.out` where it has another.
 pub fn without_suffix(path: &Path, suffix: &str) -> PathBuf {
-    match path.as_os_str().as_bytes().strip_suffix(suffix.as_bytes()) {
-        Some(stem) if !stem.is_empty() && !stem.ends_with(b"/") => PathBuf::from(OsStr::from_bytes(stem)),
-        _ => with_suffix(path, ".out"),
+    match has_suffix(path, suffix) {
+        false => with_suffix(path, ".out"),
+        true => {
+            let name = path.as_os_str().as_bytes();
+            PathBuf::from(OsStr::from_bytes(&name[..name.len() - suffix.len()]))
+        }
     }
 }

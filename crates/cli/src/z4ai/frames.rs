@@ -50,7 +50,7 @@ pub fn compress(options: &Compress, run: Run) -> Outcome {
     let len = data.len() as u64;
     drop(data);
     target.write_all(&frame, run)?;
-    run.say_sizes(input, len, frame.len() as u64);
+    run.say_smaller(input, len, frame.len() as u64);
     Ok(FINE)
 }
 
@@ -80,7 +80,7 @@ pub fn decompress(options: &Decompress, run: Run) -> Outcome {
         }
         Ok(())
     })?;
-    run.say_sizes(input, info.frame_len, info.content_len);
+    run.say_restored(input, info.frame_len, info.content_len);
     Ok(FINE)
 }
 

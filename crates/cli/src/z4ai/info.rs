@@ -2,9 +2,12 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 use z4ai::{FrameInfo, StreamInfo};
+use ztensor::source::{MemorySource, Source};
+use ztensor::{OpenOptions, zstn};
 
 use super::args::Info;
 use super::files;
@@ -15,6 +18,9 @@ use crate::human;
 pub fn run(options: &Info) -> Outcome {
     let path = &options.file;
     let data = files::read(path)?;
+    if zstn::is_packed(&data) {
+        return packed(path, data, options.json);
+    }
     let frame = if z4ai::delta::is_delta(&data) {
         z4ai::delta::inspect(&data)
     } else if z4ai::is_frame(&data) {
@@ -29,6 +35,75 @@ pub fn run(options: &Info) -> Outcome {
     match options.json {
         true => writeln!(out, "{:#}", document(path, &frame, &streams))?,
         false => print(&mut out, path, &frame, &streams)?,
+    }
+    out.flush()?;
+    Ok(FINE)
+}
+
+/// Describes a packed model, tensor by tensor.
+fn packed(path: &Path, data: Vec<u8>, json: bool) -> Outcome {
+    let source: Arc<dyn Source> = Arc::new(MemorySource::new(data));
+    let named = |error: ztensor::Error| Failure::from(error.in_file(path));
+    let info = zstn::inspect_source(Arc::clone(&source)).map_err(named)?;
+    let reader = match info.header {
+        None => None,
+        Some(_) => Some(OpenOptions::default().open_source(source).map_err(named)?),
+    };
+    let object = |name: &str| reader.as_ref().and_then(|reader| reader.get(name).ok());
+    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
+    if json {
+        let tensors: Vec<Json> = info
+            .tensors
+            .iter()
+            .map(|tensor| {
+                json!({
+                    "name": tensor.name,
+                    "dtype": object(&tensor.name).and_then(|object| object.dtype()).map(|dtype| dtype.name()),
+                    "shape": object(&tensor.name).map(|object| object.shape.to_vec()),
+                    "bytes": tensor.len,
+                    "stored_bytes": tensor.stored_len,
+                    "encoding": tensor.encoding,
+                    "same_as": tensor.same_as.map(|first| &info.tensors[first].name),
+                })
+            })
+            .collect();
+        let document = json!({
+            "file": path.display().to_string(),
+            "format": "ZSTN",
+            "version": info.version,
+            "bytes": info.original_len,
+            "stored_bytes": info.packed_len,
+            "opaque": info.header.is_none(),
+            "tensors": tensors,
+        });
+        writeln!(out, "{document:#}")?;
+        out.flush()?;
+        return Ok(FINE);
+    }
+    writeln!(out, "{:<12}{}", "file", files::name(path))?;
+    writeln!(out, "{:<12}ZSTN {}", "format", info.version)?;
+    writeln!(out, "{:<12}{}", "original", human::bytes(info.original_len))?;
+    let saved = files::saved(info.original_len, info.packed_len);
+    writeln!(out, "{:<12}{}{saved}", "compressed", human::bytes(info.packed_len))?;
+    match info.header {
+        None => writeln!(out, "{:<12}packed as a whole", "tensors")?,
+        Some(_) => writeln!(out, "{:<12}{}", "tensors", human::count(info.tensors.len() as u64))?,
+    }
+    let names: Vec<_> = info.tensors.iter().map(|tensor| human::escaped(&tensor.name)).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).clamp(4, 60) + 2;
+    if !names.is_empty() {
+        writeln!(out, "\n{:<width$}{:<8}{:>16}{:>12}{:>12}", "name", "dtype", "shape", "original", "stored")?;
+    }
+    for (tensor, name) in info.tensors.iter().zip(&names) {
+        let object = object(&tensor.name);
+        let dtype = object.and_then(|object| object.dtype()).map_or("?", |dtype| dtype.name());
+        let shape = object.map_or_else(String::new, |object| human::shape(&object.shape));
+        let stored = match tensor.same_as {
+            Some(first) => format!("as {}", names[first]),
+            None => human::bytes(tensor.stored_len),
+        };
+        let len = human::bytes(tensor.len);
+        writeln!(out, "{name:<width$}{dtype:<8}{shape:>16}{len:>12}{stored:>12}")?;
     }
     out.flush()?;
     Ok(FINE)

@@ -5,6 +5,7 @@ mod delta;
 mod files;
 mod frames;
 mod info;
+mod pack;
 
 use clap::CommandFactory;
 
@@ -20,6 +21,8 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Decompress(options) => frames::decompress(options, run),
         Command::Info(options) => info::run(options),
         Command::Delta(options) => delta::run(options, run),
+        Command::Pack(options) => pack::pack(options, run),
+        Command::Unpack(options) => pack::unpack(options, run),
         Command::Completions(options) => crate::commands::manual::completions(options, Arguments::command()),
         Command::Man => crate::commands::manual::page(Arguments::command()),
     }

@@ -43,7 +43,7 @@ output.
 ";
 
 /// Every command of `z4ai`, with what is run to show it.
-const SHOWN_Z4AI: [(&str, &[&str]); 6] = [
+const SHOWN_Z4AI: [(&str, &[&str]); 8] = [
     ("compress", &["compress weights.bin --dtype fp32", "compress weights.bin --effort fast -o quick.z4ai"]),
     ("decompress", &["decompress weights.bin.z4ai -o back.bin"]),
     ("info", &["info weights.bin.z4ai"]),
@@ -54,6 +54,8 @@ const SHOWN_Z4AI: [(&str, &[&str]); 6] = [
             "delta apply step2.z4dl weights.bin -o restored.bin",
         ],
     ),
+    ("pack", &["pack model.safetensors -o model.zstn", "info model.zstn"]),
+    ("unpack", &["unpack model.zstn -o unpacked.safetensors"]),
     ("completions", &[]),
     ("man", &[]),
 ];

@@ -288,3 +288,78 @@ fn help_completions_and_manual() {
     place.z4ai(&[]).ends(2);
     place.z4ai(&["nonsense"]).ends(2);
 }
+
+fn model(place: &Place) -> Vec<u8> {
+    place.model("model.zt");
+    place.run(&["convert", "model.zt", "-o", "model.safetensors", "--exclude", "nothing"]).ends(0);
+    read(place, "model.safetensors")
+}
+
+#[test]
+fn models_are_packed_and_restored() {
+    let place = Place::new();
+    let original = model(&place);
+    let run = place.z4ai(&["pack", "model.safetensors"]).ends(0);
+    assert!(run.err.starts_with("model.safetensors: "), "{}", run.err);
+    place.z4ai(&["unpack", "model.zstn", "-o", "back"]).ends(0);
+    assert!(read(&place, "back") == original);
+    place.z4ai(&["unpack", "model.zstn"]).fails(2, &["model.safetensors is there already"]);
+    place.z4ai(&["unpack", "model.zstn", "--force", "-q"]).ends(0);
+    for effort in ["fast", "default"] {
+        place.z4ai(&["pack", "model.safetensors", "--effort", effort, "-o", "x", "--force"]).ends(0);
+        place.z4ai(&["unpack", "x", "-o", "back", "--force"]).ends(0);
+        assert!(read(&place, "back") == original);
+    }
+    let text = place.z4ai(&["info", "model.zstn"]).ends(0).out;
+    for word in ["ZSTN 4", "layers.0.weight", "4 × 6", "f32", "norm", "i64"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let json = place.z4ai(&["info", "model.zstn", "--json"]).ends(0).json();
+    assert_eq!(json["tensors"].as_array().unwrap().len(), 4);
+    assert_eq!(json["bytes"], original.len());
+    // The other program reads it like any file.
+    assert!(place.run(&["info", "model.zstn"]).ends(0).out.contains("norm"));
+    place.run(&["diff", "model.zstn", "model.safetensors"]).ends(0);
+}
+
+#[test]
+fn models_go_through_pipes() {
+    let place = Place::new();
+    let original = model(&place);
+    let pipe = |args: &[&str], input: &[u8]| {
+        let run = place.program("z4ai", args).write_stdin(input).output().unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        run.stdout
+    };
+    let packed = pipe(&["pack", "-"], &original);
+    assert!(pipe(&["unpack", "-"], &packed) == original);
+    assert!(pipe(&["pack", "model.safetensors", "-o", "-"], &[]) == packed);
+    assert!(String::from_utf8(pipe(&["info", "-"], &packed)).unwrap().contains("layers.0.weight"));
+}
+
+#[test]
+fn odd_and_bad_models() {
+    let place = Place::new();
+    let original = model(&place);
+    let odd = [&original[..], b"more"].concat();
+    std::fs::write(place.path("odd.safetensors"), &odd).unwrap();
+    let run = place.z4ai(&["pack", "odd.safetensors"]).ends(0);
+    assert!(run.err.contains("packed as a whole"), "{}", run.err);
+    assert!(place.z4ai(&["info", "odd.zstn"]).ends(0).out.contains("packed as a whole"));
+    place.z4ai(&["unpack", "odd.zstn", "-o", "back"]).ends(0);
+    assert!(read(&place, "back") == odd);
+
+    place.z4ai(&["pack", "model.safetensors"]).ends(0);
+    let packed = read(&place, "model.zstn");
+    std::fs::write(place.path("cut.zstn"), &packed[..packed.len() - 1]).unwrap();
+    std::fs::write(place.path("text"), "no model at all").unwrap();
+    let before = place.list();
+    place.z4ai(&["unpack", "cut.zstn", "-o", "no"]).fails(3, &["cut.zstn"]);
+    place.z4ai(&["info", "cut.zstn"]).fails(3, &["cut.zstn"]);
+    place.z4ai(&["unpack", "text", "-o", "no"]).fails(3, &["text", "ZSTN"]);
+    place.z4ai(&["pack", "text", "-o", "no"]).fails(3, &["text"]);
+    place.z4ai(&["pack", "absent", "-o", "no"]).fails(4, &["absent"]);
+    place.z4ai(&["decompress", "model.zstn", "-o", "no"]).fails(3, &["z4ai unpack"]);
+    place.z4ai(&["pack", "model.safetensors", "-o", "no/such/x"]).fails(4, &["no/such"]);
+    assert_eq!(place.list(), before);
+}
