@@ -13,7 +13,7 @@ torch and are imported when they are first named.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from z4ai import delta
 from z4ai._codec import (
@@ -32,11 +32,23 @@ from z4ai.delta import compress as compress_delta
 from z4ai.delta import decompress as decompress_delta
 from ztensor._native import VERSION as __version__
 
+if TYPE_CHECKING:
+    from z4ai import chunked, integrations, safetensors
+    from z4ai.integrations import (
+        disable_hf,
+        enable_hf,
+        is_enabled,
+        load_file,
+        pack_model,
+        save_file,
+    )
+
 __all__ = [
     "DEFAULT_ESCALATE_LEVEL",
     "DEFAULT_LEVEL",
     "DTYPE_WIDTHS",
     "__version__",
+    "chunked",
     "compress",
     "compress_array",
     "compress_delta",
@@ -46,16 +58,35 @@ __all__ = [
     "decompress_delta",
     "decompress_ndarray",
     "delta",
+    "disable_hf",
     "dtype_width",
+    "enable_hf",
+    "integrations",
+    "is_enabled",
+    "load_file",
+    "pack_model",
     "peek_is_z4ai",
+    "safetensors",
+    "save_file",
 ]
 
-_MODULES = {"chunked"}
+# These take torch and more to import: only those who name them wait for it.
+_HUGGING_FACE = {
+    "disable_hf",
+    "enable_hf",
+    "is_enabled",
+    "load_file",
+    "pack_model",
+    "save_file",
+}
+_MODULES = {"chunked", "integrations", "safetensors"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        import importlib
+    import importlib
 
+    if name in _MODULES:
         return importlib.import_module(f"z4ai.{name}")
+    if name in _HUGGING_FACE:
+        return getattr(importlib.import_module("z4ai.integrations"), name)
     raise AttributeError(f"module 'z4ai' has no attribute {name!r}")

@@ -135,7 +135,11 @@ class Slice:
             found = whole[tuple(parts)]
         else:
             first, last, rows = _rows(parts[0], self._metadata.shape[0])
-            found = self._read(first, last)[(rows, *parts[1:])]
+            whole = self._read(first, last)
+            found = whole[(rows, *parts[1:])]
+            if found.shape == whole.shape and _strides(found) == _strides(whole):
+                # All of it, in memory of its own already.
+                return found if self._device == "cpu" else found.to(self._device)
         if self._framework == "numpy":
             return np.array(found)
         found = found.clone(memory_format=torch_contiguous())
@@ -195,6 +199,11 @@ def _rows(rows: int | slice, size: int) -> tuple[int, int, int | slice]:
     first, last = min(wanted), max(wanted) + 1
     stop = wanted.stop - first
     return first, last, slice(wanted.start - first, stop if stop >= 0 else None, wanted.step)
+
+
+def _strides(array: Any) -> Any:
+    """How far apart the elements of an array or a tensor are."""
+    return array.strides if isinstance(array, np.ndarray) else array.stride()
 
 
 def torch_contiguous() -> Any:

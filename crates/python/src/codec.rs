@@ -34,7 +34,7 @@ impl<'py> FromPyObject<'_, 'py> for Input {
 }
 
 impl Input {
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         if self.0.len_bytes() == 0 {
             return &[];
         }

@@ -13,7 +13,6 @@
 //! ```
 
 mod coder;
-mod copies;
 mod decode;
 pub mod delta;
 mod element;

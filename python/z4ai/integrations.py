@@ -1,0 +1,335 @@
+"""Packed weights in torch and transformers.
+
+:func:`save_file` and :func:`load_file` are drop-in functions for those of ``safetensors.torch``.
+:func:`enable_hf` makes ``safetensors`` itself read packed files, so that ``from_pretrained`` does:
+tensors are decoded one at a time, when they are asked for, straight from the packed file.
+
+Needs torch and safetensors: ``pip install ztensor[hf]``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path as _Path
+from typing import TYPE_CHECKING, Any
+
+from z4ai import safetensors as _packed
+from ztensor import safe_open as _open_any
+from ztensor._errors import FileError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    import torch
+
+    from ztensor._types import Device, Path, Progress
+
+__all__ = [
+    "disable_hf",
+    "enable_hf",
+    "is_enabled",
+    "load_file",
+    "pack_model",
+    "save_file",
+]
+
+
+def _needed(name: str) -> Any:
+    """A module that the core of this package does without."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise RuntimeError(
+            f"this needs {error.name or name}: pip install ztensor[hf] brings torch and safetensors"
+        ) from error
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is a packed one, by its first bytes."""
+    with open(path, "rb") as file:
+        return file.read(4) == _packed.MAGIC
+
+
+def save_file(
+    tensors: Mapping[str, torch.Tensor],
+    path: Path,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    level: int | None = None,
+    effort: str | None = None,
+    threads: int = 0,
+    progress: Progress = None,
+) -> dict[str, Any]:
+    """Saves a dictionary of tensors as a packed file.
+
+    Tensors may share memory, which is stored once, be strided, or be on any device.
+    ``metadata`` is text to text. For ``level``, ``effort`` and ``threads`` see
+    :func:`z4ai.compress`.
+
+    Returns ``original_bytes``, ``compressed_bytes``, ``ratio`` and ``saved_pct``.
+
+    >>> import torch, z4ai
+    >>> weight = torch.ones(1000, 64)
+    >>> stats = z4ai.save_file({"embed": weight, "head": weight}, "model.z4ai.safetensors")
+    >>> stats["saved_pct"] > 90
+    True
+    >>> sorted(z4ai.load_file("model.z4ai.safetensors"))
+    ['embed', 'head']
+    """
+    _needed("torch")
+    return _packed.pack_tensors(
+        tensors, path, metadata, level=level, effort=effort, threads=threads, progress=progress
+    )
+
+
+def load_file(path: Path, device: Device = "cpu") -> dict[str, torch.Tensor]:
+    """Loads all tensors of a packed file, or of a plain ``.safetensors`` file.
+
+    Tensors of a packed file are decoded straight into their own memory.
+    """
+    plain = _needed("safetensors.torch")
+    if not is_packed(path):
+        original = _PATCHES.original("safetensors.torch", "load_file")
+        loaded: dict[str, torch.Tensor] = (original or plain.load_file)(path, device=device)
+        return loaded
+    return _load_packed(path, device)
+
+
+def _load_packed(path: Path, device: Device) -> dict[str, torch.Tensor]:
+    from ztensor.torch import load_file as load_any
+
+    tensors: dict[str, torch.Tensor] = load_any(path, device, copy=True)
+    return tensors
+
+
+def _load_bytes(data: bytes) -> dict[str, torch.Tensor]:
+    from ztensor.torch import load as load_any
+
+    tensors: dict[str, torch.Tensor] = load_any(data)
+    return tensors
+
+
+class PackedFile(_open_any):
+    """What ``safe_open`` returns for a packed file: the same calls, tensors decoded one by one."""
+
+    def __init__(
+        self, filename: Path, framework: str = "pt", device: Device = "cpu", **options: Any
+    ) -> None:
+        # How a plain file is read (`backend`) says nothing about a packed one.
+        options.pop("backend", None)
+        if options:
+            raise TypeError(f"safe_open() got unexpected arguments: {', '.join(options)}")
+        super().__init__(filename, framework, device)
+        self.framework = framework
+        self.device = device
+
+    def get_tensors(self, names: list[str] | None = None) -> dict[str, Any]:
+        """Several tensors, or all."""
+        return {name: self.get_tensor(name) for name in (self.keys() if names is None else names)}
+
+
+class _Patches:
+    """Names in other modules that lead here while the patch is on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._originals: dict[tuple[str, str], Any] = {}
+
+    def original(self, module: str, name: str) -> Any:
+        """What a name meant before, if it is patched."""
+        return self._originals.get((module, name))
+
+    def is_on(self) -> bool:
+        return bool(self._originals)
+
+    def on(self, makers: dict[tuple[str, str], Callable[[Any], Any]]) -> None:
+        with self._lock:
+            if self._originals:
+                return
+            found = {key: getattr(_needed(key[0]), key[1]) for key in makers}
+            for (module, name), original in found.items():
+                replacement = makers[module, name](original)
+                setattr(sys.modules[module], name, replacement)
+                for user in _users(name, original):
+                    setattr(user, name, replacement)
+            self._originals = found
+
+    def off(self) -> None:
+        with self._lock:
+            for (module, name), original in self._originals.items():
+                replacement = getattr(sys.modules[module], name)
+                setattr(sys.modules[module], name, original)
+                for user in _users(name, replacement):
+                    setattr(user, name, original)
+            self._originals = {}
+
+
+def _users(name: str, value: Any) -> list[Any]:
+    """Modules of the libraries we serve that have already taken a name from safetensors."""
+    prefixes = ("transformers", "vllm", "diffusers", "accelerate", "peft", "sentence_transformers")
+    return [
+        module
+        for key, module in list(sys.modules.items())
+        if key.split(".")[0] in prefixes and getattr(module, "__dict__", {}).get(name) is value
+    ]
+
+
+_PATCHES = _Patches()
+
+
+def _opening(original: Any) -> Any:
+    @functools.wraps(original, updated=())
+    def safe_open(
+        filename: Path, framework: str = "pt", device: Device = "cpu", **options: Any
+    ) -> Any:
+        if os.path.isfile(filename) and is_packed(filename):
+            return PackedFile(filename, framework, device, **options)
+        return original(filename, framework=framework, device=device, **options)
+
+    return safe_open
+
+
+def _loading_file(original: Any) -> Any:
+    @functools.wraps(original)
+    def load_file(filename: Path, device: Device = "cpu", **options: Any) -> Any:
+        if os.path.isfile(filename) and is_packed(filename):
+            return _load_packed(filename, device)
+        return original(filename, device=device, **options)
+
+    return load_file
+
+
+def _loading(original: Any) -> Any:
+    @functools.wraps(original)
+    def load(data: bytes, *rest: Any, **options: Any) -> Any:
+        if bytes(data[:4]) == _packed.MAGIC:
+            return _load_bytes(data)
+        return original(data, *rest, **options)
+
+    return load
+
+
+def enable_hf() -> None:
+    """Makes ``safetensors`` read packed files, by their content, beside plain ones.
+
+    ``safetensors.safe_open`` and ``safetensors.torch``'s ``safe_open``, ``load_file`` and
+    ``load`` are replaced, also in transformers, vllm and others that have already imported
+    them. ``from_pretrained(folder, variant="z4ai")`` then loads ``model.z4ai.safetensors``, or
+    the shards that ``model.safetensors.index.z4ai.json`` names; :func:`pack_model` makes them.
+    Does nothing if it is already on.
+    """
+    _needed("torch")
+    _PATCHES.on(
+        {
+            ("safetensors", "safe_open"): _opening,
+            ("safetensors.torch", "safe_open"): _opening,
+            ("safetensors.torch", "load_file"): _loading_file,
+            ("safetensors.torch", "load"): _loading,
+        }
+    )
+
+
+def disable_hf() -> None:
+    """Undoes :func:`enable_hf`."""
+    _PATCHES.off()
+
+
+def is_enabled() -> bool:
+    """Whether :func:`enable_hf` is in force."""
+    return _PATCHES.is_on()
+
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+
+
+def pack_model(
+    folder: Path,
+    out_folder: Path | None = None,
+    *,
+    variant: str = "z4ai",
+    level: int | None = None,
+    effort: str | None = None,
+    threads: int = 0,
+    progress: Progress = None,
+) -> dict[str, Any]:
+    """Packs the safetensors files of a model folder, single or in shards with their index.
+
+    The packed files get the names under which ``from_pretrained(..., variant="z4ai")`` looks
+    for them, and stand beside the originals, or in ``out_folder`` with a copy of everything
+    else that the folder holds (configuration, tokenizer), weights of other formats excepted.
+
+    Returns the sums of ``original_bytes`` and ``compressed_bytes``, ``ratio``, ``saved_pct``
+    and ``files``.
+    """
+    source = _Path(folder)
+    target = _Path(out_folder) if out_folder is not None else source
+    if not variant or not variant.replace("-", "").replace("_", "").isalnum():
+        raise InvalidArgumentError(f"a variant is a short name of letters and digits: {variant!r}")
+    renamed = _shards(source, variant)
+    target.mkdir(parents=True, exist_ok=True)
+    if not target.samefile(source):
+        _copy_others(source, target)
+    original = stored = 0
+    for name, packed in renamed.items():
+        stats = _packed.compress_file(
+            source / name,
+            target / packed,
+            level=level,
+            effort=effort,
+            threads=threads,
+            progress=progress,
+        )
+        original += stats["original_bytes"]
+        stored += stats["compressed_bytes"]
+    if (source / _INDEX).is_file():
+        index = json.loads((source / _INDEX).read_text())
+        index["weight_map"] = {name: renamed[file] for name, file in index["weight_map"].items()}
+        _write(target / f"model.safetensors.index.{variant}.json", json.dumps(index, indent=2))
+    return {
+        "original_bytes": original,
+        "compressed_bytes": stored,
+        "ratio": original / stored,
+        "saved_pct": 100.0 * (1 - stored / original),
+        "files": sorted(renamed.values()),
+    }
+
+
+def _shards(folder: _Path, variant: str) -> dict[str, str]:
+    """The files of a model, and what their packed ones are called."""
+    if (folder / _INDEX).is_file():
+        index = json.loads((folder / _INDEX).read_text())
+        names = sorted(set(index["weight_map"].values()))
+        for name in names:
+            if _Path(name).name != name:
+                raise InvalidArgumentError(f"{_INDEX} names a file outside of the folder: {name!r}")
+        # Transformers' own names: model.VARIANT-00001-of-00002.safetensors
+        return {name: name.replace("model", f"model.{variant}", 1) for name in names}
+    if (folder / _SINGLE).is_file():
+        return {_SINGLE: f"model.{variant}.safetensors"}
+    raise FileError(f"{folder} has neither {_SINGLE} nor {_INDEX}")
+
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx", ".zstn")
+
+
+def _copy_others(source: _Path, target: _Path) -> None:
+    for path in source.iterdir():
+        if path.is_file() and path.suffix not in _WEIGHTS and ".index." not in path.name:
+            shutil.copy2(path, target / path.name)
+
+
+def _write(path: _Path, text: str) -> None:
+    """A file that appears under its name when it is complete."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,405 @@
+"""Packed weights in torch and transformers: drop-in functions, from_pretrained, whole folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open as plain_safe_open
+from safetensors.torch import load_file as plain_load_file
+from safetensors.torch import save_file as plain_save_file
+
+import z4ai
+from z4ai import integrations
+from z4ai.safetensors import compress_file, decompress_file
+
+plain_functions = (plain_safe_open, plain_load_file)
+
+
+@pytest.fixture(autouse=True)
+def always_off_again() -> Iterator[None]:
+    yield
+    z4ai.disable_hf()
+
+
+def equal(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    return (
+        found.dtype == expected.dtype
+        and found.shape == expected.shape
+        and torch.equal(
+            found.contiguous().reshape(-1).view(torch.uint8),
+            expected.contiguous().reshape(-1).view(torch.uint8),
+        )
+    )
+
+
+def state() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Linear(128, 10)).bfloat16()
+    made = dict(model.state_dict())
+    made["scalar"] = torch.tensor(2.5)
+    made["empty"] = torch.zeros(0, 3)
+    return made
+
+
+# --- save_file and load_file
+
+
+def test_as_documented() -> None:
+    model = torch.nn.Linear(400, 300).bfloat16()
+    stats = z4ai.save_file(model.state_dict(), "model.z4ai.safetensors")
+    assert f"{stats['saved_pct']:.0f}% smaller"
+    assert stats["saved_pct"] > 20 and stats["ratio"] > 1.25
+    assert stats["compressed_bytes"] == Path("model.z4ai.safetensors").stat().st_size
+    loaded = z4ai.load_file("model.z4ai.safetensors")
+    other = torch.nn.Linear(400, 300).bfloat16()
+    other.load_state_dict(loaded)
+    assert equal(other.weight, model.weight)
+
+
+def test_any_tensors_round_trip() -> None:
+    made = state()
+    shared = torch.randn(50, 60)
+    made |= {
+        "tied.a": shared,
+        "tied.b": shared,
+        "view": shared[10:20],
+        "strided": shared.T,
+        "parameter": torch.nn.Parameter(torch.randn(3)),
+        "fp8": torch.randn(40).to(torch.float8_e5m2),
+        "int": torch.arange(10),
+        "bool": torch.tensor([True, False]),
+    }
+    stats = z4ai.save_file(
+        made, "x.zstn", metadata={"step": "7"}, effort="fast", threads=1, level=3
+    )
+    assert stats["tied"] >= 1
+    for loaded in (z4ai.load_file("x.zstn"), z4ai.load_file(Path("x.zstn"), device="cpu")):
+        assert loaded.keys() == made.keys()
+        for name, tensor in made.items():
+            assert equal(loaded[name], tensor.detach()), name
+        loaded["tied.a"].zero_()
+        assert not torch.equal(loaded["tied.a"], loaded["tied.b"]), "nobody asked for a tie"
+    # It is what packing a plain file gives: restored, the plain library reads it.
+    decompress_file("x.zstn", "x.safetensors")
+    plain = plain_load_file("x.safetensors")
+    assert all(equal(plain[name], tensor.detach()) for name, tensor in made.items())
+    with plain_safe_open("x.safetensors", "pt") as file:
+        assert file.metadata() == {"step": "7"}
+
+
+def test_plain_files_pass_through() -> None:
+    made = state()
+    plain_save_file(made, "plain.safetensors")
+    for _ in range(2):
+        loaded = z4ai.load_file("plain.safetensors")
+        assert all(equal(loaded[name], tensor) for name, tensor in made.items())
+        z4ai.enable_hf()
+
+
+def test_wrong_calls() -> None:
+    with pytest.raises(TypeError, match="'x'"):
+        z4ai.save_file({"x": [1, 2]}, "x")  # type: ignore[dict-item]
+    with pytest.raises(TypeError):
+        z4ai.save_file({3: torch.zeros(1)}, "x")  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="metadata"):
+        z4ai.save_file({}, "x", metadata={"a": 1})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="effort"):
+        z4ai.save_file({}, "x", effort="nope")
+    with pytest.raises(FileNotFoundError):
+        z4ai.load_file("absent")
+    Path("bad").write_bytes(b"ZSTN\x04 and nothing more")
+    with pytest.raises(ValueError, match="bad"):
+        z4ai.load_file("bad")
+    assert sorted(os.listdir()) == ["bad"]
+
+
+# --- the patch
+
+
+def test_switching() -> None:
+    import safetensors
+    import safetensors.torch
+
+    assert not z4ai.is_enabled()
+    z4ai.enable_hf()
+    z4ai.enable_hf()
+    assert z4ai.is_enabled() and integrations.is_enabled()
+    assert safetensors.safe_open is not plain_functions[0]
+    z4ai.disable_hf()
+    z4ai.disable_hf()
+    assert not z4ai.is_enabled()
+    assert safetensors.safe_open is plain_functions[0]
+    assert safetensors.torch.safe_open is plain_functions[0]
+    assert safetensors.torch.load_file is plain_functions[1]
+
+
+def test_patched_safe_open() -> None:
+    import safetensors
+    import safetensors.torch
+
+    made = state()
+    plain_save_file(made, "plain.safetensors", metadata={"format": "pt"})
+    compress_file("plain.safetensors", "packed.safetensors")
+    z4ai.enable_hf()
+    with safetensors.safe_open("plain.safetensors", framework="pt") as plain:
+        for door in (safetensors.safe_open, safetensors.torch.safe_open):
+            with door("packed.safetensors", framework="pt", device="cpu", backend="mmap") as packed:
+                assert sorted(packed.keys()) == sorted(plain.keys())
+                assert list(packed.offset_keys()) == list(plain.offset_keys())
+                assert packed.metadata() == plain.metadata() == {"format": "pt"}
+                assert (packed.framework, packed.device) == ("pt", "cpu")
+                for name in plain.keys():
+                    assert equal(packed.get_tensor(name), plain.get_tensor(name))
+                    mine, theirs = packed.get_slice(name), plain.get_slice(name)
+                    assert mine.get_shape() == theirs.get_shape()
+                    assert mine.get_dtype() == theirs.get_dtype()
+                    assert equal(mine[...], theirs[...])
+                    if mine.get_shape() and mine.get_shape()[0]:
+                        assert equal(mine[1:3], theirs[1:3])
+                assert packed.get_tensors().keys() == made.keys()
+                with pytest.raises(KeyError):
+                    packed.get_tensor("nothing")
+    with safetensors.safe_open("packed.safetensors", "np") as packed:
+        assert packed.get_tensor("scalar") == 2.5
+    loaded = safetensors.torch.load_file("packed.safetensors", device="cpu")
+    assert all(equal(loaded[name], tensor) for name, tensor in made.items())
+    loaded = safetensors.torch.load(Path("packed.safetensors").read_bytes())
+    assert all(equal(loaded[name], tensor) for name, tensor in made.items())
+    loaded = safetensors.torch.load(Path("plain.safetensors").read_bytes())
+    assert all(equal(loaded[name], tensor) for name, tensor in made.items())
+    loaded = safetensors.torch.load_file("plain.safetensors")
+    assert all(equal(loaded[name], tensor) for name, tensor in made.items())
+    with pytest.raises(FileNotFoundError):
+        safetensors.safe_open("absent.safetensors", framework="pt")
+
+
+def test_one_tensor_costs_one_tensor() -> None:
+    made = {str(n): torch.randn(1_000_000) for n in range(30)}
+    z4ai.save_file(made, "x.safetensors")
+    script = """
+import os, re, sys
+import torch, z4ai
+z4ai.enable_hf()
+import safetensors
+def anonymous():
+    text = open("/proc/self/smaps_rollup").read()
+    return int(re.search(r"Anonymous:\\s+(\\d+)", text)[1]) * 1024
+with safetensors.safe_open("x.safetensors", framework="pt") as file:
+    file.get_tensor("3")  # what is loaded on first use
+    before = set(os.listdir(".")), anonymous()
+    tensor = file.get_slice("7")[...]
+    assert anonymous() - before[1] < 12_000_000, anonymous() - before[1]
+    assert set(os.listdir(".")) == before[0]
+"""
+    environment = os.environ | {"TMPDIR": str(Path.cwd())}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+
+
+# --- transformers
+
+
+@pytest.fixture(scope="module")
+def transformers() -> Any:
+    return pytest.importorskip("transformers")
+
+
+def llama(transformers: Any, tied: bool = False) -> Any:
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=176,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=tied,
+    )
+    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained("made")
+    # As it is when loaded: buffers that are not saved stay in float32.
+    return load(transformers, "made")
+
+
+def same_model(found: Any, expected: Any) -> None:
+    mine, theirs = found.state_dict(), expected.state_dict()
+    assert mine.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        assert equal(mine[name], tensor), name
+    tokens = torch.arange(20).reshape(1, 20)
+    with torch.no_grad():
+        assert torch.equal(found(tokens).logits, expected(tokens).logits)
+
+
+def load(transformers: Any, folder: str, **options: Any) -> Any:
+    # Loaded in the dtype of the files.
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", **options).eval()
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_from_pretrained(transformers: Any, tied: bool) -> None:
+    model = llama(transformers, tied)
+    model.save_pretrained("plain")
+    stats = z4ai.pack_model("plain", "packed")
+    assert stats["files"] == ["model.z4ai.safetensors"] and stats["ratio"] > 1.2
+    assert sorted(os.listdir("packed")) == sorted(
+        {*os.listdir("plain"), "model.z4ai.safetensors"} - {"model.safetensors"}
+    )
+    z4ai.enable_hf()
+    same_model(load(transformers, "packed", variant="z4ai"), model)
+    same_model(load(transformers, "plain"), model)
+
+
+def test_from_pretrained_in_shards(transformers: Any) -> None:
+    model = llama(transformers)
+    model.save_pretrained("plain", max_shard_size="120KB")
+    shards = [name for name in os.listdir("plain") if name.endswith(".safetensors")]
+    assert len(shards) > 3
+    stats = z4ai.pack_model("plain", effort="fast", threads=1)
+    assert len(stats["files"]) == len(shards)
+    index = json.loads(Path("plain/model.safetensors.index.z4ai.json").read_text())
+    assert set(index["weight_map"].values()) == set(stats["files"])
+    for name in shards:
+        os.unlink(Path("plain", name))
+    z4ai.enable_hf()
+    same_model(load(transformers, "plain", variant="z4ai"), model)
+    # The names are transformers' own.
+    model.save_pretrained("variant", variant="z4ai", max_shard_size="120KB")
+    own = {name for name in os.listdir("variant") if "safetensors" in name}
+    assert own == {*stats["files"], "model.safetensors.index.z4ai.json"}
+
+
+def test_enabled_after_transformers_was_imported(transformers: Any) -> None:
+    """Transformers has bound `safe_open` long ago in this process: it is served all the same."""
+    model = llama(transformers)
+    model.save_pretrained("m")
+    z4ai.pack_model("m")
+    os.unlink("m/model.safetensors")
+    with pytest.raises(Exception):  # noqa: B017
+        load(transformers, "m", variant="z4ai")
+    z4ai.enable_hf()
+    same_model(load(transformers, "m", variant="z4ai"), model)
+    z4ai.disable_hf()
+    with pytest.raises(Exception):  # noqa: B017
+        load(transformers, "m", variant="z4ai")
+
+
+def test_enabled_before_transformers_is_imported(transformers: Any) -> None:
+    llama(transformers).save_pretrained("m")
+    z4ai.pack_model("m")
+    os.unlink("m/model.safetensors")
+    script = """
+from z4ai import enable_hf
+enable_hf()  # before importing transformers
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained("m", variant="z4ai")
+assert sum(p.numel() for p in model.parameters()) > 100_000
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_other_ways_to_load(transformers: Any) -> None:
+    model = llama(transformers)
+    model.save_pretrained("m")
+    z4ai.pack_model("m")
+    os.unlink("m/model.safetensors")
+    z4ai.enable_hf()
+    half = transformers.AutoModelForCausalLM.from_pretrained(
+        "m", variant="z4ai", dtype=torch.float32, low_cpu_mem_usage=True
+    )
+    assert half.dtype == torch.float32
+    expected = model.float().state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in half.state_dict().items())
+
+
+def test_damaged_weights_and_an_interrupted_load(transformers: Any) -> None:
+    model = llama(transformers)
+    model.save_pretrained("m")
+    z4ai.pack_model("m")
+    os.unlink("m/model.safetensors")
+    path = Path("m/model.z4ai.safetensors")
+    packed = path.read_bytes()
+    before = sorted(os.listdir("m"))
+    z4ai.enable_hf()
+    path.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(ValueError, match=r"model\.z4ai\.safetensors"):
+        load(transformers, "m", variant="z4ai")
+    damaged = bytearray(packed)
+    damaged[len(packed) // 2] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(Exception, match=r"checksum|match"):
+        load(transformers, "m", variant="z4ai")
+    path.write_bytes(packed)
+    # A load that is stopped half way leaves the folder and the next load as they were.
+    count = 0
+    original = integrations.PackedFile.get_slice
+
+    def stopped(self: Any, name: str) -> Any:
+        nonlocal count
+        count += 1
+        if count == 5:
+            raise KeyboardInterrupt
+        return original(self, name)
+
+    integrations.PackedFile.get_slice = stopped  # type: ignore[method-assign]
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            load(transformers, "m", variant="z4ai")
+    finally:
+        integrations.PackedFile.get_slice = original  # type: ignore[method-assign]
+    assert sorted(os.listdir("m")) == before
+    same_model(load(transformers, "m", variant="z4ai"), model)
+
+
+def test_packing_folders() -> None:
+    os.mkdir("m")
+    with pytest.raises(OSError, match=r"neither model\.safetensors nor"):
+        z4ai.pack_model("m")
+    plain_save_file(state(), "m/model.safetensors")
+    Path("m/config.json").write_text("{}")
+    Path("m/pytorch_model.bin").write_text("weights of another format")
+    with pytest.raises(ValueError, match="variant"):
+        z4ai.pack_model("m", variant="../x")
+    z4ai.pack_model("m", "out", variant="small", effort="max")
+    assert sorted(os.listdir("out")) == ["config.json", "model.small.safetensors"]
+    Path("m/model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "../model.safetensors"}})
+    )
+    with pytest.raises(ValueError, match="outside"):
+        z4ai.pack_model("m")
+
+
+def test_without_torch_or_safetensors() -> None:
+    script = """
+import sys
+for missing in ("torch", "safetensors"):
+    sys.modules[missing] = None
+import z4ai
+for call in (z4ai.enable_hf, lambda: z4ai.save_file({}, "x"), lambda: z4ai.load_file("x")):
+    try:
+        call()
+    except RuntimeError as error:
+        assert "pip install ztensor[hf]" in str(error), error
+    else:
+        raise SystemExit("no error")
+assert not z4ai.is_enabled()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_names_resolve_late() -> None:
+    code = (
+        "import sys, z4ai;"
+        "assert 'z4ai.integrations' not in sys.modules;"
+        "z4ai.enable_hf, z4ai.disable_hf, z4ai.is_enabled, z4ai.load_file, z4ai.save_file;"
+        "z4ai.integrations, z4ai.safetensors, z4ai.chunked;"
+        "heavy = {'torch', 'safetensors'} & set(sys.modules);"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
