@@ -50,7 +50,9 @@ class Stream:
             self.palette = index.take(1 << self.width)
             self.stored = -(-length * self.width // 8)
         elif self.coder == 3:
-            self.lengths = [index.number(4) for _ in range(4)]
+            streams = index.number(1)
+            check(streams in (1, 8), 11)
+            self.lengths = [index.number(4) for _ in range(streams)]
             self.codes = read_codes(index)
             self.stored = sum(self.lengths)
         elif self.coder == 4:
@@ -91,7 +93,7 @@ class Stream:
 
     def decode_huffman(self, stored: Cursor) -> bytes:
         out = bytearray()
-        run = -(-self.length // 4)
+        run = -(-self.length // len(self.lengths))
         for length in self.lengths:
             data = stored.take(length)
             bits = "".join(f"{byte:08b}" for byte in data)
@@ -182,6 +184,7 @@ class Split:
         planes = [plane.decode(payload) for plane in self.planes]
         runs = [iter(stream.decode(payload)) for stream in self.codes]
         patched = [payload.number(4) for _ in range(self.patches)]
+        check(all(a < b for a, b in zip(patched, patched[1:])), 14)
         patches = {index: payload.number(2) for index in patched}
         check(all(i < self.count and s >> self.bits == 0 for i, s in patches.items()), 14)
         raw_bits = self.size * 8 - self.bits
@@ -371,7 +374,7 @@ def decode(frame: bytes) -> tuple[bytes, int, tuple[str, list[int]] | None]:
     header = Cursor(frame)
     check(header.take(4) in MAGICS and header.number(1) == 2, 3)
     kind, flags, zero = header.number(1), header.number(1), header.number(1)
-    check(kind < len(SIZES) and flags <= 3 and zero == 0, 3)
+    check(kind < len(SIZES) and flags < 8 and zero == 0, 3)
     frame_length, content_length, index_length, chunks = struct.unpack("<QQII", header.take(24))
     check(frame_length == len(frame) and 8 <= index_length <= len(frame) - 32, 1)
     array = None
@@ -388,14 +391,30 @@ def decode(frame: bytes) -> tuple[bytes, int, tuple[str, list[int]] | None]:
     payload = Cursor(frame[header.at : len(frame) - index_length])
     content = bytearray()
     palette = read_palette(index, kind) if flags & 2 else None
-    for _ in range(chunks):
+    for number in range(chunks):
         length, checksum = index.number(4), index.number(8)
+        check(not flags & 4 or length >= 4096 or number >= chunks - 2, 23)
         check(1 <= length <= 1 << 24, 7)
         check(len(content) % SIZES[kind] == 0, 6)
         chunk = read_layout(index, kind, length, palette)
         decoded = chunk.decode(Cursor(payload.take(chunk.stored)))
         check(xxhash.xxh3_64_intdigest(decoded) == checksum, 8)
         content += decoded
+    if flags & 4:
+        content = with_copies(bytes(content), index, SIZES[kind])
     check(index.at == len(index.data) and payload.at == len(payload.data), 5)
     check(len(content) == content_length, 5)
     return bytes(content), kind, array
+
+
+def with_copies(literals: bytes, index: Cursor, size: int) -> bytes:
+    content, taken, count = bytearray(), 0, index.number(4)
+    check(count > 0, 22)
+    for _ in range(count):
+        gap, length, source = index.number(8), index.number(8), index.number(8)
+        check(gap <= len(literals) - taken and gap % size == 0, 22)
+        check(1 <= length <= 1 << 28 and length % size == 0, 22)
+        check(source + length <= len(literals), 22)
+        content += literals[taken : taken + gap] + literals[source : source + length]
+        taken += gap
+    return bytes(content + literals[taken:])

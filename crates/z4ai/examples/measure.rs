@@ -2,7 +2,7 @@
 //!
 //! `measure FILE KIND EFFORT THREADS LIMIT [SHAPES]` reads (the first LIMIT bytes of) FILE and then
 //! answers commands from standard input, one per line, each with one line: `size` with the bytes
-//! of the frames, `compress`, `decompress`, `fresh` and `memcpy` with seconds. SHAPES is a file of
+//! of the frames, `streams` with what they are made of, `compress`, `decompress`, `fresh` and `memcpy` with seconds. SHAPES is a file of
 //! lines `offset length dimension…`, one per tensor; without it the whole file is one buffer.
 //! With `LIMIT` 0 the whole file is taken.
 
@@ -30,7 +30,7 @@ fn main() {
     let threads = threads.parse().expect("THREADS is a number");
     let options = Options {
         kind: Kind::from_name(kind).expect("a known KIND"),
-        effort: if effort == "fast" { Effort::Fast } else { Effort::Default },
+        effort: Effort::from_name(effort).expect("a known EFFORT"),
         threads,
         ..Options::default()
     };
@@ -49,6 +49,13 @@ fn main() {
         match command.as_str() {
             "size" => {
                 println!("{}", frames.iter().map(Vec::len).sum::<usize>());
+                continue;
+            }
+            "streams" => {
+                let streams = frames.iter().flat_map(|frame| z4ai::streams(frame).expect("a frame"));
+                let lines =
+                    streams.map(|s| format!("{} {} {} {}", s.role, s.coder, s.content_len, s.stored_len));
+                println!("{}", lines.collect::<Vec<_>>().join("; "));
                 continue;
             }
             "compress" => {

@@ -30,14 +30,18 @@ impl Chunks for Frame<'_> {
 
     fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
         let (checksum, layout, payload) = self.chunk(index)?;
-        layout.decode(payload, out, self.context(), scratch)?;
-        check_content(index, checksum, out)
+        let hash = layout.decode_hashed(payload, out, self.context(), scratch)?;
+        check_hash(index, checksum, hash)
     }
 }
 
 /// Refuses decoded bytes that are not the ones that were encoded.
 pub(crate) fn check_content(index: usize, checksum: u64, content: &[u8]) -> Result<()> {
-    if XxHash3_64::oneshot(content) != checksum {
+    check_hash(index, checksum, XxHash3_64::oneshot(content))
+}
+
+fn check_hash(index: usize, checksum: u64, hash: u64) -> Result<()> {
+    if hash != checksum {
         return Err(Error::corrupt(format_args!("chunk {index} does not match its checksum")));
     }
     Ok(())
@@ -139,31 +143,62 @@ fn bytes_into<C: Chunks>(
             options.max_output
         )));
     }
-    // Each chunk gets its own part of the output, so that threads can fill them at once.
+    // Each chunk gets its own parts of the output, so that threads can fill them at once.
     let mut parts = Vec::new();
     let mut rest = out;
-    for index in frame.chunks_of(range.clone()) {
-        let content = frame.content_of(index);
-        let wanted = content.start.max(range.start)..content.end.min(range.end);
-        let (part, tail) = rest.split_at_mut((wanted.end - wanted.start) as usize);
-        rest = tail;
-        parts.push(std::sync::Mutex::new((index, content, wanted, part)));
+    for piece in frame.pieces(range) {
+        for chunk in frame.chunks_of(piece.clone()) {
+            let content = frame.content_of(chunk);
+            let wanted = content.start.max(piece.start)..content.end.min(piece.end);
+            let (out, tail) = rest.split_at_mut((wanted.end - wanted.start) as usize);
+            rest = tail;
+            parts.push(Part { chunk, wanted, out });
+        }
     }
+    parts.sort_by_key(|part| part.chunk);
+    let jobs: Vec<_> = parts.chunk_by_mut(|a, b| a.chunk == b.chunk).map(std::sync::Mutex::new).collect();
     parallel::for_each(
         options.threads,
-        parts.len(),
+        jobs.len(),
         <(C::Scratch, Vec<u8>)>::default,
         |(scratch, whole), i| {
-            let mut part = parts[i].lock().unwrap_or_else(|e| e.into_inner());
-            let (index, content, wanted, part) = &mut *part;
-            if content == wanted {
-                return chunks.decode_chunk(*index, part, scratch);
-            }
-            whole.resize((content.end - content.start) as usize, 0);
-            chunks.decode_chunk(*index, whole, scratch)?;
-            let start = (wanted.start - content.start) as usize;
-            part.copy_from_slice(&whole[start..start + part.len()]);
-            Ok(())
+            let mut parts = jobs[i].lock().unwrap_or_else(|e| e.into_inner());
+            decode_parts(chunks, &mut parts, scratch, whole)
         },
     )
+}
+
+/// Where a part of a chunk goes.
+struct Part<'a> {
+    chunk: usize,
+    /// Which of the decoded bytes of all chunks.
+    wanted: Range<u64>,
+    out: &'a mut [u8],
+}
+
+/// Decodes one chunk, of which all of `parts` are wanted.
+fn decode_parts<C: Chunks>(
+    chunks: &C,
+    parts: &mut [Part<'_>],
+    scratch: &mut C::Scratch,
+    buffer: &mut Vec<u8>,
+) -> Result<()> {
+    let Some(first) = parts.first() else { return Ok(()) };
+    let (index, content) = (first.chunk, chunks.frame().content_of(first.chunk));
+    // A part that is all of the chunk is decoded where it belongs, and copied from there.
+    let in_place = parts.iter().position(|part| part.wanted == content).unwrap_or(parts.len());
+    let (before, rest) = parts.split_at_mut(in_place);
+    let (whole, after) = match rest.split_first_mut() {
+        Some((part, after)) => (&mut *part.out, after),
+        None => {
+            buffer.resize((content.end - content.start) as usize, 0);
+            (buffer.as_mut_slice(), Default::default())
+        }
+    };
+    chunks.decode_chunk(index, whole, scratch)?;
+    for part in before.iter_mut().chain(after) {
+        let start = (part.wanted.start - content.start) as usize;
+        part.out.copy_from_slice(&whole[start..start + part.out.len()]);
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! header   magic, version, kind, flags, lengths, array description
 //! payload  the streams of all chunks, back to back
-//! index    palette, one description per chunk, then the checksum of header and index
+//! index    palette, one description per chunk, copies, then the checksum of header and index
 //! ```
 
 use std::marker::PhantomData;
@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use twox_hash::XxHash3_64;
 
+use crate::copies::{self, Copy};
 use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::layout::palette::Palette;
@@ -38,6 +39,8 @@ const CHECKSUM: usize = 8;
 const FLAG_ARRAY: u8 = 1;
 /// The index starts with a palette.
 const FLAG_PALETTE: u8 = 2;
+/// The index ends with copies.
+const FLAG_COPIES: u8 = 4;
 /// Bytes of the shortest chunk description: length, checksum, layout, coder.
 const MIN_DESCRIPTION: usize = 14;
 
@@ -62,7 +65,7 @@ pub(crate) trait Describe: Sized {
 impl Describe for Layout {
     const MAGICS: &'static [[u8; 4]] = &[MAGIC_Z4AI, MAGIC_ZARA];
     const VERSION: u8 = VERSION;
-    const FLAGS: u8 = FLAG_ARRAY | FLAG_PALETTE;
+    const FLAGS: u8 = FLAG_ARRAY | FLAG_PALETTE | FLAG_COPIES;
 
     fn read(reader: &mut Reader<'_>, kind: Kind, len: usize) -> Result<Self> {
         Layout::read(reader, kind, len)
@@ -96,12 +99,13 @@ pub(crate) struct Frame<'a, D: Describe = Layout> {
     pub(crate) content_len: u64,
     palette: Option<Palette>,
     chunks: Vec<Chunk>,
+    copies: Vec<Copy>,
     described_by: PhantomData<D>,
 }
 
 /// Where one chunk is.
 struct Chunk {
-    /// In the decoded bytes.
+    /// In the decoded bytes of all chunks.
     content: Range<u64>,
     /// In the frame.
     payload: Range<usize>,
@@ -177,10 +181,30 @@ impl<'a, D: Describe> Frame<'a, D> {
             content += len as u64;
             payload = payload_end;
         }
-        if index.remaining() != 0 || payload != index_at as u64 || content != content_len {
+        let mut copies = Vec::new();
+        if flags & FLAG_COPIES != 0 {
+            copies = copies::read(&mut index, kind.size() as u64, content, content_len)?;
+            let whole = &chunks[..chunks.len().saturating_sub(2)];
+            if whole.iter().any(|chunk| chunk.content.end - chunk.content.start < copies::MIN_CHUNK) {
+                return Err(Error::corrupt("a small chunk in a frame with copies"));
+            }
+        } else if content != content_len {
+            return Err(Error::corrupt("chunks that do not add up to their content"));
+        }
+        if index.remaining() != 0 || payload != index_at as u64 {
             return Err(Error::corrupt("chunks that do not add up to their frame"));
         }
-        Ok(Self { bytes, magic, kind, array, content_len, palette, chunks, described_by: PhantomData })
+        Ok(Self {
+            bytes,
+            magic,
+            kind,
+            array,
+            content_len,
+            palette,
+            chunks,
+            copies,
+            described_by: PhantomData,
+        })
     }
 
     pub(crate) fn info(&self) -> FrameInfo {
@@ -199,14 +223,24 @@ impl<'a, D: Describe> Frame<'a, D> {
         }
     }
 
-    /// The chunks that hold any of the decoded bytes `range`.
+    /// The parts of the chunks' decoded bytes that the bytes `range` of the content are.
+    pub(crate) fn pieces(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        copies::resolve(&self.copies, range)
+    }
+
+    /// How many copies there are, and the bytes of all of them.
+    pub(crate) fn copied(&self) -> (usize, u64) {
+        (self.copies.len(), self.copies.iter().map(|copy| copy.len).sum())
+    }
+
+    /// The chunks that hold any of the decoded bytes `range` of all chunks.
     pub(crate) fn chunks_of(&self, range: Range<u64>) -> Range<usize> {
         let first = self.chunks.partition_point(|chunk| chunk.content.end <= range.start);
         let end = self.chunks.partition_point(|chunk| chunk.content.start < range.end);
         first..end.max(first)
     }
 
-    /// Where chunk `index` stands in the decoded bytes.
+    /// Where chunk `index` stands in the decoded bytes of all chunks.
     pub(crate) fn content_of(&self, index: usize) -> Range<u64> {
         self.chunks[index].content.clone()
     }
@@ -308,21 +342,30 @@ pub(crate) fn write_header(
     Ok(())
 }
 
-/// Ends a frame whose header has `header_len` bytes: appends the index, a palette (or none) before
-/// the descriptions of chunks, and closes flags and lengths.
-pub(crate) fn write_index(
-    out: &mut Vec<u8>,
-    header_len: usize,
-    palette: &[u8],
-    descriptions: &[u8],
-    chunk_count: usize,
-) -> Result<()> {
-    let index = [palette, descriptions].concat();
-    if !palette.is_empty() {
+/// What an index is made of.
+#[derive(Default)]
+pub(crate) struct Index<'a> {
+    /// The palette, if there is one.
+    pub(crate) palette: &'a [u8],
+    /// The descriptions of all chunks.
+    pub(crate) descriptions: &'a [u8],
+    /// How many these are.
+    pub(crate) chunks: usize,
+    pub(crate) copies: &'a [Copy],
+}
+
+/// Ends a frame whose header has `header_len` bytes: appends the index, closes flags and lengths.
+pub(crate) fn write_index(out: &mut Vec<u8>, header_len: usize, parts: &Index<'_>) -> Result<()> {
+    let mut index = [parts.palette, parts.descriptions].concat();
+    if !parts.palette.is_empty() {
         out[FLAGS] |= FLAG_PALETTE;
     }
+    if !parts.copies.is_empty() {
+        out[FLAGS] |= FLAG_COPIES;
+        copies::write(parts.copies, &mut index);
+    }
     let index_len = u32::try_from(index.len() + CHECKSUM);
-    let (Ok(index_len), Ok(chunk_count)) = (index_len, u32::try_from(chunk_count)) else {
+    let (Ok(index_len), Ok(chunk_count)) = (index_len, u32::try_from(parts.chunks)) else {
         return Err(Error::invalid("too much data for one frame"));
     };
     let frame_len = (out.len() + index.len() + CHECKSUM) as u64;

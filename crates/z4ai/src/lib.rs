@@ -13,6 +13,7 @@
 //! ```
 
 mod coder;
+mod copies;
 mod decode;
 pub mod delta;
 mod element;

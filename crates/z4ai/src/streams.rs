@@ -1,6 +1,7 @@
 //! What frames are made of: the streams of all chunks, summed up.
 
 use crate::coder::Coder;
+use crate::copies::STORED;
 use crate::error::Result;
 use crate::frame::{Describe, Frame};
 
@@ -59,6 +60,10 @@ pub(crate) fn of<D: Describe>(frame: &Frame<'_, D>) -> Result<Vec<StreamInfo>> {
         let content = frame.content_of(index);
         let (_, description, _) = frame.chunk(index)?;
         description.streams((content.end - content.start) as usize, &mut streams);
+    }
+    let (copies, copied) = frame.copied();
+    if copies > 0 {
+        streams.add_stored("repeats", "copies", copied as usize, (copies * STORED) as u64);
     }
     Ok(streams.0)
 }

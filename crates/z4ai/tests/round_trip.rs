@@ -240,6 +240,61 @@ fn classes_of_columns_pay_with_a_shape_and_without() {
     assert!(found * 100 < flat * 97, "{found} of {flat}");
 }
 
+/// Blocks that repeat at any distance and offset.
+fn repeated(kind: Kind, block: usize, times: usize, apart: usize, seed: u64) -> Vec<u8> {
+    let first = weights(kind, block, seed, 0);
+    let other = weights(kind, block, seed + 1, 0);
+    let mut data = Vec::new();
+    for i in 0..times {
+        data.extend_from_slice(&first);
+        data.extend(std::iter::repeat_n(i as u8, apart));
+        if i % 3 == 1 {
+            data.extend_from_slice(&other[i * 11..]);
+        }
+    }
+    data
+}
+
+#[test]
+fn repeats_are_kept_once() {
+    for kind in [Kind::Bf16, Kind::F32, Kind::Raw, Kind::I64] {
+        for (block, apart) in [(300_000, 0), (300_001, 0), (300_000, 7), (299_999, 13)] {
+            let once = check(&repeated(kind, block, 1, apart, 5), &Options { kind, ..Options::default() });
+            let options = Options { kind, threads: 2, ..Options::default() };
+            let data = repeated(kind, block, 4, apart, 5);
+            let frame = check(&data, &options);
+            // The second block is not a repeat.
+            assert!(frame.len() < once.len() * 22 / 10, "{kind:?}: {} of {}", frame.len(), once.len());
+            assert!(z4ai::compress(&data, &Options { threads: 1, ..options }).unwrap() == frame);
+            let roles: Vec<_> = z4ai::streams(&frame).unwrap().iter().map(|stream| stream.role).collect();
+            assert!(roles.contains(&"repeats"), "{roles:?}");
+        }
+    }
+}
+
+#[test]
+fn any_part_of_repeats_decodes() {
+    let kind = Kind::Bf16;
+    let data = repeated(kind, 290_002, 5, 3, 9);
+    let frame = check(&data, &Options { kind, ..Options::default() });
+    let mut next = noise(3);
+    for _ in 0..60 {
+        let (a, b) = (next() as usize % (data.len() + 1), next() as usize % (data.len() + 1));
+        let (start, end) = (a.min(b), a.max(b));
+        let mut out = vec![0xaa; end - start];
+        let options = DecodeOptions { threads: 1 + next() as usize % 3, ..DecodeOptions::default() };
+        z4ai::decompress_bytes(&frame, start as u64..end as u64, &mut out, &options).unwrap();
+        assert!(out == data[start..end], "{start}..{end}");
+    }
+}
+
+#[test]
+fn without_search_there_are_no_copies() {
+    let data = repeated(Kind::Bf16, 100_000, 4, 0, 1);
+    let options = Options { kind: Kind::Bf16, structure: false, ..Options::default() };
+    assert!(check(&data, &options).len() > data.len() / 2);
+}
+
 /// What each layout is for: the share of the data that it may take at most, in thousandths.
 #[test]
 fn structure_pays() {

@@ -1,7 +1,7 @@
-//! Huffman-coded symbols: four bit streams, decoded several symbols per look-up.
+//! Huffman-coded symbols: eight bit streams, decoded several symbols per look-up.
 //!
-//! The symbols are cut into four runs of equal length (the last may be shorter), each coded as
-//! its own bit stream, most significant bit first. The decoder in pseudo code, for one stream:
+//! The symbols are cut into eight runs of equal length (the last may be shorter), each coded as
+//! its own bit stream, most significant bit first; a few symbols are one run. The decoder in pseudo code, for one stream:
 //!
 //! ```text
 //! while symbols are missing:
@@ -15,8 +15,8 @@
 //!    about 2.6 bits, so one look-up yields three or four.
 //! 2. An entry is one word, and all of it is stored to the output whatever its count; the next
 //!    store overwrites the excess. No branch depends on the data.
-//! 3. The four streams advance together, so that the latency of one look-up hides behind the
-//!    other three.
+//! 3. The streams take turns of a few look-ups each. Turns do not depend on one another, so the
+//!    processor works on most streams at once while the code has few variables at a time.
 //! 4. The bit buffer carries a sentinel bit below its data: the number of consumed bits is the
 //!    number of trailing zeros, and no counter is kept per look-up.
 //! 5. Decoding computes and hardly touches memory; what follows it is the reverse. So each step
@@ -26,10 +26,10 @@
 
 use super::huffman::{Lengths, MAX_LEN};
 use crate::error::{Error, Result};
-use crate::kernel::{Isa, dispatch};
+use crate::wire::{Put, Reader};
 
-/// Bit streams per coded run of symbols.
-pub(crate) const STREAMS: usize = 4;
+/// Bit streams per coded run of symbols, if that is long enough.
+pub(super) const STREAMS: usize = 8;
 
 const TABLE_SIZE: usize = 1 << MAX_LEN;
 /// Symbols per table entry, at most.
@@ -42,87 +42,78 @@ const STEP_IN: usize = (PER_STEP * MAX_LEN as usize).div_ceil(8);
 /// Output bytes one step may advance by.
 const STEP_OUT: usize = PER_STEP * PER_ENTRY;
 /// Bytes a load reads and a store writes at the position it is made at.
-const WORD: usize = 8;
+pub(super) const WORD: usize = 8;
 
-/// The number of symbols in stream `index` of `total`.
-pub(crate) fn run_of(index: usize, total: usize) -> std::ops::Range<usize> {
-    let run = total.div_ceil(STREAMS);
+/// The symbols, of `total`, in stream `index` of so many.
+pub(super) fn run_of(index: usize, streams: usize, total: usize) -> std::ops::Range<usize> {
+    let run = total.div_ceil(streams);
     (index * run).min(total)..((index + 1) * run).min(total)
 }
 
-/// Appends the four bit streams of `symbols` to `out`; returns their lengths in bytes.
-///
-/// Every symbol must have a code in `lengths`.
-pub(crate) fn encode(symbols: &[u8], lengths: &Lengths, out: &mut Vec<u8>) -> [u32; STREAMS] {
-    let codes = lengths.codes();
-    // The code at the top of a word, its length at the bottom.
-    let mut table = [0u64; 256];
-    for (symbol, slot) in table.iter_mut().enumerate() {
-        let len = u32::from(lengths.0[symbol]);
-        *slot = u64::from(codes[symbol]).unbounded_shl(64 - len) | u64::from(len);
+/// The stored lengths of the streams, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stored {
+    lens: [u32; STREAMS],
+    one: bool,
+}
+
+impl Stored {
+    /// One stream of so many bytes, or [`STREAMS`].
+    pub(super) fn new(lens: &[u32]) -> Option<Self> {
+        let mut stored = Self { lens: [0; STREAMS], one: lens.len() == 1 };
+        stored.lens[..lens.len().min(STREAMS)].copy_from_slice(lens.get(..STREAMS).unwrap_or(lens));
+        matches!(lens.len(), 1 | STREAMS).then_some(stored)
     }
-    // Room for the longest codes, and for the whole words that every flush stores.
-    let room = STREAMS * WORD + (symbols.len() * MAX_LEN as usize).div_ceil(8);
-    let start = out.len();
-    out.resize(start + room, 0);
-    let mut at = start;
-    let stored = std::array::from_fn(|index| {
-        let run = &symbols[run_of(index, symbols.len())];
-        let written = encode_run(run, &table, &mut out[at..]);
-        at += written;
-        written as u32
-    });
-    out.truncate(at);
-    stored
-}
 
-dispatch! {
-    /// Writes one bit stream to the front of `room`; returns its length in bytes. The room must
-    /// hold the longest codes and one more word.
-    fn encode_run(symbols: &[u8], table: &[u64; 256], room: &mut [u8]) -> usize = encode_run_with
-}
+    pub(super) fn streams(&self) -> usize {
+        if self.one { 1 } else { STREAMS }
+    }
 
-#[inline(always)]
-fn encode_run_with(_: impl Isa, symbols: &[u8], table: &[u64; 256], room: &mut [u8]) -> usize {
-    let mut written = 0;
-    // The bits at the top of `bits` wait to be written; the low six bits of `count` say how many.
-    let (mut bits, mut count) = (0u64, 0u64);
-    let mut add = |group: &[u8]| {
-        for &symbol in group {
-            // The length is added with the code above it: shifts look at six bits only.
-            let code = table[usize::from(symbol)];
-            bits |= code >> (count & 63);
-            count = count.wrapping_add(code);
+    pub(super) fn lens(&self) -> &[u32] {
+        &self.lens[..self.streams()]
+    }
+
+    /// Bytes of all streams.
+    pub(super) fn total(&self) -> u64 {
+        self.lens.iter().map(|&len| u64::from(len)).sum()
+    }
+
+    /// `u8` number of streams, then `u32` each.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.put_u8(self.streams() as u8);
+        self.lens().iter().for_each(|&len| out.put_u32(len));
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        let streams = usize::from(reader.u8()?);
+        let mut lens = [0; STREAMS];
+        if streams <= STREAMS {
+            for len in &mut lens[..streams] {
+                *len = reader.u32()?;
+            }
         }
-        // At most 7 bits waited and 44 came; the lengths that came along stand below all of them.
-        count &= 63;
-        bits &= !0x3f;
-        room[written..written + WORD].copy_from_slice(&bits.to_be_bytes());
-        written += count as usize / 8;
-        bits <<= count & !7;
-        count &= 7;
-    };
-    let groups = symbols.chunks_exact(4);
-    let rest = groups.remainder();
-    for group in groups {
-        let group: &[u8; 4] = group.try_into().expect("groups of four");
-        add(group);
+        let stored = lens.get(..streams).and_then(Self::new);
+        stored.ok_or_else(|| Error::corrupt(format_args!("{streams} Huffman streams")))
     }
-    add(rest);
-    written + usize::from(count > 0)
 }
 
 /// The decoder's look-up tables for one code.
 pub(crate) struct Table {
-    /// Byte 0: bits to skip; bytes 1 to 6: symbols; byte 7: how many of them.
+    /// Bytes 0 to 5: symbols; byte 6: bits to skip; byte 7: how many symbols.
     multi: Box<[u64; TABLE_SIZE]>,
     /// Low byte: the first symbol; high byte: its length.
     single: Box<[u16; TABLE_SIZE]>,
+    /// Like `multi` for windows of fewer bits: those of `w` bits start at `1 << w`.
+    shorter: Box<[u64; TABLE_SIZE]>,
 }
 
 impl Default for Table {
     fn default() -> Self {
-        Self { multi: Box::new([0; TABLE_SIZE]), single: Box::new([0; TABLE_SIZE]) }
+        Self {
+            multi: Box::new([0; TABLE_SIZE]),
+            single: Box::new([0; TABLE_SIZE]),
+            shorter: Box::new([0; TABLE_SIZE]),
+        }
     }
 }
 
@@ -140,7 +131,16 @@ impl Table {
             self.single[at..at + width].fill(u16::from(symbol) | u16::from(len) << 8);
             at += width;
         }
-        self.extend(&order, 0, Entry::default());
+        let shortest = u32::from(order[0].0);
+        if MAX_LEN / shortest > PER_ENTRY as u32 {
+            return self.extend(&order, 0, Entry::default());
+        }
+        // A window starts with a code and goes on with a window of the bits that are left.
+        for width in 0..=MAX_LEN - shortest {
+            let (shorter, window) = self.shorter.split_at_mut(1 << width);
+            fill_windows(&order, width, shorter, &mut window[..1 << width]);
+        }
+        fill_windows(&order, MAX_LEN, &self.shorter[..], &mut self.multi[..]);
     }
 
     /// Fills the entries that start with the codes of `entry`, from index `start` on: first those
@@ -167,80 +167,82 @@ impl Table {
         self.multi[at..end].fill(entry.word());
     }
 
-    /// Decodes four streams, stored back to back with these lengths, into `out`, while fetching
-    /// what the caller needs next.
+    /// Decodes streams, stored back to back with these lengths, into `out`, while fetching what the
+    /// caller needs next.
     pub(crate) fn decode(
         &self,
         stored: &[u8],
-        lens: [usize; STREAMS],
+        lens: Stored,
         out: &mut [u8],
         ahead: &mut Ahead,
     ) -> Result<()> {
         let total = out.len();
-        let mut cursors = Vec::with_capacity(STREAMS);
+        let mut cursors = Vec::with_capacity(lens.streams());
         let (mut input, mut output) = (stored, out);
-        for (index, len) in lens.into_iter().enumerate() {
-            let Some((source, rest)) = input.split_at_checked(len) else {
+        for (index, &len) in lens.lens().iter().enumerate() {
+            let Some((source, rest)) = input.split_at_checked(len as usize) else {
                 return Err(Error::corrupt("a Huffman stream runs past its chunk"));
             };
             input = rest;
-            let run = run_of(index, total);
-            let (run, rest) = output.split_at_mut(run.len());
+            let (run, rest) = output.split_at_mut(run_of(index, lens.streams(), total).len());
             output = rest;
             cursors.push(Cursor::new(source, run));
         }
-        let Ok(mut cursors) = <[Cursor; STREAMS]>::try_from(cursors) else {
-            unreachable!("one cursor per stream");
-        };
         advance(&mut cursors, &self.multi, ahead);
-        for cursor in cursors {
-            let mut alone = [cursor];
-            advance(&mut alone, &self.multi, ahead);
-            let [mut cursor] = alone;
-            cursor.finish(&self.single)?;
-        }
-        Ok(())
+        cursors.iter_mut().try_for_each(|cursor| cursor.finish(&self.single))
     }
 }
 
-/// Memory that will be needed when decoding is done, to be fetched meanwhile.
-#[derive(Debug, Default)]
-pub(crate) struct Ahead {
-    regions: [Region; 2],
+/// Entries for windows of `width` bits, from those for fewer: `shorter` has the entries for `w` bits
+/// at `1 << w`. No entry may have room for more than [`PER_ENTRY`] symbols.
+fn fill_windows(order: &[(u8, u8)], width: u32, shorter: &[u64], out: &mut [u64]) {
+    const SYMBOLS: u64 = 0xff_ffff_ffff;
+    let mut at = 0;
+    for &(len, symbol) in order.iter().take_while(|&&(len, _)| u32::from(len) <= width) {
+        let rest = 1usize << (width - u32::from(len));
+        let first = u64::from(symbol) | u64::from(len) << 48 | 1 << 56;
+        for (entry, &tail) in out[at..at + rest].iter_mut().zip(&shorter[rest..2 * rest]) {
+            // One symbol in front of the others, one more of them, and as many bits more.
+            *entry = ((tail & SYMBOLS) << 8 | tail & !SYMBOLS) + first;
+        }
+        at += rest;
+    }
+    out[at..].fill(0);
 }
 
-/// A part of memory, by address: it is never read or written through these, only fetched.
-#[derive(Debug, Default, Clone, Copy)]
-struct Region {
+/// Memory that will be needed when decoding is done, to be fetched meanwhile. By address: it is never
+/// read or written through this.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    /// Where to fetch next.
     at: usize,
-    end: usize,
-    /// Cache lines per step.
-    lines: usize,
+    /// Cache lines to fetch per step, and those that are due: in parts of [`WHOLE`].
+    rate: usize,
+    due: usize,
 }
 
 const LINE: usize = 64;
+const WHOLE: usize = 16;
+/// Lines per step, at most.
+const MOST: usize = 16;
 
 impl Ahead {
-    /// Two parts of memory, in about the time it takes to decode `symbols` symbols.
-    pub(crate) fn new(symbols: usize, parts: [&[u8]; 2]) -> Self {
+    /// Fetches `memory` while `symbols` symbols are decoded, and what lies behind it, which the next
+    /// chunk will need, if they take more steps than expected.
+    pub(crate) fn new(symbols: usize, memory: &[u8]) -> Self {
         // A step yields about three symbols per look-up.
         let steps = symbols / (3 * PER_STEP * STREAMS) + 1;
-        let regions = parts.map(|part| {
-            let at = part.as_ptr() as usize;
-            Region { at, end: at + part.len(), lines: part.len().div_ceil(LINE).div_ceil(steps).min(8) }
-        });
-        Self { regions }
+        let rate = (memory.len() / LINE * WHOLE / steps).min(MOST * WHOLE);
+        Self { at: memory.as_ptr() as usize, rate, due: 0 }
     }
 
     #[inline(always)]
     fn step(&mut self) {
-        for region in &mut self.regions {
-            for _ in 0..region.lines {
-                if region.at < region.end {
-                    fetch(region.at);
-                    region.at += LINE;
-                }
-            }
+        self.due += self.rate;
+        while self.due >= WHOLE {
+            fetch(self.at);
+            self.at = self.at.wrapping_add(LINE);
+            self.due -= WHOLE;
         }
     }
 }
@@ -276,7 +278,7 @@ impl Entry {
     }
 
     fn word(self) -> u64 {
-        u64::from(self.len) | self.symbols << 8 | u64::from(self.count) << 56
+        self.symbols | u64::from(self.len) << 48 | u64::from(self.count) << 56
     }
 }
 
@@ -305,6 +307,44 @@ impl<'a> Cursor<'a> {
         input.min(output)
     }
 
+    /// At least 56 bits and the sentinel.
+    ///
+    /// # Safety
+    /// There must be a [safe step](Self::safe_steps).
+    #[inline(always)]
+    unsafe fn refill(&mut self) -> u64 {
+        let consumed = self.bits.trailing_zeros();
+        self.read += consumed as usize / 8;
+        // SAFETY: a step consumes at most 7 + 55 bits, so `read` advances by at most STEP_IN bytes,
+        // and the safe step left a whole word behind that.
+        let word = unsafe { self.input.as_ptr().add(self.read).cast::<[u8; WORD]>().read() };
+        (u64::from_be_bytes(word) | 1) << (consumed % 8)
+    }
+
+    /// Refills the bits and makes [`PER_STEP`] look-ups.
+    ///
+    /// # Safety
+    /// There must be a [safe step](Self::safe_steps).
+    #[inline(always)]
+    unsafe fn step(&mut self, table: &[u64; TABLE_SIZE]) {
+        // SAFETY: as the caller promises.
+        let mut bits = unsafe { self.refill() };
+        let mut written = self.written;
+        for _ in 0..PER_STEP {
+            let entry = table[(bits >> (64 - MAX_LEN)) as usize];
+            bits <<= entry >> 48 & 63;
+            // SAFETY: a step writes at most STEP_OUT symbols, each store at most a word from where
+            // its first symbol goes, and the safe step left room for that.
+            unsafe {
+                let target = self.output.as_mut_ptr().add(written);
+                target.cast::<[u8; WORD]>().write(entry.to_le_bytes());
+            }
+            written += (entry >> 56) as usize;
+        }
+        self.bits = bits;
+        self.written = written;
+    }
+
     /// Decodes what is left, symbol by symbol, and checks that the stream ends where it says.
     fn finish(&mut self, single: &[u16; TABLE_SIZE]) -> Result<()> {
         let mut at = self.read * 8 + self.bits.trailing_zeros() as usize;
@@ -329,85 +369,155 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Runs the streams for as many whole steps as all of them have.
-fn advance<const S: usize>(cursors: &mut [Cursor<'_>; S], table: &[u64; TABLE_SIZE], ahead: &mut Ahead) {
+/// Runs the streams for as many whole steps as they have; puts them into any order.
+fn advance(cursors: &mut [Cursor<'_>], table: &[u64; TABLE_SIZE], ahead: &mut Ahead) {
     #[cfg(target_arch = "x86_64")]
     if crate::kernel::Avx2::new().is_some() {
         // SAFETY: the features were detected.
         return unsafe { advance_bmi2(cursors, table, ahead) };
     }
-    advance_with(cursors, table, ahead);
+    advance_with(cursors, table, ahead, step_each);
 }
 
-/// The same loop, compiled to three-operand shifts.
+fn step_each(cursors: &mut [Cursor<'_>], table: &[u64; TABLE_SIZE]) {
+    for cursor in cursors {
+        // SAFETY: `advance_with` takes no more steps than are safe for any.
+        unsafe { cursor.step(table) };
+    }
+}
+
+/// The same loop with four streams at a time, look-up by look-up.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2")]
-fn advance_bmi2<const S: usize>(cursors: &mut [Cursor<'_>; S], table: &[u64; TABLE_SIZE], ahead: &mut Ahead) {
-    advance_with(cursors, table, ahead);
+fn advance_bmi2(cursors: &mut [Cursor<'_>], table: &[u64; TABLE_SIZE], ahead: &mut Ahead) {
+    advance_with(cursors, table, ahead, |cursors, table| {
+        let (fours, rest) = cursors.as_chunks_mut::<4>();
+        for four in fours {
+            // SAFETY: as the caller promises for each.
+            unsafe { step_four(four, table) };
+        }
+        for cursor in rest {
+            // SAFETY: as above.
+            unsafe { cursor.step(table) };
+        }
+    });
+}
+
+/// A [`step`](Cursor::step) of four streams. Written by hand, because compilers keep half of the
+/// variables in memory, where each look-up would wait for them.
+///
+/// # Safety
+/// Each must have a safe step, and the features must have been detected.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+unsafe fn step_four(cursors: &mut [Cursor<'_>; 4], table: &[u64; TABLE_SIZE]) {
+    // SAFETY: as the caller promises.
+    let [mut a, mut b, mut c, mut d] = std::array::from_fn(|i| unsafe { cursors[i].refill() });
+    // SAFETY: `written` is at most the length of the output.
+    let starts: [*mut u8; 4] =
+        std::array::from_fn(|i| unsafe { cursors[i].output.as_mut_ptr().add(cursors[i].written) });
+    let [mut to_a, mut to_b, mut to_c, mut to_d] = starts;
+    macro_rules! look_up {
+        ($bits:literal, $to:literal) => {
+            concat!(
+                "shrx {index}, {",
+                $bits,
+                "}, {index_shift}\n",
+                "movzx {meta:e}, word ptr [{table} + 8*{index} + 6]\n",
+                "mov {index}, [{table} + 8*{index}]\n",
+                "shlx {",
+                $bits,
+                "}, {",
+                $bits,
+                "}, {meta:r}\n",
+                "mov [{",
+                $to,
+                "}], {index}\n",
+                "movzx {meta:e}, {meta:h}\n",
+                "add {",
+                $to,
+                "}, {meta:r}\n",
+            )
+        };
+    }
+    macro_rules! round {
+        () => {
+            concat!(
+                look_up!("a", "to_a"),
+                look_up!("b", "to_b"),
+                look_up!("c", "to_c"),
+                look_up!("d", "to_d")
+            )
+        };
+    }
+    const _: () = assert!(PER_STEP == 5 && MAX_LEN == 11);
+    // SAFETY: indices have MAX_LEN bits, as many as the table has entries for; a step writes at most
+    // STEP_OUT symbols, each store at most a word from where its first symbol goes, and the safe
+    // steps left room for that.
+    unsafe {
+        std::arch::asm!(
+            round!(), round!(), round!(), round!(), round!(),
+            a = inout(reg) a, b = inout(reg) b, c = inout(reg) c, d = inout(reg) d,
+            to_a = inout(reg) to_a, to_b = inout(reg) to_b, to_c = inout(reg) to_c, to_d = inout(reg) to_d,
+            table = in(reg) table.as_ptr(),
+            index_shift = in(reg) u64::from(u64::BITS - MAX_LEN),
+            index = out(reg) _,
+            meta = out(reg_abcd) _,
+            options(nostack),
+        );
+    }
+    for (i, (bits, to)) in [(a, to_a), (b, to_b), (c, to_c), (d, to_d)].into_iter().enumerate() {
+        cursors[i].bits = bits;
+        cursors[i].written += to as usize - starts[i] as usize;
+    }
 }
 
 #[inline(always)]
-fn advance_with<const S: usize>(cursors: &mut [Cursor<'_>; S], table: &[u64; TABLE_SIZE], ahead: &mut Ahead) {
+fn advance_with(
+    mut cursors: &mut [Cursor<'_>],
+    table: &[u64; TABLE_SIZE],
+    ahead: &mut Ahead,
+    step: impl Fn(&mut [Cursor<'_>], &[u64; TABLE_SIZE]),
+) {
     loop {
-        let steps = cursors.iter().map(Cursor::safe_steps).min().unwrap_or(0);
-        if steps == 0 {
+        let mut steps = usize::MAX;
+        let mut running = cursors.len();
+        for i in (0..cursors.len()).rev() {
+            match cursors[i].safe_steps() {
+                0 => {
+                    running -= 1;
+                    cursors.swap(i, running);
+                }
+                safe => steps = steps.min(safe),
+            }
+        }
+        if running == 0 {
             return;
         }
-        // SAFETY: `read` and `written` never exceed their slices' lengths.
-        let mut source: [*const u8; S] =
-            std::array::from_fn(|i| unsafe { cursors[i].input.as_ptr().add(cursors[i].read) });
-        // SAFETY: as above.
-        let mut target: [*mut u8; S] =
-            std::array::from_fn(|i| unsafe { cursors[i].output.as_mut_ptr().add(cursors[i].written) });
-        let mut bits: [u64; S] = std::array::from_fn(|i| cursors[i].bits);
+        cursors = &mut cursors[..running];
         for _ in 0..steps {
             ahead.step();
-            for i in 0..S {
-                let consumed = bits[i].trailing_zeros();
-                // SAFETY: a step consumes at most 7 + 55 bits, so `source` advances by at most
-                // STEP_IN bytes, and `safe_steps` left a whole word behind the last advance.
-                let word = unsafe {
-                    source[i] = source[i].add(consumed as usize / 8);
-                    source[i].cast::<[u8; WORD]>().read()
-                };
-                bits[i] = (u64::from_be_bytes(word) | 1) << (consumed % 8);
-            }
-            for _ in 0..PER_STEP {
-                for i in 0..S {
-                    let entry = table[(bits[i] >> (64 - MAX_LEN)) as usize];
-                    bits[i] <<= entry & 63;
-                    // SAFETY: a step writes at most STEP_OUT symbols, each store at most a word
-                    // from where its first symbol goes, and `safe_steps` left room for that.
-                    unsafe {
-                        target[i].cast::<[u8; WORD]>().write((entry >> 8).to_le_bytes());
-                        target[i] = target[i].add((entry >> 56) as usize);
-                    }
-                }
-            }
-        }
-        for (i, cursor) in cursors.iter_mut().enumerate() {
-            cursor.read = source[i] as usize - cursor.input.as_ptr() as usize;
-            cursor.written = target[i] as usize - cursor.output.as_ptr() as usize;
-            cursor.bits = bits[i];
+            step(cursors, table);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::huffman_encode::encode;
     use super::*;
     use proptest::prelude::*;
 
     /// The decoder as the format describes it, one bit at a time.
-    fn naive(stored: &[u8], lens: [u32; STREAMS], lengths: &Lengths, total: usize) -> Vec<u8> {
+    fn naive(stored: &[u8], lens: Stored, lengths: &Lengths, total: usize) -> Vec<u8> {
         let codes = lengths.codes();
         let mut out = Vec::new();
         let mut start = 0;
-        for (index, len) in lens.into_iter().enumerate() {
+        for (index, &len) in lens.lens().iter().enumerate() {
             let stream = &stored[start..start + len as usize];
             start += len as usize;
             let mut at = 0;
-            for _ in run_of(index, total) {
+            for _ in run_of(index, lens.streams(), total) {
                 let (mut code, mut len) = (0u16, 0u8);
                 loop {
                     code = code << 1 | u16::from(stream[at / 8] >> (7 - at % 8) & 1);
@@ -441,17 +551,18 @@ mod tests {
         let mut table = Table::default();
         table.build(&lengths);
         let mut out = vec![0; symbols.len()];
-        table.decode(&stored, lens.map(|l| l as usize), &mut out, &mut Ahead::default()).unwrap();
+        table.decode(&stored, lens, &mut out, &mut Ahead::default()).unwrap();
         assert_eq!(out, symbols);
         if with_naive {
             assert_eq!(naive(&stored, lens, &lengths, symbols.len()), symbols);
         }
         // The portable loop, whatever this machine has.
-        let mut portable = vec![0; run_of(0, symbols.len()).len()];
-        let mut cursors = [Cursor::new(&stored[..lens[0] as usize], &mut portable)];
-        advance_with(&mut cursors, &table.multi, &mut Ahead::default());
+        let run = run_of(0, lens.streams(), symbols.len());
+        let mut portable = vec![0; run.len()];
+        let mut cursors = [Cursor::new(&stored[..lens.lens()[0] as usize], &mut portable)];
+        advance_with(&mut cursors, &table.multi, &mut Ahead::default(), step_each);
         cursors[0].finish(&table.single).unwrap();
-        assert_eq!(portable, symbols[run_of(0, symbols.len())]);
+        assert_eq!(portable, symbols[run]);
     }
 
     proptest! {
@@ -476,8 +587,13 @@ mod tests {
                 let mut table = Table::default();
                 table.build(&lengths);
                 let mut out = vec![0; symbols.len()];
-                let q = cut.min(noise.len()) / 4;
-                let _ = table.decode(&noise, [q, q, q, noise.len() - 3 * q], &mut out, &mut Ahead::default());
+                let part = (cut.min(noise.len()) / STREAMS) as u32;
+                let mut lens = [part; STREAMS];
+                lens[STREAMS - 1] = noise.len() as u32 - part * (STREAMS as u32 - 1);
+                for lens in [&lens[..], &[noise.len() as u32]] {
+                    let lens = Stored::new(lens).unwrap();
+                    let _ = table.decode(&noise, lens, &mut out, &mut Ahead::default());
+                }
             }
         }
     }

@@ -1,13 +1,14 @@
 //! Coders: how a stream of bytes is stored. Each chunk layout has several such streams.
 
 pub(crate) mod huffman;
+pub(crate) mod huffman_encode;
 pub(crate) mod huffman_stream;
 
 use crate::error::{Error, Result};
 use crate::kernel::packed;
 use crate::wire::{Put, Reader};
 use huffman::Lengths;
-use huffman_stream::{Ahead, STREAMS, Table};
+use huffman_stream::{Ahead, Stored, Table};
 use twox_hash::XxHash3_64;
 
 /// How one stream is stored, as the chunk's description says. The number of bytes it decodes to
@@ -22,8 +23,8 @@ pub(crate) enum Coder {
     Packed { width: u32, palette: [u8; 16] },
     /// As `Packed`, the bytes that indices were packed into being coded in turn.
     Joined { width: u32, palette: [u8; 16], inner: Box<Coder> },
-    /// Four Huffman bit streams of these lengths.
-    Huffman { lengths: Box<Lengths>, stored: [u32; STREAMS] },
+    /// Huffman bit streams of these lengths.
+    Huffman { lengths: Box<Lengths>, stored: Stored },
     /// One zstd frame of this length and hash (zstd itself does not notice every flipped bit).
     Zstd { stored: u32, hash: u64 },
 }
@@ -74,7 +75,7 @@ impl Coder {
             }
             Coder::Huffman { lengths, stored } => {
                 out.put_u8(HUFFMAN);
-                stored.iter().for_each(|&len| out.put_u32(len));
+                stored.write(out);
                 lengths.write(out);
             }
             Coder::Zstd { stored, hash } => {
@@ -103,10 +104,7 @@ impl Coder {
                 Coder::Joined { width, palette, inner: Box::new(Coder::read(reader)?) }
             }
             HUFFMAN => {
-                let mut stored = [0; STREAMS];
-                for len in &mut stored {
-                    *len = reader.u32()?;
-                }
+                let stored = Stored::read(reader)?;
                 let lengths = Box::new(Lengths::read(reader)?);
                 Coder::Huffman { lengths, stored }
             }
@@ -124,7 +122,7 @@ impl Coder {
             Coder::Raw => len as u64,
             Coder::Packed { width, .. } => packed_len(*width, len) as u64,
             Coder::Joined { width, inner, .. } => inner.stored_len(packed_len(*width, len)),
-            Coder::Huffman { stored, .. } => stored.iter().map(|&len| u64::from(len)).sum(),
+            Coder::Huffman { stored, .. } => stored.total(),
             Coder::Zstd { stored, .. } => u64::from(*stored),
         }
     }
@@ -148,7 +146,7 @@ impl Coder {
             }
             Coder::Huffman { lengths, stored: lens } => {
                 scratch.table.build(lengths);
-                scratch.table.decode(stored, lens.map(|len| len as usize), out, &mut scratch.ahead)?;
+                scratch.table.decode(stored, *lens, out, &mut scratch.ahead)?;
             }
             Coder::Zstd { hash, .. } => {
                 if XxHash3_64::oneshot(stored) != *hash {

@@ -3,10 +3,12 @@
 //! The scale of the row or column a weight stands in is the strongest context there is, and it is
 //! known before decoding starts. How much of the variance of the codes a grouping explains tells
 //! what it could save; the best grouping is then put into at most four classes of similar mean,
-//! and taken if exact counts say that it pays.
+//! and taken if exact counts say that it pays. Where smaller counts for more than faster, each row
+//! or column then moves to the class whose code suits it best.
 
 use super::cost::{self, BIT};
 use crate::kernel::classes::{ClassMap, MAX_CLASSES};
+use crate::kernel::sums;
 
 /// What is known about the rows of a chunk before looking at it.
 #[derive(Debug, Clone, Default)]
@@ -21,25 +23,34 @@ pub(crate) struct Hint {
 
 /// Groups of units with similar means that classes are made of.
 const BUCKETS: usize = 16;
-/// What classes must save, in 1/64 bit per element: they cost another pass to decode. Those that
-/// were found without a shape must save more, so that plain buffers stay fast.
-const MUST_SAVE: u64 = 1;
-const MUST_SAVE_UNSHAPED: u64 = 3;
 /// A row length that most others are a multiple of.
 const SHORT_ROW: usize = 64;
 /// The longest distance tried.
 const MAX_LAG: usize = 4096;
 /// Codes compared at each distance.
-const LAG_SAMPLE: usize = 2048;
+const LAG_SAMPLE: usize = 1024;
 /// Distances tried are multiples of this.
 const LAG_STEP: usize = 64;
-/// Codes farther apart than this are just different: zeros would drown everything else.
-const FAR: u8 = 16;
+/// Groupings are ruled out by a part of the chunk: one in so many codes.
+const PART: usize = 4;
+/// Chunks of fewer codes are looked at whole.
+const SMALL: usize = 1 << 15;
+/// How often units move to the class that suits them best.
+const MOVES: usize = 2;
 /// Bytes that a class adds to a description: table and lengths.
-const PER_CLASS: u64 = 50;
+const PER_CLASS: u64 = 70;
+
+/// What classes are worth.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Price {
+    /// What they must save, in 1/64 bit per code: they cost another pass to decode.
+    pub(crate) must_save: u64,
+    /// Whether to take the time to make them better.
+    pub(crate) refined: bool,
+}
 
 /// The grouping of `codes` that saves most, if any pays.
-pub(crate) fn find(codes: &[u8], counts: &[u32; 256], hint: &Hint) -> Option<ClassMap> {
+pub(crate) fn find(codes: &[u8], counts: &[u32; 256], hint: &Hint, price: Price) -> Option<ClassMap> {
     if !hint.searched {
         return None;
     }
@@ -51,28 +62,40 @@ pub(crate) fn find(codes: &[u8], counts: &[u32; 256], hint: &Hint) -> Option<Cla
         found = likely_periods(codes);
         &found
     };
-    let candidates: Vec<(bool, usize)> = periods
-        .iter()
-        .flat_map(|&period| [(false, period), (true, period)])
+    let must_save = |count: usize| count as u64 * price.must_save * BIT / 64;
+    let clip = clip_of(counts, count);
+    let spread = Spread::of(counts, clip, count);
+    let candidates = periods.iter().flat_map(|&period| [(false, period), (true, period)]);
+    let (gain, columns, period, sums) = candidates
         .filter(|&(columns, period)| {
             ClassMap::units(columns, period, count) <= count / 8 && period * 4 <= count
         })
-        .collect();
-    let clip = clip_of(counts, count);
-    let spread = Spread::of(counts, clip, count);
-    let (gain, columns, period, sums) = candidates
-        .into_iter()
+        .filter(|&(columns, period)| {
+            // A part from the middle that shows less than half of what is needed rules it out.
+            let rows = count / PART / period;
+            if count < SMALL || rows < 4 {
+                return true;
+            }
+            let part = &codes[(count - rows * period) / 2 / period * period..][..rows * period];
+            let sums = sums::of_units(part, columns, period, clip);
+            2 * spread.gain(&sums, columns, period, part.len()) > must_save(part.len()) as i64
+        })
         .map(|(columns, period)| {
-            let sums = unit_sums(codes, columns, period, clip);
-            (spread.gain(&sums, columns, period), columns, period, sums)
+            let sums = sums::of_units(codes, columns, period, clip);
+            (spread.gain(&sums, columns, period, count), columns, period, sums)
         })
         .max_by_key(|candidate| (candidate.0, std::cmp::Reverse(candidate.2)))?;
-    let must_save = if hint.shaped { MUST_SAVE } else { MUST_SAVE_UNSHAPED };
-    let must_save = count as u64 * must_save * BIT / 64;
-    if gain <= must_save as i64 {
+    if gain <= must_save(count) as i64 {
         return None;
     }
-    assign(codes, counts, columns, period, &sums, must_save)
+    let (mut map, mut counts) = assign(codes, counts, columns, period, &sums, must_save(count))?;
+    if price.refined {
+        for _ in 0..MOVES {
+            move_units(codes, &counts, &mut map);
+            counts = counts_by_class(codes, &map);
+        }
+    }
+    Some(map)
 }
 
 /// Row lengths to try on bytes without a shape: one that any row is a multiple of, and the distance
@@ -84,10 +107,7 @@ fn likely_periods(codes: &[u8]) -> Vec<usize> {
     }
     let start = codes.len() / 3;
     let sample = &codes[start..start + LAG_SAMPLE];
-    let distance = |lag: usize| -> u32 {
-        let later = &codes[start + lag..start + lag + LAG_SAMPLE];
-        sample.iter().zip(later).map(|(&a, &b)| u32::from(a.abs_diff(b).min(FAR))).sum()
-    };
+    let distance = |lag: usize| sums::distance(sample, &codes[start + lag..start + lag + LAG_SAMPLE]);
     let lags = (SHORT_ROW..=MAX_LAG).step_by(LAG_STEP);
     let distances: Vec<(u32, usize)> = lags.map(|lag| (distance(lag), lag)).collect();
     let mean = distances.iter().map(|&(d, _)| u64::from(d)).sum::<u64>() / distances.len() as u64;
@@ -129,59 +149,34 @@ impl Spread {
         Self { count: count as i128, sum, squares }
     }
 
-    /// About what a grouping with these sums could save, in units of [`BIT`]: a share `r` of the
-    /// variance explained is worth `-log2(1 - r) / 2`, at least `0.72 r`, bits per element. Noise
-    /// explains a share of units to elements by itself, and each unit costs two bits.
-    fn gain(&self, sums: &[u64], columns: bool, period: usize) -> i64 {
-        // All times `count`, to stay in integers: n * sum(x^2) - (sum x)^2 and alike.
-        let total = self.count * self.squares - self.sum * self.sum;
-        if total <= 0 {
+    /// About what a grouping of `count` codes with these sums could save, in units of [`BIT`]: a share
+    /// `r` of the variance explained is worth `-log2(1 - r) / 2`, at least `0.72 r`, bits per code.
+    /// Noise explains a share of units to codes by itself, and each unit costs two bits.
+    fn gain(&self, sums: &[u64], columns: bool, period: usize, count: usize) -> i64 {
+        // The variance of all codes, times their number squared, to stay in integers.
+        let variance = self.count * self.squares - self.sum * self.sum;
+        if variance <= 0 {
             return 0;
         }
-        let (rows, rest) = (self.count as usize / period, self.count as usize % period);
-        let mut between = 0i128;
-        for (unit, &sum) in sums.iter().enumerate() {
-            let size = match columns {
-                true => rows + usize::from(unit < rest),
-                false if unit < rows => period,
-                false => rest,
-            } as i128;
-            let sum = i128::from(sum);
-            if size > 0 {
-                between += self.count * sum * sum / size;
-            }
-        }
-        between -= self.sum * self.sum;
+        // Units of two sizes at most: those before `longer`, and the others.
+        let (rows, rest) = (count / period, count % period);
+        let (longer, sizes) = if columns { (rest, [rows + 1, rows]) } else { (rows, [period, rest]) };
+        let (long, short) = sums.split_at(longer.min(sums.len()));
+        let squares = |sums: &[u64], size: usize| {
+            let squares: u128 = sums.iter().map(|&sum| u128::from(sum) * u128::from(sum)).sum();
+            squares as i128 / size.max(1) as i128
+        };
+        let total = sums.iter().map(|&sum| u128::from(sum)).sum::<u128>() as i128;
+        let between = squares(long, sizes[0]) + squares(short, sizes[1]) - total * total / count as i128;
         let units = sums.len() as i128;
-        let share = between * self.count / total - units;
+        // What is between units, in variances of one code.
+        let share = between * self.count * self.count / variance - units;
         (share * BIT as i128 * 72 / 100 - 2 * units * BIT as i128) as i64
     }
 }
 
-/// The sum of the codes of each row or column.
-fn unit_sums(codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> {
-    if !columns {
-        let rows = codes.chunks(period);
-        return rows.map(|row| row.iter().map(|&code| u64::from(code.max(clip))).sum()).collect();
-    }
-    let mut sums = vec![0u64; period];
-    // In narrow sums that hold 256 rows, so that more of them fit a register.
-    let mut narrow = vec![0u16; period];
-    for rows in codes.chunks(256 * period) {
-        narrow.fill(0);
-        for row in rows.chunks(period) {
-            for (sum, &code) in narrow.iter_mut().zip(row) {
-                *sum += u16::from(code.max(clip));
-            }
-        }
-        for (sum, &narrow) in sums.iter_mut().zip(&narrow) {
-            *sum += u64::from(narrow);
-        }
-    }
-    sums
-}
-
-/// Puts units into classes of similar mean; `None` unless exact counts say that they pay.
+/// Puts units into classes of similar mean, and counts the codes of each; `None` unless these counts
+/// say that they pay.
 fn assign(
     codes: &[u8],
     counts: &[u32; 256],
@@ -189,7 +184,7 @@ fn assign(
     period: usize,
     sums: &[u64],
     must_save: u64,
-) -> Option<ClassMap> {
+) -> Option<(ClassMap, Vec<[u32; 256]>)> {
     let count = codes.len();
     let units = sums.len();
     let mut order: Vec<u32> = (0..units as u32).collect();
@@ -203,32 +198,55 @@ fn assign(
     for (rank, &unit) in order.iter().enumerate() {
         bucket_of[unit as usize] = (rank * BUCKETS / units) as u8;
     }
-    let mut buckets = bucket_counts(codes, columns, period, &bucket_of);
+    let mut buckets = bucket_counts(codes, columns, period, &bucket_of, BUCKETS);
     let mut groups: Vec<Group> = buckets
         .drain(..)
         .enumerate()
         .map(|(bucket, counts)| Group { last_bucket: bucket, cost: cost::entropy(&counts), counts })
         .collect();
     let whole = cost::entropy(counts);
-    let mut best: Option<(u64, Vec<usize>)> = None;
+    let mut best: Option<(u64, Vec<usize>, Vec<[u32; 256]>)> = None;
     while groups.len() > 1 {
         if groups.len() <= MAX_CLASSES {
             let width = if groups.len() > 2 { 2 } else { 1 };
             let cost = groups.iter().map(|group| group.cost).sum::<u64>()
                 + units as u64 * width * BIT
                 + (groups.len() as u64 - 1) * PER_CLASS * 8 * BIT;
-            if best.as_ref().is_none_or(|(least, _)| cost < *least) {
-                best = Some((cost, groups.iter().map(|group| group.last_bucket).collect()));
+            if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
+                let last_buckets = groups.iter().map(|group| group.last_bucket).collect();
+                best = Some((cost, last_buckets, groups.iter().map(|group| group.counts).collect()));
             }
         }
         merge_cheapest(&mut groups);
     }
-    let (cost, last_buckets) = best?;
+    let (cost, last_buckets, counts) = best?;
     if cost + must_save >= whole {
         return None;
     }
     let class_of = |bucket: u8| last_buckets.partition_point(|&last| last < usize::from(bucket)) as u8;
-    Some(ClassMap { columns, period, classes: bucket_of.into_iter().map(class_of).collect() })
+    let classes = bucket_of.into_iter().map(class_of).collect();
+    Some((ClassMap { columns, period, classes }, counts))
+}
+
+/// Moves every unit to the class whose code is the shortest for it.
+fn move_units(codes: &[u8], counts: &[[u32; 256]], map: &mut ClassMap) {
+    // In 1/16 bit, of codes of less than 16 bits: what has no code yet is dear, but not forbidden.
+    let mut costs = [0u64; 256];
+    for (class, counts) in counts.iter().enumerate() {
+        for (code, cost) in cost::per_symbol(counts, 16, 255).into_iter().enumerate() {
+            costs[code] |= cost << (16 * class);
+        }
+    }
+    let by_class = sums::costs_of_units(codes, map.columns, map.period, &costs);
+    for (unit, class) in by_class.iter().zip(&mut map.classes) {
+        let best = (0..counts.len()).min_by_key(|&class| unit[class]);
+        *class = best.unwrap_or(0) as u8;
+    }
+}
+
+/// The counts of the codes in each class.
+fn counts_by_class(codes: &[u8], map: &ClassMap) -> Vec<[u32; 256]> {
+    bucket_counts(codes, map.columns, map.period, &map.classes, MAX_CLASSES)
 }
 
 /// Neighbouring buckets under one code.
@@ -252,18 +270,24 @@ fn merge_cheapest(groups: &mut Vec<Group>) {
     groups.remove(at);
 }
 
-/// The counts of the codes in each bucket.
-fn bucket_counts(codes: &[u8], columns: bool, period: usize, bucket_of: &[u8]) -> Vec<[u32; 256]> {
-    let mut counts = vec![[0u32; 256]; BUCKETS];
+/// The counts of the codes in each of so many buckets, a power of two.
+fn bucket_counts(
+    codes: &[u8],
+    columns: bool,
+    period: usize,
+    bucket_of: &[u8],
+    buckets: usize,
+) -> Vec<[u32; 256]> {
+    let mut counts = vec![[0u32; 256]; buckets];
     if columns {
         for row in codes.chunks(period) {
             for (&code, &bucket) in row.iter().zip(bucket_of) {
-                counts[usize::from(bucket) % BUCKETS][usize::from(code)] += 1;
+                counts[usize::from(bucket) & (buckets - 1)][usize::from(code)] += 1;
             }
         }
     } else {
         for (row, &bucket) in codes.chunks(period).zip(bucket_of) {
-            let counts = &mut counts[usize::from(bucket) % BUCKETS];
+            let counts = &mut counts[usize::from(bucket) & (buckets - 1)];
             row.iter().for_each(|&code| counts[usize::from(code)] += 1);
         }
     }

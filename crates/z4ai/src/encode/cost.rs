@@ -29,6 +29,16 @@ pub(crate) fn entropy(counts: &[u32]) -> u64 {
         .sum()
 }
 
+/// What each symbol costs by a code made for these counts, in parts of a bit, and at most `most`.
+pub(crate) fn per_symbol(counts: &[u32; 256], parts: u64, most: u64) -> [u64; 256] {
+    let total: u32 = counts.iter().sum();
+    let all = log2(total.max(1));
+    counts.map(|count| match count {
+        0 => most,
+        _ => (all.saturating_sub(log2(count)) * parts / BIT).min(most),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -65,7 +65,7 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
         options.advance(plan.chunk(i).len())
     })?;
     let (_, index) = sink.into_inner();
-    frame::write_index(out, header_len, &[], &index, chunks)
+    frame::write_index(out, header_len, &frame::Index { descriptions: &index, chunks, ..Default::default() })
 }
 
 /// Buffers of one worker, and the chunk it made last.

@@ -6,6 +6,7 @@ pub(crate) mod delta;
 mod grouped;
 mod palette;
 mod probe;
+mod repeats;
 mod split;
 mod stream;
 mod structure;
@@ -13,6 +14,7 @@ mod structure;
 use twox_hash::XxHash3_64;
 
 use crate::coder::Coder;
+use crate::copies::Copy;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::options::{Effort, Options};
@@ -21,8 +23,9 @@ use crate::{frame, memory, parallel};
 use classes::Hint;
 pub use stream::DEFAULT_LEVEL;
 
-/// Decoded bytes of a usual chunk: one with its streams and scratch fits the second-level cache.
-const CHUNK: usize = 256 << 10;
+/// Decoded bytes of a usual chunk: one with its streams and scratch fits the second-level cache. No
+/// power of two, lest the streams of a chunk compete for the same lines of the first-level cache.
+const CHUNK: usize = 248 << 10;
 /// How many times longer chunks of palette indices are: they are small and decode fast.
 const CHUNKS_OF_PALETTE: usize = 16;
 /// A last chunk shorter than this share of a usual one joins the one before it.
@@ -44,17 +47,39 @@ pub(crate) fn into(data: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<
     out.clear();
     options.check()?;
     let mut plan = Plan::new(data.len(), options)?;
+    memory::reserve(out, max_len(data.len()))?;
+    if structure::wanted(options) {
+        let copies = repeats::find(data, options.kind.size());
+        if !copies.is_empty()
+            && let Some(literals) = repeats::literals(data, &copies)
+        {
+            plan.shorten(literals.len(), options);
+            body(&literals, &copies, plan, options, out)?;
+            return options.advance(data.len() - literals.len());
+        }
+    }
+    body(data, &[], plan, options, out)
+}
+
+/// Encodes all of a frame whose content is `literals` and `copies` of them.
+fn body(
+    literals: &[u8],
+    copies: &[Copy],
+    mut plan: Plan,
+    options: &Options,
+    out: &mut Vec<u8>,
+) -> Result<()> {
     let (mut palette, mut shared) = (None, Vec::new());
     if structure::wanted(options)
-        && let Some((lookup, bytes)) = palette::find(data, options, &plan.hint)
+        && let Some((lookup, bytes)) = palette::find(literals, options, &plan.hint)
     {
         plan.chunk *= CHUNKS_OF_PALETTE;
         (palette, shared) = (Some(lookup), bytes);
     }
-    memory::reserve(out, max_len(data.len()))?;
+    let content_len = literals.len() as u64 + copies.iter().map(|copy| copy.len).sum::<u64>();
     let array = options.array.as_ref();
     let format = (frame::MAGIC_Z4AI, frame::VERSION);
-    frame::write_header(out, format, options.kind, array, data.len() as u64)?;
+    frame::write_header(out, format, options.kind, array, content_len)?;
     let header_len = out.len();
     let chunks = plan.chunk_count();
     let sink = InOrder::new((&mut *out, Vec::new(), false));
@@ -62,7 +87,7 @@ pub(crate) fn into(data: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<
         sink.deliver(
             i,
             || {
-                scratch.encode(&data[plan.chunk(i)], options, &plan.hint, palette.as_ref());
+                scratch.encode(&literals[plan.chunk(i)], options, &plan.hint, palette.as_ref());
                 &*scratch
             },
             |(out, index, indexed), chunk| {
@@ -73,9 +98,10 @@ pub(crate) fn into(data: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<
         );
         options.advance(plan.chunk(i).len())
     })?;
-    let (_, index, indexed) = sink.into_inner();
+    let (_, descriptions, indexed) = sink.into_inner();
     let palette = if indexed { shared.as_slice() } else { &[] };
-    frame::write_index(out, header_len, palette, &index, chunks)
+    let index = frame::Index { palette, descriptions: &descriptions, chunks, copies };
+    frame::write_index(out, header_len, &index)
 }
 
 /// Where data is cut.
@@ -127,6 +153,12 @@ impl Plan {
         hint.shaped = !shape.is_empty();
         let row = hint.periods.last().copied().unwrap_or(1);
         Ok(Self { whole, len, chunk: usual / row * row * size, hint })
+    }
+
+    /// Cuts only `len` bytes of the same elements.
+    fn shorten(&mut self, len: usize, options: &Options) {
+        let size = options.kind.size();
+        (self.len, self.whole) = (len, len / size * size);
     }
 
     fn chunk_count(&self) -> usize {

@@ -1,7 +1,6 @@
 //! Finding the few values that all elements of a buffer are, and encoding chunks as indices.
 
 use super::classes::Hint;
-use super::cost::BIT;
 use super::probe::Sample;
 use super::{encode_bytes, grouped, stream};
 use crate::element::Kind;
@@ -53,7 +52,7 @@ pub(super) fn find(data: &[u8], options: &Options, hint: &Hint) -> Option<(Looku
     let most = if size == 2 { MAX_NARROW } else { MAX_VALUES }.min(count / SHARED);
     let mut values = distinct(data, size, most)?;
     // Rows with few values each may have many in all: indices into those of a row are shorter.
-    let bits = u64::from(values.len().ilog2()) * BIT;
+    let bits = sample.entropy();
     if values.len() > 256 && grouped::find(data, size, hint).is_some_and(|(cost, _)| cost < bits) {
         return None;
     }

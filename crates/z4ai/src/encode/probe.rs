@@ -1,5 +1,6 @@
 //! Looking at a few elements to rule out that data has structure.
 
+use super::cost;
 use crate::kernel::sparse::load;
 
 /// A sample of elements: how many there are of each value.
@@ -41,6 +42,13 @@ impl Sample {
             self.slots[at].1 += 1;
             self.taken += 1;
         }
+    }
+
+    /// What an element takes at least, in units of [`BIT`](cost::BIT); less than it really is where
+    /// there are more values than were looked at.
+    pub(super) fn entropy(&self) -> u64 {
+        let counts: Vec<u32> = self.slots.iter().map(|slot| slot.1).collect();
+        cost::entropy(&counts) / self.taken.max(1) as u64
     }
 
     /// The most frequent value and how often it occurs; of equally frequent ones the lowest.

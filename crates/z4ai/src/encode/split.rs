@@ -14,8 +14,32 @@ use crate::wire::Put;
 
 /// Mantissa bits joined to the exponent, at most.
 const MAX_JOINED: u32 = 2;
-/// What each joined bit must save, in 1/64 bit per element: longer codes decode more slowly.
-const JOINED_MUST_SAVE: u64 = 2;
+/// The cut is chosen by so many elements in each of so many places.
+const SAMPLE: usize = 512;
+const SAMPLES: usize = 16;
+
+/// What structure must save to be used.
+struct Prices {
+    /// Each joined bit, in 1/64 bit per element: longer codes decode more slowly. None: no bits are
+    /// joined.
+    joined: Option<u64>,
+    classes: classes::Price,
+}
+
+impl Prices {
+    /// Plain buffers of short elements stay fast. Tensors are worth more time, and longer elements
+    /// have more of it.
+    fn of(kind: Kind, shaped: bool) -> Self {
+        let thorough = classes::Price { must_save: 1, refined: true };
+        let quick = classes::Price { must_save: 3, refined: false };
+        match (kind, shaped) {
+            (Kind::Bf16, false) => Self { joined: None, classes: quick },
+            (Kind::F16, false) => Self { joined: Some(2), classes: quick },
+            (Kind::Bf16 | Kind::F16, true) => Self { joined: Some(2), classes: thorough },
+            _ => Self { joined: Some(1), classes: thorough },
+        }
+    }
+}
 
 /// Buffers that encoding reuses.
 #[derive(Default)]
@@ -25,6 +49,8 @@ pub(crate) struct Scratch {
     planes: Vec<Vec<u8>>,
     patches: Vec<Patch>,
     runs: Vec<Vec<u8>>,
+    pairs: histogram::Pairs,
+    sample: Vec<u8>,
 }
 
 /// Appends the streams of `elements` to `payload` and describes them.
@@ -37,16 +63,17 @@ pub(crate) fn encode(
     payload: &mut Vec<u8>,
 ) -> Split {
     let count = elements.len() / kind.size();
-    let (fields, mut counts) = choose_symbol(elements, kind, effort);
+    let prices = Prices::of(kind, hint.shaped);
+    let fields = choose_symbol(elements, kind, effort, prices.joined, &mut scratch.sample);
     scratch.cut(fields, elements, count);
-    counts[0] += scratch.patches.len() as u32;
+    let counts = histogram::of_few(&scratch.codes[..count], &mut scratch.pairs);
     let mid = (fields.mid_bits() > 0).then(|| stream::encode(&scratch.mid, payload));
     let planes = scratch.planes.iter().map(|plane| stream::encode(plane, payload)).collect();
     let codes = &scratch.codes[..count];
     let mut classes = None;
     let coders = if effort == Effort::Fast && kind.is_float() {
         vec![encode_palette(codes, &counts, fields, &mut scratch.patches, payload)]
-    } else if let Some(map) = classes::find(codes, &counts, hint) {
+    } else if let Some(map) = classes::find(codes, &counts, hint, prices.classes) {
         let sizes = map.sizes(count);
         scratch.runs.resize(map.count(), Vec::new());
         for (run, size) in scratch.runs.iter_mut().zip(sizes) {
@@ -55,7 +82,8 @@ pub(crate) fn encode(
         scatter(&map, &scratch.codes, count, &mut scratch.runs);
         let runs = scratch.runs.iter().zip(sizes);
         let coders = runs.map(|(run, size)| {
-            stream::encode_counted(&run[..size], &histogram::of_bytes(&run[..size]), payload)
+            let run = &run[..size];
+            stream::encode_counted(run, &histogram::of_few(run, &mut scratch.pairs), payload)
         });
         let coders = coders.collect();
         classes = Some(map);
@@ -85,38 +113,56 @@ impl Scratch {
     }
 }
 
-/// The cut that makes a chunk smallest, judged by exact counts, and the counts of its codes
-/// without the patched ones.
-fn choose_symbol(elements: &[u8], kind: Kind, effort: Effort) -> (Fields, [u32; 256]) {
+/// The cut that makes a sample of the chunk smallest.
+fn choose_symbol(
+    elements: &[u8],
+    kind: Kind,
+    effort: Effort,
+    joined_must_save: Option<u64>,
+    sample: &mut Vec<u8>,
+) -> Fields {
     let cut = |bits, base| Fields::new(kind, bits, base).expect("every candidate is a valid cut");
     if !kind.is_float() {
-        let tops = elements.chunks_exact(kind.size()).map(|element| element[kind.size() - 1]);
-        let mut counts = [0; 256];
-        tops.for_each(|top| counts[usize::from(top)] += 1);
-        return (cut(8, 0), counts);
+        return cut(8, 0);
     }
     let least = kind.exponent_bits();
-    let most = match (effort, kind) {
-        (Effort::Fast, _) => least,
-        (_, Kind::F16) => 8,
-        _ => least + MAX_JOINED,
+    let (most, joined_must_save) = match (joined_must_save, kind) {
+        (Some(price), Kind::F16) if effort > Effort::Fast => (8, price),
+        (Some(price), _) if effort > Effort::Fast => (least + MAX_JOINED, price),
+        _ => (least, 0),
     };
-    let finest = histogram::of_leading_bits(elements, kind.size(), most);
-    let count = (elements.len() / kind.size()) as u64;
+    if most <= 8 && most == least {
+        return cut(least, 0);
+    }
+    let size = kind.size();
+    let elements = take_sample(elements, size, sample);
+    let finest = histogram::of_leading_bits(elements, size, most);
+    let count = (elements.len() / size) as u64;
     let candidates = (least..=most).map(|bits| {
         let counts: Vec<u32> = finest.chunks(1 << (most - bits)).map(|c| c.iter().sum()).collect();
         let (base, window, covered) = best_window(&counts);
-        let codes = match Lengths::for_counts(&window) {
-            Some(lengths) => stream::huffman_len(&lengths, &window) * 8,
-            None => 0,
-        };
+        let codes = Lengths::for_counts(&window).map_or(0, |lengths| lengths.cost_bits(&window));
         let patches = (count - covered) * PATCH as u64 * 8;
         let raw = count * u64::from(kind.bits() - bits);
-        let slower = count * u64::from(bits - least) * JOINED_MUST_SAVE / 64;
-        (codes + patches + raw + slower, bits, base, window)
+        let slower = count * u64::from(bits - least) * joined_must_save / 64;
+        (codes + patches + raw + slower, bits, base)
     });
-    let (_, bits, base, window) = candidates.min().expect("at least one candidate");
-    (cut(bits, base), window)
+    let (_, bits, base) = candidates.min().expect("at least one candidate");
+    cut(bits, base)
+}
+
+/// Elements from all over the chunk, or all of them.
+fn take_sample<'a>(elements: &'a [u8], size: usize, sample: &'a mut Vec<u8>) -> &'a [u8] {
+    let part = SAMPLE * size;
+    if elements.len() <= 2 * SAMPLES * part {
+        return elements;
+    }
+    sample.clear();
+    for i in 0..SAMPLES {
+        let at = (elements.len() - part) / (SAMPLES - 1) * i / size * size;
+        sample.extend_from_slice(&elements[at..at + part]);
+    }
+    sample
 }
 
 /// The 256 neighbouring symbols that cover most elements: the first, their counts, and how many.
@@ -165,7 +211,9 @@ fn encode_palette(
             unknown
                 .map(|(index, &code)| Patch { index: index as u32, symbol: u16::from(code) + fields.base }),
         );
+        // Those that had no code at all stand before those that have one outside the palette.
         patches.sort_by_key(|patch| patch.index);
+        patches.dedup_by_key(|patch| patch.index);
     }
     Coder::Packed { width: 4, palette }
 }

@@ -5,7 +5,7 @@ use twox_hash::XxHash3_64;
 use super::cost::{self, BIT};
 use crate::coder::Coder;
 use crate::coder::huffman::Lengths;
-use crate::coder::huffman_stream;
+use crate::coder::huffman_encode;
 use crate::kernel::{histogram, packed};
 
 /// Bytes looked at to rule out that a stream compresses.
@@ -86,7 +86,7 @@ pub(crate) fn encode_counted(bytes: &[u8], counts: &[u32; 256], payload: &mut Ve
         payload.extend_from_slice(bytes);
         return Coder::Raw;
     }
-    let stored = huffman_stream::encode(bytes, &lengths, payload);
+    let stored = huffman_encode::encode(bytes, &lengths, payload);
     Coder::Huffman { lengths: Box::new(lengths), stored }
 }
 
@@ -98,7 +98,7 @@ fn encode_joined(bytes: &[u8], width: u32, symbols: &[u8], payload: &mut Vec<u8>
     let counts = histogram::of_bytes(&packed);
     let inner = match Lengths::for_counts(&counts) {
         Some(lengths) => {
-            let stored = huffman_stream::encode(&packed, &lengths, payload);
+            let stored = huffman_encode::encode(&packed, &lengths, payload);
             Coder::Huffman { lengths: Box::new(lengths), stored }
         }
         None => Coder::Constant(packed.first().copied().unwrap_or(0)),
@@ -121,7 +121,9 @@ pub(crate) fn palette_of(symbols: &[u8]) -> ([u8; 16], [u8; 256]) {
 pub(crate) fn huffman_len(lengths: &Lengths, counts: &[u32; 256]) -> u64 {
     let mut table = Vec::new();
     lengths.write(&mut table);
-    lengths.cost_bits(counts).div_ceil(8) + table.len() as u64 + 19
+    let streams = huffman_encode::streams_for(counts.iter().map(|&count| count as usize).sum()) as u64;
+    // Coder and number of streams, and of each its length and what fills its last byte.
+    lengths.cost_bits(counts) / 8 + table.len() as u64 + 2 + 5 * streams
 }
 
 /// Streams without any information.

@@ -28,11 +28,20 @@ macro_rules! cast {
     };
 }
 
+/// Lane `i` of a half takes the two bytes that its field lies in; a multiplication moves the field to
+/// the top of the lane, and a shift brings it down.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unpacker {
+    places: [u8; 32],
+    factors: [u16; 16],
+    down: u32,
+}
+
 impl Isa for Avx2 {
+    type Unpacker = Unpacker;
+
     #[inline(always)]
-    fn unpack(self, low: [u8; 16], high: [u8; 16], bits: u32) -> [u16; 16] {
-        // Lane `i` of a half takes the two bytes that its field lies in; a multiplication moves
-        // the field to the top of the lane, and a shift brings it down.
+    fn unpacker(self, bits: u32) -> Unpacker {
         let mut places = [0u8; 32];
         let mut factors = [0u16; 16];
         for i in 0..16 {
@@ -41,13 +50,19 @@ impl Isa for Avx2 {
             places[2 * i + 1] = (bit / 8 + 1) as u8;
             factors[i] = 1 << (16 - bits - bit % 8);
         }
-        let places = cast!(places, [u8; 32] => __m256i);
-        let factors = cast!(factors, [u16; 16] => __m256i);
+        // Compilers that know these numbers take the instructions apart and make slower ones.
+        std::hint::black_box(Unpacker { places, factors, down: 16 - bits })
+    }
+
+    #[inline(always)]
+    fn unpack(self, low: [u8; 16], high: [u8; 16], unpacker: Unpacker) -> [u16; 16] {
+        let places = cast!(unpacker.places, [u8; 32] => __m256i);
+        let factors = cast!(unpacker.factors, [u16; 16] => __m256i);
         let halves = cast!([low, high], [[u8; 16]; 2] => __m256i);
         // SAFETY: `self` proves AVX2.
         let fields = unsafe {
             let tops = _mm256_mullo_epi16(_mm256_shuffle_epi8(halves, places), factors);
-            _mm256_srl_epi16(tops, _mm_cvtsi32_si128(16 - bits as i32))
+            _mm256_srl_epi16(tops, _mm_cvtsi32_si128(unpacker.down as i32))
         };
         cast!(fields, __m256i => [u16; 16])
     }
@@ -103,6 +118,40 @@ impl Isa for Avx2 {
         };
         let [high, low] = cast!(bytes, [__m128i; 2] => [[u8; 16]; 2]);
         (cast!(tops, [__m128i; 2] => [u16; 16]), high, low)
+    }
+
+    #[inline(always)]
+    fn join_bytes(self, symbols: [u8; 16], others: [u8; 16]) -> [u16; 16] {
+        let symbols = cast!(symbols, [u8; 16] => __m128i);
+        let others = cast!(others, [u8; 16] => __m128i);
+        // SAFETY: `self` proves AVX2.
+        let lanes = unsafe {
+            let (sign, rest) = (_mm_set1_epi8(-128), _mm_set1_epi8(127));
+            // Bytes have no shifts of their own: what comes in from the neighbour is masked.
+            let lowest = _mm_and_si128(_mm_slli_epi16::<7>(symbols), sign);
+            let others_of_symbol = _mm_and_si128(_mm_srli_epi16::<1>(symbols), rest);
+            let low = _mm_or_si128(lowest, _mm_and_si128(others, rest));
+            let high = _mm_or_si128(others_of_symbol, _mm_and_si128(others, sign));
+            [_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high)]
+        };
+        cast!(lanes, [__m128i; 2] => [u16; 16])
+    }
+
+    #[inline(always)]
+    fn cut_bytes(self, lanes: [u16; 16]) -> ([u8; 16], [u8; 16]) {
+        let [first, second] = cast!(lanes, [u16; 16] => [__m128i; 2]);
+        // SAFETY: `self` proves AVX2.
+        let (symbols, others) = unsafe {
+            let byte = _mm_set1_epi16(0xff);
+            let (sign, rest) = (_mm_set1_epi8(-128), _mm_set1_epi8(127));
+            let low = _mm_packus_epi16(_mm_and_si128(first, byte), _mm_and_si128(second, byte));
+            let high = _mm_packus_epi16(_mm_srli_epi16::<8>(first), _mm_srli_epi16::<8>(second));
+            let upper = _mm_andnot_si128(_mm_set1_epi8(1), _mm_add_epi8(high, high));
+            let lowest = _mm_andnot_si128(_mm_set1_epi8(-2), _mm_srli_epi16::<7>(low));
+            let others = _mm_or_si128(_mm_and_si128(high, sign), _mm_and_si128(low, rest));
+            (_mm_or_si128(upper, lowest), others)
+        };
+        (cast!(symbols, __m128i => [u8; 16]), cast!(others, __m128i => [u8; 16]))
     }
 
     #[inline(always)]

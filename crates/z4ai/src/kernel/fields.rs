@@ -8,11 +8,8 @@
 //! The symbol is kept as a one-byte *code*, its distance from `base`. A wider symbol may not fit;
 //! such an element has code 0 and is patched after joining.
 
-use super::{Isa, dispatch};
+use super::{Isa, blocks, dispatch};
 use crate::element::Kind;
-
-/// Elements per block: what [`Isa`] packs at a time.
-const BLOCK: usize = 16;
 
 /// How elements are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +140,8 @@ dispatch! {
     pub(crate) fn join(fields: Fields, from: &Join<'_>, elements: &mut [u8]) = join_with
 }
 
-/// Turns the run-time cut into constants, so that every shift in the block is one.
+/// Turns the run-time cut into constants, so that every shift in a block is one; 0 where blocks
+/// have no code of their own.
 macro_rules! for_fields {
     ($fields:expr, $size:ident, $bits:ident, $call:expr) => {
         match ($fields.size, $fields.signed, $fields.symbol_bits) {
@@ -156,7 +154,7 @@ macro_rules! for_fields {
             (4, true, 8) => for_fields!(@ $size 4, $bits 8, $call),
             (4, true, 9) => for_fields!(@ $size 4, $bits 9, $call),
             (4, true, 10) => for_fields!(@ $size 4, $bits 10, $call),
-            _ => for_fields!(@ $size 0, $bits 0, $call),
+            _ => 0,
         }
     };
     (@ $size:ident $s:literal, $bits:ident $b:literal, $call:expr) => {{
@@ -169,7 +167,7 @@ macro_rules! for_fields {
 #[inline(always)]
 fn join_with(isa: impl Isa, fields: Fields, from: &Join<'_>, elements: &mut [u8]) {
     let count = elements.len() / fields.size;
-    let whole = for_fields!(fields, SIZE, BITS, join_blocks::<SIZE, BITS>(isa, fields, from, elements));
+    let whole = for_fields!(fields, SIZE, BITS, blocks::join::<SIZE, BITS>(isa, fields.base, from, elements));
     let mut mid = BitReader::new(from.mid, fields.mid_bits(), whole);
     for index in whole..count {
         let mut raw = u64::from(mid.next());
@@ -182,65 +180,11 @@ fn join_with(isa: impl Isa, fields: Fields, from: &Join<'_>, elements: &mut [u8]
     }
 }
 
-/// Joins whole blocks of 2- or 4-byte floats; returns how many elements that were.
-#[inline(always)]
-fn join_blocks<const SIZE: usize, const BITS: u32>(
-    isa: impl Isa,
-    fields: Fields,
-    from: &Join<'_>,
-    elements: &mut [u8],
-) -> usize {
-    if SIZE == 0 {
-        return 0;
-    }
-    // The sixteen bits from the sign down hold sign, symbol and this many bits of the rest.
-    let shift = 15 - BITS;
-    let mid_bits = (SIZE as u32 * 8 - BITS) % 8;
-    let high_plane = BITS <= 8;
-    let low_planes = SIZE - 2;
-    let mut done = 0;
-    for (block, out) in elements.chunks_exact_mut(BLOCK * SIZE).enumerate() {
-        let at = block * BLOCK;
-        let codes: &[u8; BLOCK] = block_of(from.codes, at);
-        let mut raw = [0u16; BLOCK];
-        if mid_bits > 0 {
-            let Some(fields) = unpack(isa, from.mid, at, mid_bits) else {
-                break;
-            };
-            raw = fields.map(|field| if high_plane { field << 8 } else { field });
-        }
-        if high_plane {
-            let plane: &[u8; BLOCK] = block_of(from.planes[low_planes], at);
-            for i in 0..BLOCK {
-                raw[i] |= u16::from(plane[i]);
-            }
-        }
-        let mut top = [0u16; BLOCK];
-        for i in 0..BLOCK {
-            let symbol = u16::from(codes[i]).wrapping_add(fields.base);
-            let low = raw[i] & ((1 << shift) - 1);
-            top[i] = raw[i] >> shift << 15 | symbol << shift | low;
-        }
-        if SIZE == 2 {
-            for (out, top) in out.chunks_exact_mut(2).zip(&top) {
-                out.copy_from_slice(&top.to_le_bytes());
-            }
-        } else {
-            let (low, high) = (block_of(from.planes[0], at), block_of(from.planes[1], at));
-            let wide = isa.widen(top, *high, *low);
-            for (out, wide) in out.chunks_exact_mut(4).zip(&wide) {
-                out.copy_from_slice(&wide.to_le_bytes());
-            }
-        }
-        done = at + BLOCK;
-    }
-    done
-}
-
 #[inline(always)]
 fn cut_with(isa: impl Isa, fields: Fields, elements: &[u8], mut to: Cut<'_>) {
     let count = elements.len() / fields.size;
-    let whole = for_fields!(fields, SIZE, BITS, cut_blocks::<SIZE, BITS>(isa, fields, elements, &mut to));
+    let whole =
+        for_fields!(fields, SIZE, BITS, blocks::cut::<SIZE, BITS>(isa, fields.base, elements, &mut to));
     let mut mid = BitWriter::new(to.mid, fields.mid_bits(), whole);
     for index in whole..count {
         let mut element = [0; 8];
@@ -260,87 +204,6 @@ fn cut_with(isa: impl Isa, fields: Fields, elements: &[u8], mut to: Cut<'_>) {
         }
         mid.put(raw as u8);
     }
-}
-
-/// Cuts whole blocks of 2- or 4-byte floats; returns how many elements that were.
-#[inline(always)]
-fn cut_blocks<const SIZE: usize, const BITS: u32>(
-    isa: impl Isa,
-    fields: Fields,
-    elements: &[u8],
-    to: &mut Cut<'_>,
-) -> usize {
-    if SIZE == 0 {
-        return 0;
-    }
-    let shift = 15 - BITS;
-    let mid_bits = (SIZE as u32 * 8 - BITS) % 8;
-    let high_plane = BITS <= 8;
-    let low_planes = SIZE - 2;
-    let mut done = 0;
-    for (block, elements) in elements.chunks_exact(BLOCK * SIZE).enumerate() {
-        let at = block * BLOCK;
-        let mut top = [0u16; BLOCK];
-        if SIZE == 2 {
-            for (top, element) in top.iter_mut().zip(elements.chunks_exact(2)) {
-                *top = u16::from_le_bytes([element[0], element[1]]);
-            }
-        } else {
-            let mut wide = [0u32; BLOCK];
-            for (wide, e) in wide.iter_mut().zip(elements.chunks_exact(4)) {
-                *wide = u32::from_le_bytes([e[0], e[1], e[2], e[3]]);
-            }
-            let (high, low);
-            (top, high, low) = isa.narrow(wide);
-            *block_of_mut(to.planes[0], at) = low;
-            *block_of_mut(to.planes[1], at) = high;
-        }
-        let code = top.map(|top| (top >> shift & ((1 << BITS) - 1)).wrapping_sub(fields.base));
-        let mut raw = top.map(|top| top >> 15 << shift | top & ((1 << shift) - 1));
-        let codes: &mut [u8; BLOCK] = block_of_mut(to.codes, at);
-        *codes = isa.low_bytes(code);
-        if isa.any_high(code) {
-            for i in (0..BLOCK).filter(|&i| code[i] > 255) {
-                codes[i] = 0;
-                let symbol = code[i].wrapping_add(fields.base);
-                to.patches.push(Patch { index: (at + i) as u32, symbol });
-            }
-        }
-        if high_plane {
-            *block_of_mut(to.planes[low_planes], at) = isa.low_bytes(raw);
-            raw = raw.map(|raw| raw >> 8);
-        }
-        if mid_bits > 0 {
-            let width = mid_bits as usize;
-            let packed = &mut to.mid[at / 8 * width..][..2 * width];
-            let (low, high) = packed.split_at_mut(width);
-            let words = isa.pack(raw, mid_bits);
-            low.copy_from_slice(&words[0].to_le_bytes()[..width]);
-            high.copy_from_slice(&words[1].to_le_bytes()[..width]);
-        }
-        done = at + BLOCK;
-    }
-    done
-}
-
-#[inline(always)]
-fn block_of(bytes: &[u8], at: usize) -> &[u8; BLOCK] {
-    bytes[at..at + BLOCK].try_into().expect("a slice of BLOCK bytes")
-}
-
-#[inline(always)]
-fn block_of_mut(bytes: &mut [u8], at: usize) -> &mut [u8; BLOCK] {
-    (&mut bytes[at..at + BLOCK]).try_into().expect("a slice of BLOCK bytes")
-}
-
-/// One block of packed fields; `None` near the end, where whole vectors cannot be read.
-#[inline(always)]
-fn unpack(isa: impl Isa, packed: &[u8], at: usize, bits: u32) -> Option<[u16; BLOCK]> {
-    let width = bits as usize;
-    let start = at / 8 * width;
-    let window = packed.get(start..start + width + 16)?;
-    let (low, high) = (window.first_chunk()?, window[width..].first_chunk()?);
-    Some(isa.unpack(*low, *high, bits))
 }
 
 /// Reads packed fields one by one.

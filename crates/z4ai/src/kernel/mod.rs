@@ -10,6 +10,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod blocks;
 pub(crate) mod classes;
 pub(crate) mod difference;
 pub(crate) mod fields;
@@ -17,21 +18,31 @@ pub(crate) mod histogram;
 pub(crate) mod lookup;
 pub(crate) mod packed;
 pub(crate) mod sparse;
+pub(crate) mod sums;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 
 /// The few operations that instruction sets differ in.
 pub(crate) trait Isa: Copy {
-    /// Sixteen fields of `bits` (1 to 7) bits, lowest bit first: eight from the start of `low`,
-    /// eight from the start of `high`.
-    fn unpack(self, low: [u8; 16], high: [u8; 16], bits: u32) -> [u16; 16];
+    /// What it takes to unpack fields of one width.
+    type Unpacker: Copy;
+
+    /// For fields of `bits` (1 to 7) bits.
+    fn unpacker(self, bits: u32) -> Self::Unpacker;
+    /// Sixteen fields, lowest bit first: eight from the start of `low`, eight from the start of
+    /// `high`.
+    fn unpack(self, low: [u8; 16], high: [u8; 16], unpacker: Self::Unpacker) -> [u16; 16];
     /// Packs fields of `bits` (1 to 7) bits: eight into the low bits of each word.
     fn pack(self, fields: [u16; 16], bits: u32) -> [u64; 2];
     /// Sixteen elements from their upper halves and their two lower bytes.
     fn widen(self, top: [u16; 16], high: [u8; 16], low: [u8; 16]) -> [u32; 16];
     /// The upper halves and the two lower bytes of sixteen elements.
     fn narrow(self, elements: [u32; 16]) -> ([u16; 16], [u8; 16], [u8; 16]);
+    /// Sign, eight bits of symbol and seven more, from the symbols and the others.
+    fn join_bytes(self, symbols: [u8; 16], others: [u8; 16]) -> [u16; 16];
+    /// The inverse of [`join_bytes`](Self::join_bytes): symbols first.
+    fn cut_bytes(self, lanes: [u16; 16]) -> ([u8; 16], [u8; 16]);
     /// The low byte of each lane.
     fn low_bytes(self, lanes: [u16; 16]) -> [u8; 16];
     /// Whether any lane is above 255.
@@ -47,6 +58,13 @@ pub(crate) trait Isa: Copy {
 pub(crate) struct Portable;
 
 impl Isa for Portable {
+    type Unpacker = u32;
+
+    #[inline(always)]
+    fn unpacker(self, bits: u32) -> u32 {
+        bits
+    }
+
     #[inline(always)]
     fn unpack(self, low: [u8; 16], high: [u8; 16], bits: u32) -> [u16; 16] {
         let mask = (1 << bits) - 1;
@@ -68,6 +86,19 @@ impl Isa for Portable {
     #[inline(always)]
     fn narrow(self, elements: [u32; 16]) -> ([u16; 16], [u8; 16], [u8; 16]) {
         (elements.map(|e| (e >> 16) as u16), elements.map(|e| (e >> 8) as u8), elements.map(|e| e as u8))
+    }
+
+    #[inline(always)]
+    fn join_bytes(self, symbols: [u8; 16], others: [u8; 16]) -> [u16; 16] {
+        std::array::from_fn(|i| {
+            let other = u16::from(others[i]);
+            other >> 7 << 15 | u16::from(symbols[i]) << 7 | other & 0x7f
+        })
+    }
+
+    #[inline(always)]
+    fn cut_bytes(self, lanes: [u16; 16]) -> ([u8; 16], [u8; 16]) {
+        (lanes.map(|lane| (lane >> 7) as u8), lanes.map(|lane| (lane >> 8 & 0x80 | lane & 0x7f) as u8))
     }
 
     #[inline(always)]
@@ -125,7 +156,7 @@ mod tests {
             let Some(avx2) = Avx2::new() else { return Ok(()) };
             prop_assert_eq!(avx2.shuffle(a, b), Portable.shuffle(a, b));
             prop_assert_eq!(avx2.look_up(a, b), Portable.look_up(a, b));
-            let fields = avx2.unpack(a, b, bits);
+            let fields = avx2.unpack(a, b, avx2.unpacker(bits));
             prop_assert_eq!(fields, Portable.unpack(a, b, bits));
             prop_assert_eq!(avx2.pack(fields, bits), Portable.pack(fields, bits));
             let (top, high, low) = avx2.narrow(wide);
@@ -135,6 +166,10 @@ mod tests {
             prop_assert_eq!(avx2.any_high(top), Portable.any_high(top));
             prop_assert_eq!(avx2.any_high(fields), Portable.any_high(fields));
             prop_assert_eq!(Portable.widen(top, high, low), wide);
+            prop_assert_eq!(avx2.cut_bytes(top), Portable.cut_bytes(top));
+            let (symbols, others) = avx2.cut_bytes(top);
+            prop_assert_eq!(avx2.join_bytes(symbols, others), top);
+            prop_assert_eq!(Portable.join_bytes(symbols, others), top);
         }
     }
 }

@@ -7,6 +7,10 @@ pub(crate) mod range;
 pub(crate) mod sparse;
 pub(crate) mod split;
 
+use std::hash::Hasher;
+
+use twox_hash::XxHash3_64;
+
 use crate::coder::{self, Coder};
 use crate::element::Kind;
 use crate::error::{Error, Result};
@@ -136,6 +140,24 @@ impl Layout {
         }
     }
 
+    /// As [`decode`](Self::decode); returns the hash of what was decoded.
+    pub(crate) fn decode_hashed(
+        &self,
+        payload: &[u8],
+        out: &mut [u8],
+        context: Context<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<u64> {
+        if let Layout::Split(split) = self {
+            let mut hasher = XxHash3_64::new();
+            let seen = |part: &[u8]| hasher.write(part);
+            split.decode(payload, out, &mut scratch.split, &mut scratch.coder, seen)?;
+            return Ok(hasher.finish());
+        }
+        self.decode(payload, out, context, scratch)?;
+        Ok(XxHash3_64::oneshot(out))
+    }
+
     /// Decodes `payload`, of the length [`payload_len`](Self::payload_len) says, to fill `out`.
     pub(crate) fn decode(
         &self,
@@ -146,7 +168,9 @@ impl Layout {
     ) -> Result<()> {
         match self {
             Layout::Opaque(coder) => coder.decode(payload, out, &mut scratch.coder),
-            Layout::Split(split) => split.decode(payload, out, &mut scratch.split, &mut scratch.coder),
+            Layout::Split(split) => {
+                split.decode(payload, out, &mut scratch.split, &mut scratch.coder, |_| ())
+            }
             Layout::Indexed(indexed) => indexed.decode(payload, out, context.palette, scratch),
             Layout::Sparse(sparse) => sparse.decode(payload, out, context, scratch),
             Layout::Range(range) => range.decode(payload, out, scratch),

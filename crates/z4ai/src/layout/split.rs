@@ -14,8 +14,8 @@ use crate::kernel::packed;
 use crate::streams::{self, Streams};
 use crate::wire::{Put, Reader};
 
-/// Elements joined at a time when codes are expanded on the way: what fits the first-level cache.
-const BLOCK: usize = 4096;
+/// Bytes of elements joined at a time: they and what they are made of fit the first-level cache.
+const BLOCK: usize = 16 << 10;
 /// Payload bytes of one patch: index and symbol.
 pub(crate) const PATCH: usize = 6;
 
@@ -44,6 +44,19 @@ pub(crate) struct Scratch {
     runs: [Vec<u8>; MAX_CLASSES],
     mid: Vec<u8>,
     planes: [Vec<u8>; 7],
+    block: Block,
+}
+
+/// Elements that are being joined, and their codes.
+struct Block {
+    elements: Box<[u8; BLOCK]>,
+    codes: Box<[u8; BLOCK / 2]>,
+}
+
+impl Default for Block {
+    fn default() -> Self {
+        Self { elements: Box::new([0; BLOCK]), codes: Box::new([0; BLOCK / 2]) }
+    }
 }
 
 impl Split {
@@ -132,12 +145,15 @@ impl Split {
         }
     }
 
+    /// Decodes `payload` to fill `out`; shows what it decodes, part after part, to `seen` while it is
+    /// in the first-level cache.
     pub(crate) fn decode(
         &self,
         payload: &[u8],
         out: &mut [u8],
         scratch: &mut Scratch,
         coders: &mut coder::Scratch,
+        seen: impl FnMut(&[u8]),
     ) -> Result<()> {
         let count = out.len() / self.fields.size;
         let whole = payload;
@@ -155,31 +171,58 @@ impl Split {
         for (coder, buffer) in self.planes.iter().zip(&mut scratch.planes) {
             planes.push(decode_stream(coder, &mut payload, count, buffer, coders)?);
         }
-        // What stands before the codes is mostly raw and, like the output, needed right after them.
-        let raw = &whole[..whole.len() - payload.remaining()];
-        coders.ahead = Ahead::new(count, [raw, out]);
+        // What stands before the codes is mostly raw, and needed right after them.
+        coders.ahead = Ahead::new(count, &whole[..whole.len() - payload.remaining()]);
         let codes = self.decode_codes(&mut payload, count, &mut scratch.codes, &mut scratch.runs, coders)?;
-        match codes {
-            Codes::Ready(codes) => fields::join(self.fields, &Join { codes, mid, planes }, out),
-            Codes::Packed(width, palette, stored) => {
-                let mut codes = [0; BLOCK];
-                let block_bytes = BLOCK * self.fields.size;
-                for (block, out) in out.chunks_mut(block_bytes).enumerate() {
-                    let at = block * BLOCK;
-                    let codes = &mut codes[..out.len() / self.fields.size];
-                    let stored_at = at * width as usize / 8;
-                    let stored_len = (codes.len() * width as usize).div_ceil(8);
-                    packed::expand(width, palette, &stored[stored_at..][..stored_len], codes);
-                    let from = Join {
-                        codes,
-                        mid: &mid[self.fields.mid_len(at)..],
-                        planes: planes.iter().map(|plane| &plane[at..]).collect(),
-                    };
-                    fields::join(self.fields, &from, out);
+        let patches = Patches::read(&mut payload, self.patches as usize)?;
+        self.join(codes, &Join { codes: &[], mid, planes }, patches, &mut scratch.block, out, seen)
+    }
+
+    /// Joins fields block by block. Blocks are made in one place and copied to the output: large
+    /// copies do not read the memory that they overwrite, as smaller stores do.
+    fn join(
+        &self,
+        codes: Codes<'_>,
+        from: &Join<'_>,
+        mut patches: Patches<'_>,
+        block: &mut Block,
+        out: &mut [u8],
+        mut seen: impl FnMut(&[u8]),
+    ) -> Result<()> {
+        let size = self.fields.size;
+        let per_block = BLOCK / size;
+        for (index, out) in out.chunks_mut(BLOCK).enumerate() {
+            let at = index * per_block;
+            let range = at..at + out.len() / size;
+            let codes = match codes {
+                Codes::Ready(codes) => &codes[range.clone()],
+                Codes::Packed(width, palette, stored) => {
+                    let stored = &stored[at * width as usize / 8..];
+                    let stored = &stored[..(range.len() * width as usize).div_ceil(8)];
+                    packed::expand(width, palette, stored, &mut block.codes[..range.len()]);
+                    &block.codes[..range.len()]
                 }
+            };
+            let mid = &from.mid[self.fields.mid_len(at)..];
+            let planes = from.planes.iter().map(|plane| &plane[range.clone()]).collect();
+            let elements = &mut block.elements[..out.len()];
+            fields::join(self.fields, &Join { codes, mid, planes }, elements);
+            while let Some((index, symbol)) = patches.next_below(range.end)? {
+                let Some(at) = index.checked_sub(range.start) else {
+                    return Err(Error::corrupt("patches out of order"));
+                };
+                if u32::from(symbol) >> self.fields.symbol_bits != 0 {
+                    return Err(Error::corrupt("a patch wider than its symbol"));
+                }
+                self.fields.patch(&mut elements[at * size..][..size], symbol);
             }
+            seen(elements);
+            out.copy_from_slice(elements);
         }
-        self.apply_patches(payload, out)
+        if patches.left() > 0 {
+            return Err(Error::corrupt("a patch outside its chunk"));
+        }
+        Ok(())
     }
 
     /// The codes in element order, in `buffer` unless that would be a needless copy.
@@ -218,28 +261,52 @@ impl Split {
             }
         }
     }
+}
 
-    fn apply_patches(&self, mut payload: Reader<'_>, out: &mut [u8]) -> Result<()> {
-        let count = self.patches as usize;
-        let mut indices = Reader::new(payload.take(count * 4)?);
-        let mut symbols = Reader::new(payload.take(count * 2)?);
-        let size = self.fields.size;
-        for _ in 0..count {
-            let index = indices.u32()? as usize;
-            let symbol = symbols.u16()?;
-            let Some(element) = out.chunks_exact_mut(size).nth(index) else {
-                return Err(Error::corrupt("a patch outside its chunk"));
-            };
-            if u32::from(symbol) >> self.fields.symbol_bits != 0 {
-                return Err(Error::corrupt("a patch wider than its symbol"));
-            }
-            self.fields.patch(element, symbol);
-        }
+/// The patches of a chunk that have not been applied yet.
+struct Patches<'a> {
+    indices: Reader<'a>,
+    symbols: Reader<'a>,
+    /// The index of the first of them.
+    next: Option<u32>,
+}
+
+impl<'a> Patches<'a> {
+    fn read(payload: &mut Reader<'a>, count: usize) -> Result<Self> {
+        let indices = Reader::new(payload.take(count * 4)?);
+        let symbols = Reader::new(payload.take(count * 2)?);
+        let mut patches = Self { indices, symbols, next: None };
+        patches.advance()?;
+        Ok(patches)
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.next = match self.indices.remaining() {
+            0 => None,
+            _ => Some(self.indices.u32()?),
+        };
         Ok(())
+    }
+
+    /// Index and symbol of the next patch, if its element is before `end`.
+    fn next_below(&mut self, end: usize) -> Result<Option<(usize, u16)>> {
+        let Some(index) = self.next.filter(|&index| (index as usize) < end) else {
+            return Ok(None);
+        };
+        self.advance()?;
+        if self.next.is_some_and(|next| next <= index) {
+            return Err(Error::corrupt("patches out of order"));
+        }
+        Ok(Some((index as usize, self.symbols.u16()?)))
+    }
+
+    fn left(&self) -> usize {
+        self.symbols.remaining()
     }
 }
 
 /// Where the codes of a chunk are.
+#[derive(Clone, Copy)]
 enum Codes<'a> {
     /// Here, one byte each.
     Ready(&'a [u8]),

@@ -1,10 +1,11 @@
 //! The streaming writer of `.zt` files.
 
-use std::collections::{HashMap, HashSet};
-use std::io::{BufWriter, IoSlice, Write};
-use std::path::{Path, PathBuf};
+mod options;
+mod sink;
 
-use z4ai::Effort;
+use std::collections::{HashMap, HashSet};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
 
 use crate::atomic::AtomicFile;
 use crate::compress::{Blob, Compressors};
@@ -20,130 +21,9 @@ use crate::progress::{Observer, advance};
 use crate::source::{Sources, zeroed};
 use crate::tensor::{Array, Tensor, check_coo, check_csr};
 use crate::value::Value;
-
-/// How a component's bytes are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Compression {
-    /// As they are: can be viewed without a copy.
-    #[default]
-    None,
-    /// One zstd frame of the given level, 1 to 22. Bytes that do not get smaller
-    /// are stored as they are.
-    Zstd(i32),
-    /// One frame of the weight codec. Rows can be read without decoding the rest. Bytes that
-    /// do not get smaller are stored as they are.
-    Z4ai(Effort),
-}
-
-impl Compression {
-    /// The weight codec with the effort of that name: `fast`, `default`, ….
-    pub fn from_effort(name: &str) -> Result<Compression> {
-        Effort::from_name(name).map(Compression::Z4ai).ok_or_else(|| {
-            let known: Vec<_> = Effort::all().map(Effort::name).collect();
-            Error::invalid(format!("unknown effort {}: choose one of {known:?}", quoted(name)))
-        })
-    }
-
-    /// The encoding that a component's manifest entry names.
-    fn encoding(self) -> &'static str {
-        match self {
-            Compression::None => "raw",
-            Compression::Zstd(_) => "zstd",
-            Compression::Z4ai(_) => "z4ai",
-        }
-    }
-
-    fn check(self) -> Result<()> {
-        match self {
-            Compression::Zstd(level) if !(1..=22).contains(&level) => {
-                Err(Error::invalid(format!("zstd level {level} is not one of 1 to 22")))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// How one tensor is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct WriteOptions {
-    /// How its bytes are stored.
-    pub compression: Compression,
-    /// Which digest is stored with them.
-    pub checksum: Checksum,
-}
-
-/// Where a writer's bytes go, and what makes them final.
-pub(crate) trait Sink: Write + Send {
-    /// All bytes but the eight that end the file are written. Where a cut in the
-    /// power must not leave an end without the rest, the rest is made durable now.
-    fn seal(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    /// At least `len` more bytes will come.
-    fn reserve(&mut self, _len: u64) -> std::io::Result<()> {
-        Ok(())
-    }
-
-    /// Whether many pieces in one write are cheaper than one after another through a buffer.
-    fn gathers(&self) -> bool {
-        false
-    }
-
-    /// All bytes are written: make them visible.
-    fn finish(self: Box<Self>) -> Result<()>;
-}
-
-struct Plain<W>(W);
-
-impl<W: Write> Write for Plain<W> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.0.flush()
-    }
-}
-
-impl<W: Write + Send> Sink for Plain<W> {
-    fn finish(mut self: Box<Self>) -> Result<()> {
-        self.0.flush().map_err(|error| Error::io("cannot write", error))
-    }
-}
-
-struct NewFile {
-    file: AtomicFile,
-    durable: bool,
-}
-
-impl Write for NewFile {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.file.write(bytes)
-    }
-
-    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> std::io::Result<usize> {
-        self.file.write_vectored(pieces)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.file.flush()
-    }
-}
-
-impl Sink for NewFile {
-    fn reserve(&mut self, len: u64) -> std::io::Result<()> {
-        self.file.reserve(len)
-    }
-
-    fn gathers(&self) -> bool {
-        true
-    }
-
-    fn finish(self: Box<Self>) -> Result<()> {
-        self.file.commit(self.durable)
-    }
-}
+pub use options::{Compression, WriteOptions};
+pub(crate) use sink::Sink;
+use sink::{NewFile, Plain};
 
 /// Writes a `.zt` file from front to back. Peak memory is one tensor.
 ///

@@ -1,0 +1,160 @@
+//! Cutting and joining whole blocks of 2- and 4-byte floats; see [`fields`](super::fields).
+
+use super::Isa;
+use super::fields::{Cut, Join, Patch};
+
+/// Elements per block: what [`Isa`] packs at a time.
+const BLOCK: usize = 16;
+
+type Block = [u8; BLOCK];
+
+/// What is constant about floats of `SIZE` bytes with a symbol of `BITS` bits. The sixteen bits from
+/// the sign down hold the sign, the symbol and `SHIFT` bits of the rest.
+struct Shape<const SIZE: usize, const BITS: u32>;
+
+impl<const SIZE: usize, const BITS: u32> Shape<SIZE, BITS> {
+    const SHIFT: u32 = 15 - BITS;
+    const MID_BITS: u32 = (SIZE as u32 * 8 - BITS) % 8;
+    /// Bytes of eight packed fields.
+    const MID_WIDTH: usize = Self::MID_BITS as usize;
+    /// Whether the upper sixteen bits give a whole byte plane.
+    const HIGH_PLANE: bool = BITS <= 8;
+    /// Planes of the bytes below the upper two.
+    const LOW_PLANES: usize = SIZE - 2;
+    /// Symbol and raw are a byte each.
+    const BYTES: bool = BITS == 8;
+}
+
+/// Whole blocks of the first `count` bytes.
+#[inline(always)]
+fn blocks_of(bytes: &[u8], count: usize) -> &[Block] {
+    &bytes[..count].as_chunks().0[..count / BLOCK]
+}
+
+#[inline(always)]
+fn blocks_of_mut(bytes: &mut [u8], count: usize) -> &mut [Block] {
+    &mut bytes[..count].as_chunks_mut().0[..count / BLOCK]
+}
+
+/// Joins whole blocks; returns how many elements that were.
+#[inline(always)]
+pub(super) fn join<const SIZE: usize, const BITS: u32>(
+    isa: impl Isa,
+    base: u16,
+    from: &Join<'_>,
+    elements: &mut [u8],
+) -> usize {
+    let mut blocks = elements.len() / SIZE / BLOCK;
+    let width = Shape::<SIZE, BITS>::MID_WIDTH;
+    if width > 0 {
+        // A block's packed fields are read as two whole vectors.
+        let readable = (from.mid.len() + width).saturating_sub(BLOCK) / (2 * width);
+        blocks = blocks.min(readable);
+    }
+    let count = blocks * BLOCK;
+    let codes = blocks_of(from.codes, count);
+    let plane = |index: usize| blocks_of(from.planes[index], count);
+    let high = if Shape::<SIZE, BITS>::HIGH_PLANE { plane(Shape::<SIZE, BITS>::LOW_PLANES) } else { &[] };
+    let (low, middle) = if SIZE == 4 { (plane(0), plane(1)) } else { (&[][..], &[][..]) };
+    let unpacker = isa.unpacker(Shape::<SIZE, BITS>::MID_BITS.max(1));
+    for (block, out) in elements[..count * SIZE].chunks_exact_mut(BLOCK * SIZE).enumerate() {
+        let codes = &codes[block];
+        let top = if Shape::<SIZE, BITS>::BYTES && base == 0 {
+            isa.join_bytes(*codes, high[block])
+        } else {
+            let mut raw = [0u16; BLOCK];
+            if width > 0 {
+                let start = block * 2 * width;
+                // SAFETY: `blocks` was limited so that `start + width + BLOCK` is in `mid`.
+                let (first, second) = unsafe {
+                    let first = from.mid.as_ptr().add(start);
+                    (first.cast::<Block>().read(), first.add(width).cast::<Block>().read())
+                };
+                let fields = isa.unpack(first, second, unpacker);
+                raw = fields.map(|field| if Shape::<SIZE, BITS>::HIGH_PLANE { field << 8 } else { field });
+            }
+            if Shape::<SIZE, BITS>::HIGH_PLANE {
+                for i in 0..BLOCK {
+                    raw[i] |= u16::from(high[block][i]);
+                }
+            }
+            let shift = Shape::<SIZE, BITS>::SHIFT;
+            std::array::from_fn(|i| {
+                let symbol = u16::from(codes[i]).wrapping_add(base);
+                raw[i] >> shift << 15 | symbol << shift | raw[i] & ((1 << shift) - 1)
+            })
+        };
+        if SIZE == 2 {
+            for (out, top) in out.chunks_exact_mut(2).zip(&top) {
+                out.copy_from_slice(&top.to_le_bytes());
+            }
+        } else {
+            let wide = isa.widen(top, middle[block], low[block]);
+            for (out, wide) in out.chunks_exact_mut(4).zip(&wide) {
+                out.copy_from_slice(&wide.to_le_bytes());
+            }
+        }
+    }
+    count
+}
+
+/// Cuts whole blocks; returns how many elements that were.
+#[inline(always)]
+pub(super) fn cut<const SIZE: usize, const BITS: u32>(
+    isa: impl Isa,
+    base: u16,
+    elements: &[u8],
+    to: &mut Cut<'_>,
+) -> usize {
+    let count = elements.len() / SIZE / BLOCK * BLOCK;
+    let codes = blocks_of_mut(to.codes, count);
+    let mut planes = to.planes.iter_mut().map(|plane| blocks_of_mut(plane, count));
+    let (low, middle) = match SIZE {
+        4 => (planes.next().unwrap_or_default(), planes.next().unwrap_or_default()),
+        _ => Default::default(),
+    };
+    let high = planes.next().unwrap_or_default();
+    let width = Shape::<SIZE, BITS>::MID_WIDTH;
+    assert!(to.mid.len() >= count / 8 * width, "room for the packed fields");
+    for (block, elements) in elements[..count * SIZE].chunks_exact(BLOCK * SIZE).enumerate() {
+        let mut top = [0u16; BLOCK];
+        if SIZE == 2 {
+            for (top, element) in top.iter_mut().zip(elements.chunks_exact(2)) {
+                *top = u16::from_le_bytes([element[0], element[1]]);
+            }
+        } else {
+            let mut wide = [0u32; BLOCK];
+            for (wide, e) in wide.iter_mut().zip(elements.chunks_exact(4)) {
+                *wide = u32::from_le_bytes([e[0], e[1], e[2], e[3]]);
+            }
+            (top, middle[block], low[block]) = isa.narrow(wide);
+        }
+        if Shape::<SIZE, BITS>::BYTES && base == 0 {
+            (codes[block], high[block]) = isa.cut_bytes(top);
+            continue;
+        }
+        let shift = Shape::<SIZE, BITS>::SHIFT;
+        let code = top.map(|top| (top >> shift & ((1 << BITS) - 1)).wrapping_sub(base));
+        let mut raw = top.map(|top| top >> 15 << shift | top & ((1 << shift) - 1));
+        codes[block] = isa.low_bytes(code);
+        if isa.any_high(code) {
+            for i in (0..BLOCK).filter(|&i| code[i] > 255) {
+                codes[block][i] = 0;
+                let symbol = code[i].wrapping_add(base);
+                to.patches.push(Patch { index: (block * BLOCK + i) as u32, symbol });
+            }
+        }
+        if Shape::<SIZE, BITS>::HIGH_PLANE {
+            high[block] = isa.low_bytes(raw);
+            raw = raw.map(|raw| raw >> 8);
+        }
+        if width > 0 {
+            let packed = &mut to.mid[block * 2 * width..][..2 * width];
+            let (low, high) = packed.split_at_mut(width);
+            let words = isa.pack(raw, Shape::<SIZE, BITS>::MID_BITS);
+            low.copy_from_slice(&words[0].to_le_bytes()[..width]);
+            high.copy_from_slice(&words[1].to_le_bytes()[..width]);
+        }
+    }
+    count
+}
