@@ -53,6 +53,7 @@ pub mod error;
 pub mod export;
 pub mod format;
 mod gather;
+pub mod model_delta;
 pub mod numbers;
 pub mod object;
 pub mod parallel;

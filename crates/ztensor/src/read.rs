@@ -117,6 +117,11 @@ impl Reader {
         OpenOptions::default().open_source(Arc::new(MemorySource::new(bytes)))
     }
 
+    /// A reader of a catalog that was made by other means.
+    pub(crate) fn of(catalog: Catalog, options: OpenOptions) -> Reader {
+        Reader { catalog, options }
+    }
+
     /// The format that was recognised.
     pub fn format(&self) -> Format {
         self.catalog.format

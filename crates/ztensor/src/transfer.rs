@@ -54,7 +54,10 @@ impl Writer<'_> {
                 advance(observer, 0)?;
             }
         }
-        self.flush_batch(&mut batch, options, observer)
+        self.flush_batch(&mut batch, options, observer)?;
+        // Raw tensors were written at once, those that had to be decoded in batches.
+        self.reorder(names.iter().copied());
+        Ok(())
     }
 
     fn flush_batch(

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 const MAX_DEPTH: u32 = 100;
 
 /// A position in a JSON text.
+#[derive(Clone)]
 pub(crate) struct Scanner<'a> {
     text: &'a str,
     at: usize,

@@ -72,6 +72,26 @@ pub(crate) fn read_header(text: &str, data_start: u64, data_len: u64, catalog: &
     Header { text, data_start, data_len }.read(catalog)
 }
 
+/// The tensors of a file that breaks a rule of the format, as far as they are told without
+/// contradiction; `None` for what does not start like such a file.
+pub(crate) fn parse_leniently(source: Arc<dyn Source>) -> Result<Option<Catalog>> {
+    let head = source.bytes(0, source.len().min(PREFIX + 1))?;
+    let len = head.first_chunk::<8>().map(|len| u64::from_le_bytes(*len));
+    let room = source.len().saturating_sub(PREFIX);
+    let (Some(len), Some(b'{')) = (len.filter(|len| *len <= room.min(MAX_HEADER)), head.get(8)) else {
+        return Ok(None);
+    };
+    drop(head);
+    let mut catalog = Catalog::new(Format::Safetensors, Sources::default());
+    {
+        let bytes = source.bytes(PREFIX, len)?;
+        let text = std::str::from_utf8(&bytes).unwrap_or("");
+        Header { text, data_start: PREFIX + len, data_len: room - len }.read_leniently(&mut catalog);
+    }
+    catalog.sources.push(source);
+    Ok(Some(catalog))
+}
+
 /// A header and where the data it describes lies in the file.
 struct Header<'a> {
     text: &'a str,
@@ -117,6 +137,26 @@ impl Header<'_> {
         })?;
         scanner.end()?;
         self.check_cover(covered, catalog)
+    }
+
+    /// Takes the entries that make sense; a name that comes twice is none.
+    fn read_leniently(&self, catalog: &mut Catalog) {
+        let mut twice = Vec::new();
+        let walked = Scanner::new(self.text).object(|scanner, name| {
+            let mut attempt = scanner.clone();
+            let Ok(object) = self.tensor(&mut attempt, &mut ("", None), &mut Vec::new()) else {
+                return scanner.skip();
+            };
+            *scanner = attempt;
+            if catalog.objects.insert(name.clone().into(), object).is_some() {
+                twice.push(name);
+            }
+            Ok(())
+        });
+        if walked.is_err() {
+            catalog.objects.clear(); // the text is no JSON, so nothing in it means anything
+        }
+        catalog.objects.retain(|name, _| !twice.iter().any(|other| *other == **name));
     }
 
     /// One entry; its range in the data goes to `covered`.

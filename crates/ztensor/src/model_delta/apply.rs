@@ -1,0 +1,289 @@
+//! Applying a delta: base and delta become the target.
+
+use std::io::{BufWriter, Write};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use twox_hash::XxHash3_128;
+
+use super::container;
+use super::model::Model;
+use super::segments::{BaseCheck, Delta, How, Place};
+use super::v1;
+use crate::atomic::AtomicFile;
+use crate::codec;
+use crate::decode::Z4ai;
+use crate::digest::Digest;
+use crate::disk;
+use crate::error::{Error, Kind, Result};
+use crate::object::Decode;
+use crate::parallel;
+use crate::progress::{Observer, advance};
+use crate::source::{FileSource, MapMode, Source, Sources, zeroed};
+
+/// How to apply a delta.
+#[derive(Clone, Copy)]
+pub struct ApplyOptions<'a> {
+    /// Threads to use; 0 is one per core.
+    pub threads: usize,
+    /// Refuses deltas whose target has more bytes than this, before anything is written.
+    pub max_output: u64,
+    /// Whether [`apply`] waits until the disk has it all.
+    pub durable: bool,
+    /// Is told how many bytes of the target are restored, and may cancel.
+    pub observer: Option<&'a dyn Observer>,
+}
+
+impl Default for ApplyOptions<'_> {
+    fn default() -> Self {
+        ApplyOptions { threads: 0, max_output: u64::MAX, durable: false, observer: None }
+    }
+}
+
+/// Writes the target that a delta makes of its base, and returns its size.
+///
+/// Any other base is refused before anything is written, and the target appears under its name
+/// when it is complete and known to be right.
+pub fn apply(
+    base: impl AsRef<Path>,
+    delta: impl AsRef<Path>,
+    output: impl AsRef<Path>,
+    options: &ApplyOptions<'_>,
+) -> Result<u64> {
+    let (delta, output) = (open(delta.as_ref())?, output.as_ref());
+    apply_one(base.as_ref(), &delta, output, options)
+}
+
+/// Applies several deltas one after another, each to what the one before it made.
+///
+/// Deltas that do not follow each other are refused before anything is done.
+pub fn apply_chain<P: AsRef<Path>>(
+    base: impl AsRef<Path>,
+    deltas: &[P],
+    output: impl AsRef<Path>,
+    options: &ApplyOptions<'_>,
+) -> Result<u64> {
+    let output = output.as_ref();
+    let opened = deltas.iter().map(|delta| open(delta.as_ref())).collect::<Result<Vec<_>>>()?;
+    check_links(&opened)?;
+    let Some((last, others)) = opened.split_last() else {
+        return Err(Error::invalid("no delta to apply"));
+    };
+    let mut step: Option<tempfile::NamedTempFile> = None;
+    for delta in others {
+        let next = tempfile::Builder::new().prefix(".z4dm.").tempfile_in(disk::folder(output));
+        let next = next.map_err(|error| Error::io("cannot create", error).in_file(output))?;
+        let before = step.as_ref().map_or(base.as_ref(), |file| file.path());
+        apply_one(before, delta, next.path(), &ApplyOptions { durable: false, ..*options })?;
+        step = Some(next);
+    }
+    apply_one(step.as_ref().map_or(base.as_ref(), |file| file.path()), last, output, options)
+}
+
+/// Like [`apply`], from any sources, such as memory, to anything that can be written to.
+/// What was written before an error is not the target.
+pub fn apply_to(
+    base: Arc<dyn Source>,
+    delta: Arc<dyn Source>,
+    out: &mut (dyn Write + Send),
+    options: &ApplyOptions<'_>,
+) -> Result<u64> {
+    let delta = Delta::read(delta)?;
+    let base = Model::open_source(base, options.threads)?;
+    Applier::new(&base, &delta, options)?.write(out)
+}
+
+pub(super) fn open(path: &Path) -> Result<Delta> {
+    Delta::read(Arc::new(FileSource::open(path, MapMode::Auto)?)).map_err(|error| error.in_file(path))
+}
+
+fn apply_one(base: &Path, delta: &Delta, output: &Path, options: &ApplyOptions<'_>) -> Result<u64> {
+    let base = Model::open(base, options.threads)?;
+    let applier = Applier::new(&base, delta, options)?;
+    let mut out = BufWriter::with_capacity(1 << 16, AtomicFile::create(output)?);
+    let len = applier.write(&mut out).map_err(|error| match error.kind() {
+        Kind::Io => error.in_file(output),
+        _ => error.in_file(delta.source.label()),
+    })?;
+    let file =
+        out.into_inner().map_err(|error| Error::io("cannot write", error.into_error()).in_file(output))?;
+    file.commit(options.durable)?;
+    Ok(len)
+}
+
+/// Each delta is made for what the one before it makes.
+fn check_links(deltas: &[Delta]) -> Result<()> {
+    for pair in deltas.windows(2) {
+        // Version 1 does not say what it makes: its successor finds out.
+        let (Some((made, _)), BaseCheck::Model(needed)) = (pair[0].target, pair[1].base) else { continue };
+        if made != needed {
+            return Err(Error::mismatch(format!(
+                "these deltas do not follow each other: {} makes the model {made}, {} needs {needed}",
+                pair[0].source.label(),
+                pair[1].source.label()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A delta and the base that belongs to it.
+struct Applier<'a> {
+    base: &'a Model,
+    delta: &'a Delta,
+    sources: Sources,
+    options: &'a ApplyOptions<'a>,
+}
+
+impl<'a> Applier<'a> {
+    /// Refuses a base other than the one that the delta was made from.
+    fn new(base: &'a Model, delta: &'a Delta, options: &'a ApplyOptions<'a>) -> Result<Applier<'a>> {
+        if delta.target_len > options.max_output {
+            return Err(Error::limit(format!(
+                "the target has {} bytes, more than the limit of {}",
+                delta.target_len, options.max_output
+            )));
+        }
+        match delta.base {
+            BaseCheck::Model(expected) => {
+                let found = base.digest(&base.fingerprints(options.threads, None)?)?;
+                if found != expected {
+                    return Err(wrong_base(
+                        base,
+                        format!("it is the model {found}, the delta needs {expected}"),
+                    ));
+                }
+            }
+            BaseCheck::Data(expected) => v1::check_base(base, expected)?,
+        }
+        let sources = Sources::one(delta.source.clone());
+        let applier = Applier { base, delta, sources, options };
+        delta.segments.iter().filter_map(|s| Some((s, s.how.place()?))).try_for_each(
+            |(segment, place)| {
+                let part = base.require(&place.name, &place.role)?;
+                let len = base.part(part)?.1.len;
+                // Version 1 knows whole tensors only.
+                let whole = delta.version == container::VERSION || len == segment.len;
+                match place.offset.checked_add(segment.len) {
+                    Some(end) if end <= len && whole => Ok(()),
+                    _ => Err(wrong_base(base, format!("its tensor {:?} has {len} bytes", place.name))),
+                }
+            },
+        )?;
+        Ok(applier)
+    }
+
+    fn write(&self, out: &mut (dyn Write + Send)) -> Result<u64> {
+        let mut hasher = XxHash3_128::new();
+        let runs = runs(self.delta);
+        let largest = runs.iter().map(|(_, len)| *len).max().unwrap_or(0);
+        let mut buffer = zeroed(largest)?;
+        for (run, total) in runs {
+            let mut rest = &mut buffer[..total as usize];
+            let mut jobs = Vec::with_capacity(run.len());
+            for index in run {
+                let (part, tail) = rest.split_at_mut(self.delta.segments[index].len as usize);
+                rest = tail;
+                jobs.push((index, part));
+            }
+            parallel::for_each(self.options.threads, jobs, |(index, part)| {
+                let threads = parallel::share(self.options.threads, part.len() as u64, total);
+                let name = &self.delta.segments[index].name;
+                self.content(index, part, threads).map_err(|error| match name.is_empty() {
+                    true => error,
+                    false => error.in_tensor(&**name),
+                })?;
+                advance(self.options.observer, part.len() as u64)
+            })?;
+            let bytes = &buffer[..total as usize];
+            hasher.write(bytes);
+            out.write_all(bytes).map_err(|error| Error::io("cannot write", error))?;
+        }
+        if let Some((_, expected)) = self.delta.target
+            && hasher.finish_128() != expected
+        {
+            return Err(Error::mismatch("what came out is not what the delta was made from"));
+        }
+        out.flush().map_err(|error| Error::io("cannot write", error))?;
+        Ok(self.delta.target_len)
+    }
+
+    /// Fills `out` with the bytes of one segment.
+    fn content(&self, index: usize, out: &mut [u8], threads: usize) -> Result<()> {
+        match &self.delta.segments[index].how {
+            How::Frame(extent, generation) => {
+                let frame = Z4ai::new(*extent, out.len() as u64, *generation)?;
+                frame.decode(&self.sources, 0..out.len() as u64, out, threads)
+            }
+            How::Raw(extent, crc) => {
+                self.sources.read(*extent, 0, out)?;
+                match crc.filter(|crc| crc32c::crc32c(out) != *crc) {
+                    None => Ok(()),
+                    Some(crc) => Err(Error::mismatch(format!(
+                        "the stored bytes do not have the digest {} that the file says",
+                        Digest::Crc32c(crc)
+                    ))),
+                }
+            }
+            How::Copy(place) => self.with_base(place, out.len(), threads, |bytes| {
+                out.copy_from_slice(bytes);
+                Ok(())
+            }),
+            How::Delta(extent, place) => {
+                let frame = self.sources.bytes(*extent)?;
+                let legacy = z4ai::legacy::is_legacy_delta(&frame);
+                if legacy != (self.delta.version == v1::VERSION) || !z4ai::delta::is_delta(&frame) {
+                    return Err(Error::corrupt("z4dm.delta", "a frame that is no delta of this version"));
+                }
+                let options = codec::decode_options(out.len() as u64, threads);
+                self.with_base(place, out.len(), threads, |reference| {
+                    z4ai::delta::decompress_into(&frame, reference, out, &options)
+                        .map_err(codec::broken_frame)
+                })
+            }
+            How::Same(first) => self.content(*first, out, threads),
+            How::Zeros => {
+                out.fill(0);
+                Ok(())
+            }
+        }
+    }
+
+    /// Shows the bytes that the base has at a place.
+    fn with_base(
+        &self,
+        place: &Place,
+        len: usize,
+        threads: usize,
+        show: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let part = self.base.require(&place.name, &place.role)?;
+        let content = self.base.content(part, threads)?;
+        // Inside the tensor: that was checked before anything was written.
+        let start = place.offset as usize;
+        show(&content[start..start + len])
+    }
+}
+
+pub(super) fn wrong_base(base: &Model, why: String) -> Error {
+    let message = format!("this is not the base that the delta was made from: {why}");
+    Error::mismatch(message).in_file(base.label())
+}
+
+/// Runs of segments that fit a buffer, or one larger segment, with their lengths.
+fn runs(delta: &Delta) -> Vec<(Range<usize>, u64)> {
+    const BUFFER: u64 = 32 << 20;
+    let segments = &delta.segments;
+    let mut runs = Vec::new();
+    let mut next = 0;
+    while next < segments.len() {
+        let (start, mut bytes) = (next, 0u64);
+        while next < segments.len() && (next == start || bytes.saturating_add(segments[next].len) <= BUFFER) {
+            bytes += segments[next].len;
+            next += 1;
+        }
+        runs.push((start..next, bytes));
+    }
+    runs
+}
