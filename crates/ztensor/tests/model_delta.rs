@@ -549,3 +549,63 @@ fn the_document_and_the_tests_list_the_same_rules() {
         rules().into_iter().map(|(rule, _)| rule).enumerate().map(|(n, r)| (n + 1, r)).collect();
     assert_eq!(told, rules);
 }
+
+#[test]
+fn a_zt_file_is_changed_in_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let Family { base, target } = family();
+    std::fs::write(path("target.safetensors"), &target).unwrap();
+    let reader = Reader::from_bytes(base).unwrap();
+    let names: Vec<&str> = reader.keys().collect();
+    for compression in [Compression::None, Compression::Z4ai(Effort::Default)] {
+        let mut writer = Writer::create(path("model.zt")).unwrap();
+        let options = WriteOptions { compression, checksum: ztensor::Checksum::Crc32c };
+        writer.write_from(&reader, &names, options, None).unwrap();
+        writer.set_attribute("step", "1");
+        writer.finish().unwrap();
+        let before = std::fs::read(path("model.zt")).unwrap();
+        model_delta::make(path("model.zt"), path("target.safetensors"), path("d"), &MakeOptions::default())
+            .unwrap();
+
+        // A wrong delta, and one that is given up half way, leave the file as it was.
+        std::fs::write(path("other"), make(&target, &family().base)).unwrap();
+        let wrong = model_delta::apply_in_place(path("model.zt"), path("other"), &ApplyOptions::default());
+        assert_eq!(wrong.unwrap_err().kind(), Kind::Mismatch);
+        let stop = |_: u64| false;
+        let options = ApplyOptions { observer: Some(&stop), ..Default::default() };
+        let stopped = model_delta::apply_in_place(path("model.zt"), path("d"), &options).unwrap_err();
+        assert_eq!(stopped.kind(), Kind::Cancelled);
+        assert!(std::fs::read(path("model.zt")).unwrap() == before);
+
+        let open = ztensor::open(path("model.zt")).unwrap();
+        let stats =
+            model_delta::apply_in_place(path("model.zt"), path("d"), &ApplyOptions::default()).unwrap();
+        assert_eq!((stats.kept, stats.written, stats.removed), (2, 6, 3));
+        assert_eq!(
+            open.read("tuned").unwrap(),
+            reader.read("tuned").unwrap(),
+            "open readers see what they saw"
+        );
+        let now = ztensor::open(path("model.zt")).unwrap();
+        let expected = Reader::from_bytes(target.clone()).unwrap();
+        assert_eq!(now.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+        assert_eq!(now.attributes(), expected.attributes());
+        for name in expected.keys() {
+            assert_eq!(now.read_owned(name).unwrap(), expected.read_owned(name).unwrap(), "{name}");
+        }
+        assert_eq!(now.verify("tuned").unwrap(), ztensor::Verification::Checked);
+        drop((open, now));
+        ztensor::compact(path("model.zt")).unwrap();
+        // It is the target now: what was made for that applies.
+        let back =
+            model_delta::apply_in_place(path("model.zt"), path("other"), &ApplyOptions::default()).unwrap();
+        assert!(back.written > 0);
+        let now = ztensor::open(path("model.zt")).unwrap();
+        assert_eq!(now.read("dropped").unwrap(), reader.read("dropped").unwrap());
+        std::fs::remove_file(path("model.zt")).unwrap();
+    }
+    std::fs::write(path("plain.safetensors"), family().base).unwrap();
+    let error = model_delta::apply_in_place(path("plain.safetensors"), path("d"), &ApplyOptions::default());
+    assert!(error.unwrap_err().to_string().contains("only .zt files"));
+}

@@ -51,8 +51,7 @@ pub fn apply(
     output: impl AsRef<Path>,
     options: &ApplyOptions<'_>,
 ) -> Result<u64> {
-    let (delta, output) = (open(delta.as_ref())?, output.as_ref());
-    apply_one(base.as_ref(), &delta, output, options)
+    apply_one(base.as_ref(), &Arc::new(open(delta.as_ref())?), output.as_ref(), options)
 }
 
 /// Applies several deltas one after another, each to what the one before it made.
@@ -65,7 +64,7 @@ pub fn apply_chain<P: AsRef<Path>>(
     options: &ApplyOptions<'_>,
 ) -> Result<u64> {
     let output = output.as_ref();
-    let opened = deltas.iter().map(|delta| open(delta.as_ref())).collect::<Result<Vec<_>>>()?;
+    let opened = deltas.iter().map(|delta| open(delta.as_ref()).map(Arc::new)).collect::<Result<Vec<_>>>()?;
     check_links(&opened)?;
     let Some((last, others)) = opened.split_last() else {
         return Err(Error::invalid("no delta to apply"));
@@ -91,18 +90,18 @@ pub fn apply_to(
 ) -> Result<u64> {
     let delta = Delta::read(delta)?;
     let base = Model::open_source(base, options.threads)?;
-    Applier::new(&base, &delta, options)?.write(out)
+    Applier::new(base, Arc::new(delta), options)?.write(out, options)
 }
 
 pub(super) fn open(path: &Path) -> Result<Delta> {
     Delta::read(Arc::new(FileSource::open(path, MapMode::Auto)?)).map_err(|error| error.in_file(path))
 }
 
-fn apply_one(base: &Path, delta: &Delta, output: &Path, options: &ApplyOptions<'_>) -> Result<u64> {
+fn apply_one(base: &Path, delta: &Arc<Delta>, output: &Path, options: &ApplyOptions<'_>) -> Result<u64> {
     let base = Model::open(base, options.threads)?;
-    let applier = Applier::new(&base, delta, options)?;
+    let applier = Applier::new(base, delta.clone(), options)?;
     let mut out = BufWriter::with_capacity(1 << 16, AtomicFile::create(output)?);
-    let len = applier.write(&mut out).map_err(|error| match error.kind() {
+    let len = applier.write(&mut out, options).map_err(|error| match error.kind() {
         Kind::Io => error.in_file(output),
         _ => error.in_file(delta.source.label()),
     })?;
@@ -113,7 +112,7 @@ fn apply_one(base: &Path, delta: &Delta, output: &Path, options: &ApplyOptions<'
 }
 
 /// Each delta is made for what the one before it makes.
-fn check_links(deltas: &[Delta]) -> Result<()> {
+fn check_links(deltas: &[Arc<Delta>]) -> Result<()> {
     for pair in deltas.windows(2) {
         // Version 1 does not say what it makes: its successor finds out.
         let (Some((made, _)), BaseCheck::Model(needed)) = (pair[0].target, pair[1].base) else { continue };
@@ -129,16 +128,15 @@ fn check_links(deltas: &[Delta]) -> Result<()> {
 }
 
 /// A delta and the base that belongs to it.
-struct Applier<'a> {
-    base: &'a Model,
-    delta: &'a Delta,
+pub(super) struct Applier {
+    pub(super) base: Model,
+    pub(super) delta: Arc<Delta>,
     sources: Sources,
-    options: &'a ApplyOptions<'a>,
 }
 
-impl<'a> Applier<'a> {
+impl Applier {
     /// Refuses a base other than the one that the delta was made from.
-    fn new(base: &'a Model, delta: &'a Delta, options: &'a ApplyOptions<'a>) -> Result<Applier<'a>> {
+    pub(super) fn new(base: Model, delta: Arc<Delta>, options: &ApplyOptions<'_>) -> Result<Applier> {
         if delta.target_len > options.max_output {
             return Err(Error::limit(format!(
                 "the target has {} bytes, more than the limit of {}",
@@ -149,34 +147,28 @@ impl<'a> Applier<'a> {
             BaseCheck::Model(expected) => {
                 let found = base.digest(&base.fingerprints(options.threads, None)?)?;
                 if found != expected {
-                    return Err(wrong_base(
-                        base,
-                        format!("it is the model {found}, the delta needs {expected}"),
-                    ));
+                    let why = format!("it is the model {found}, the delta needs {expected}");
+                    return Err(wrong_base(&base, why));
                 }
             }
-            BaseCheck::Data(expected) => v1::check_base(base, expected)?,
+            BaseCheck::Data(expected) => v1::check_base(&base, expected)?,
+        }
+        for segment in &delta.segments {
+            let Some(place) = segment.how.place() else { continue };
+            let len = base.part(base.require(&place.name, &place.role)?)?.1.len;
+            // Version 1 knows whole tensors only.
+            let whole = delta.version == container::VERSION || len == segment.len;
+            if !whole || place.offset.checked_add(segment.len).is_none_or(|end| end > len) {
+                return Err(wrong_base(&base, format!("its tensor {:?} has {len} bytes", place.name)));
+            }
         }
         let sources = Sources::one(delta.source.clone());
-        let applier = Applier { base, delta, sources, options };
-        delta.segments.iter().filter_map(|s| Some((s, s.how.place()?))).try_for_each(
-            |(segment, place)| {
-                let part = base.require(&place.name, &place.role)?;
-                let len = base.part(part)?.1.len;
-                // Version 1 knows whole tensors only.
-                let whole = delta.version == container::VERSION || len == segment.len;
-                match place.offset.checked_add(segment.len) {
-                    Some(end) if end <= len && whole => Ok(()),
-                    _ => Err(wrong_base(base, format!("its tensor {:?} has {len} bytes", place.name))),
-                }
-            },
-        )?;
-        Ok(applier)
+        Ok(Applier { base, delta, sources })
     }
 
-    fn write(&self, out: &mut (dyn Write + Send)) -> Result<u64> {
+    fn write(&self, out: &mut (dyn Write + Send), options: &ApplyOptions<'_>) -> Result<u64> {
         let mut hasher = XxHash3_128::new();
-        let runs = runs(self.delta);
+        let runs = runs(&self.delta);
         let largest = runs.iter().map(|(_, len)| *len).max().unwrap_or(0);
         let mut buffer = zeroed(largest)?;
         for (run, total) in runs {
@@ -187,14 +179,14 @@ impl<'a> Applier<'a> {
                 rest = tail;
                 jobs.push((index, part));
             }
-            parallel::for_each(self.options.threads, jobs, |(index, part)| {
-                let threads = parallel::share(self.options.threads, part.len() as u64, total);
+            parallel::for_each(options.threads, jobs, |(index, part)| {
+                let threads = parallel::share(options.threads, part.len() as u64, total);
                 let name = &self.delta.segments[index].name;
                 self.content(index, part, threads).map_err(|error| match name.is_empty() {
                     true => error,
                     false => error.in_tensor(&**name),
                 })?;
-                advance(self.options.observer, part.len() as u64)
+                advance(options.observer, part.len() as u64)
             })?;
             let bytes = &buffer[..total as usize];
             hasher.write(bytes);
@@ -210,7 +202,7 @@ impl<'a> Applier<'a> {
     }
 
     /// Fills `out` with the bytes of one segment.
-    fn content(&self, index: usize, out: &mut [u8], threads: usize) -> Result<()> {
+    pub(super) fn content(&self, index: usize, out: &mut [u8], threads: usize) -> Result<()> {
         match &self.delta.segments[index].how {
             How::Frame(extent, generation) => {
                 let frame = Z4ai::new(*extent, out.len() as u64, *generation)?;

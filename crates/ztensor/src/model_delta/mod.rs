@@ -40,15 +40,18 @@
 
 mod apply;
 mod container;
+mod in_place;
 mod info;
 mod make;
 mod matching;
 mod model;
+mod restored;
 mod segments;
 mod v1;
 
 pub use apply::{ApplyOptions, apply, apply_chain, apply_to};
 pub use container::is_model_delta;
+pub use in_place::{InPlaceStats, apply_in_place};
 pub use info::{Change, Info, info, info_source};
 pub use make::{MakeOptions, MakeStats, make, make_to};
 
