@@ -80,15 +80,8 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut read = |from: &mut dyn Read, expected: u64| -> Result<(), Failure> {
         let expected = usize::try_from(expected).unwrap_or(usize::MAX);
         data.try_reserve_exact(expected).map_err(|_| Failure::io(format!("no memory for {}", name(path))))?;
-        let progress = Progress::new("reading", 0, true);
-        loop {
-            if !progress.advance(0) {
-                return Err(Failure::interrupted());
-            }
-            if from.take(STEP as u64).read_to_end(&mut data).map_err(failed)? == 0 {
-                return Ok(());
-            }
-        }
+        from.read_to_end(&mut data).map_err(failed)?;
+        Ok(())
     };
     if is_pipe(path) {
         read(&mut std::io::stdin().lock(), 0)?;
@@ -145,6 +138,8 @@ impl Target {
             fill(&mut out)?;
             return Ok(out.flush()?);
         }
+        // From here on there is something to clean up; before, the system's own way is best.
+        crate::ui::catch_interrupts();
         let mut failure = None;
         let written = ztensor::write_atomically(&self.0, |out| {
             fill(out).map_err(|error| {

@@ -15,7 +15,6 @@ use args::{Arguments, Command};
 /// Runs the chosen command.
 pub fn run(arguments: Arguments) -> Outcome {
     let run = files::Run { quiet: arguments.quiet, threads: arguments.threads };
-    crate::ui::catch_interrupts();
     match &arguments.command {
         Command::Compress(options) => frames::compress(options, run),
         Command::Decompress(options) => frames::decompress(options, run),

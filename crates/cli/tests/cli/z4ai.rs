@@ -1,6 +1,5 @@
 //! The `z4ai` program, end to end.
 
-use std::io::Write;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -247,27 +246,63 @@ fn a_full_disk_is_an_error_of_the_system() {
     .fails(4, &["No space"]);
 }
 
+/// Sends a signal to a command as soon as `begun` says so.
 #[cfg(unix)]
-#[test]
-fn an_interrupted_command_leaves_nothing_behind() {
-    let place = Place::new();
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("z4ai"))
-        .args(["compress", "-", "-o", "out", "--level", "22", "--threads", "1"])
+fn interrupted(place: &Place, signal: &str, args: &[&str], begun: impl Fn() -> bool) -> std::process::Output {
+    let child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("z4ai"))
+        .args(args)
         .current_dir(place.path(""))
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let text: Vec<u8> = weights(32 << 20).iter().map(|byte| byte % 23).collect();
-    child.stdin.take().unwrap().write_all(&text).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let start = Instant::now();
+    while !begun() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it was not begun");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let kill = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
-    let begun = Instant::now();
-    let output = child.wait_with_output().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(60));
+    // Standard input stays open until here.
+    child.wait_with_output().unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_command_leaves_nothing_behind() {
+    let place = Place::new();
+    // Enough work at the slowest level that the signal comes in the middle of it.
+    let mut state = 1u32;
+    let mut words = Vec::new();
+    while words.len() < 1 << 20 {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        words.extend_from_slice(format!("word{}", state >> 23).as_bytes());
+    }
+    let mut writer = ztensor::Writer::create(place.path("big.zt")).unwrap();
+    for index in 0..64u8 {
+        words[7] = index;
+        writer.add(&format!("t{index}"), &[words.len() as u64], &words).unwrap();
+    }
+    writer.finish().unwrap();
+    place.run(&["convert", "big.zt", "-o", "big.safetensors"]).ends(0);
+    std::fs::remove_file(place.path("big.zt")).unwrap();
+    let args = ["pack", "big.safetensors", "-o", "out", "--level", "22", "--threads", "1"];
+    let output = interrupted(&place, "-INT", &args, || place.list().len() > 1);
     assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(place.list().is_empty(), "{:?}", place.list());
+    assert_eq!(place.list(), ["big.safetensors"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_command_that_waits_for_a_pipe_can_be_interrupted() {
+    use std::os::unix::process::ExitStatusExt;
+    let place = Place::new();
+    let waiting = Instant::now();
+    let output = interrupted(&place, "-TERM", &["compress", "-", "-o", "out"], || {
+        waiting.elapsed() > Duration::from_millis(300)
+    });
+    assert_eq!(output.status.signal(), Some(15), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(place.list().is_empty());
 }
 
 #[test]
