@@ -33,7 +33,7 @@ from z4ai.delta import decompress as decompress_delta
 from ztensor._native import VERSION as __version__
 
 if TYPE_CHECKING:
-    from z4ai import chunked, integrations, safetensors
+    from z4ai import chunked, integrations, model_delta, safetensors
     from z4ai.integrations import (
         disable_hf,
         enable_hf,
@@ -64,6 +64,7 @@ __all__ = [
     "integrations",
     "is_enabled",
     "load_file",
+    "model_delta",
     "pack_model",
     "peek_is_z4ai",
     "safetensors",
@@ -79,7 +80,7 @@ _HUGGING_FACE = {
     "pack_model",
     "save_file",
 }
-_MODULES = {"chunked", "integrations", "safetensors"}
+_MODULES = {"chunked", "integrations", "model_delta", "safetensors"}
 
 
 def __getattr__(name: str) -> Any:

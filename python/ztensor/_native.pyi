@@ -70,6 +70,37 @@ def zstn_unpack(
     progress: _Progress = None,
 ) -> int: ...
 def zstn_unpack_bytes(data: bytes | bytearray, threads: int) -> bytes: ...
+
+_Made: TypeAlias = tuple[int, int, int, int, int, int, int]
+_Delta: TypeAlias = tuple[
+    int,
+    str | None,
+    str | None,
+    int,
+    int,
+    list[tuple[str, str, str | None, int, int]],
+]
+
+def z4dm_apply(
+    base: str | PathLike[str],
+    deltas: Sequence[str | PathLike[str]],
+    output: str | PathLike[str],
+    threads: int,
+    progress: _Progress = None,
+) -> int: ...
+def z4dm_apply_bytes(base: bytes | bytearray, delta: bytes | bytearray, threads: int) -> bytes: ...
+def z4dm_info(path: str | PathLike[str]) -> _Delta: ...
+def z4dm_info_bytes(delta: bytes | bytearray) -> _Delta: ...
+def z4dm_make(
+    base: str | PathLike[str],
+    target: str | PathLike[str],
+    output: str | PathLike[str],
+    settings: _Pack,
+    progress: _Progress = None,
+) -> _Made: ...
+def z4dm_make_bytes(
+    base: bytes | bytearray, target: bytes | bytearray, settings: _Pack
+) -> bytes: ...
 def z4ai_main(args: Sequence[str]) -> int: ...
 def cli_main(args: Sequence[str]) -> int: ...
 def dequantize(item: _Item) -> _Array: ...

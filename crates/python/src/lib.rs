@@ -9,6 +9,7 @@ mod dtypes;
 mod errors;
 mod fetch;
 mod items;
+mod model_delta;
 mod packed;
 mod reader;
 mod values;
@@ -44,6 +45,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(writer::replace_tensor, module)?)?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
     module.add_function(wrap_pyfunction!(z4ai_main, module)?)?;
+    model_delta::register(module)?;
     packed::register(module)?;
     codec::register(module)
 }

@@ -61,6 +61,16 @@ pub enum Command {
     /// Restore a packed .safetensors file, byte for byte.
     #[command(after_help = "Example:\n  z4ai unpack model.zstn -o model.safetensors")]
     Unpack(Unpack),
+    /// Store a model as what it changed in another one, tensor by tensor.
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  z4ai model-delta make tuned.safetensors base.safetensors -o tuned.z4dm
+  z4ai model-delta apply base.safetensors tuned.z4dm -o tuned.safetensors
+  z4ai model-delta apply step0.zt step1.z4dm step2.z4dm -o step2.zt
+  z4ai model-delta info tuned.z4dm"
+    )]
+    ModelDelta(ModelDelta),
     /// Print a completion script for a shell.
     #[command(
         after_help = "Example:\n  z4ai completions bash > ~/.local/share/bash-completion/completions/z4ai"
@@ -204,6 +214,56 @@ pub struct Unpack {
     /// Replace OUT if it is there.
     #[arg(long)]
     pub force: bool,
+}
+
+/// Commands of `model-delta`.
+#[derive(Debug, Subcommand)]
+pub enum ModelDelta {
+    /// Make the delta that turns BASE into TARGET, files of any format.
+    Make {
+        /// The model to store.
+        #[arg(value_name = "TARGET")]
+        target: PathBuf,
+        /// The model that will be there when it is restored.
+        #[arg(value_name = "BASE")]
+        base: PathBuf,
+        /// The delta; TARGET.z4dm if not given.
+        #[arg(long, short, value_name = "OUT")]
+        output: Option<PathBuf>,
+        /// Replace OUT if it is there.
+        #[arg(long)]
+        force: bool,
+        /// fast (decodes at the speed of a memory copy), default, balanced, or max (the smallest).
+        #[arg(long, value_name = "EFFORT", value_parser = effort, default_value = "default")]
+        effort: Effort,
+        /// Level of the streams that zstd codes, 1 to 22.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
+        level: Option<i32>,
+    },
+    /// Restore a model from its base and one delta, or several in their order.
+    Apply {
+        /// The model that the first delta was made against.
+        #[arg(value_name = "BASE")]
+        base: PathBuf,
+        /// Deltas, each made against what the one before it restores.
+        #[arg(value_name = "DELTA", required = true)]
+        deltas: Vec<PathBuf>,
+        /// The restored model.
+        #[arg(long, short, value_name = "OUT")]
+        output: PathBuf,
+        /// Replace OUT if it is there.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Say what a delta changes, tensor by tensor.
+    Info {
+        /// The delta.
+        #[arg(value_name = "DELTA")]
+        delta: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// The sizes of a tensor's dimensions.

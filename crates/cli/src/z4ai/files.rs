@@ -128,6 +128,17 @@ impl Target {
         Ok(Target(path))
     }
 
+    /// The path, where only a file will do; from here on Ctrl-C is caught, to clean up.
+    pub fn file(&self) -> Result<&Path, Failure> {
+        match is_pipe(&self.0) {
+            true => Err(Failure::usage("this command writes files, not pipes: choose one with -o")),
+            false => {
+                crate::ui::catch_interrupts();
+                Ok(&self.0)
+            }
+        }
+    }
+
     /// Writes what `fill` hands over; a file appears under its name when that is all.
     pub fn write(
         &self,

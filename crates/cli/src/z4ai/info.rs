@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 use z4ai::{FrameInfo, StreamInfo};
 use ztensor::source::{MemorySource, Source};
-use ztensor::{OpenOptions, zstn};
+use ztensor::{OpenOptions, model_delta, zstn};
 
 use super::args::Info;
 use super::files;
@@ -20,6 +20,11 @@ pub fn run(options: &Info) -> Outcome {
     let data = files::read(path)?;
     if zstn::is_packed(&data) {
         return packed(path, data, options.json);
+    }
+    if model_delta::is_model_delta(&data) {
+        let source = Arc::new(MemorySource::new(data));
+        let info = model_delta::info_source(source).map_err(|error| Failure::from(error.in_file(path)))?;
+        return super::model_delta::describe(path, &info, options.json);
     }
     let frame = if z4ai::delta::is_delta(&data) {
         z4ai::delta::inspect(&data)

@@ -5,6 +5,7 @@ mod delta;
 mod files;
 mod frames;
 mod info;
+mod model_delta;
 mod pack;
 
 use clap::CommandFactory;
@@ -22,6 +23,7 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Delta(options) => delta::run(options, run),
         Command::Pack(options) => pack::pack(options, run),
         Command::Unpack(options) => pack::unpack(options, run),
+        Command::ModelDelta(options) => model_delta::run(options, run),
         Command::Completions(options) => crate::commands::manual::completions(options, Arguments::command()),
         Command::Man => crate::commands::manual::page(Arguments::command()),
     }

@@ -43,7 +43,7 @@ output.
 ";
 
 /// Every command of `z4ai`, with what is run to show it.
-const SHOWN_Z4AI: [(&str, &[&str]); 8] = [
+const SHOWN_Z4AI: [(&str, &[&str]); 9] = [
     ("compress", &["compress weights.bin --dtype fp32", "compress weights.bin --effort fast -o quick.z4ai"]),
     ("decompress", &["decompress weights.bin.z4ai -o back.bin"]),
     ("info", &["info weights.bin.z4ai"]),
@@ -56,6 +56,14 @@ const SHOWN_Z4AI: [(&str, &[&str]); 8] = [
     ),
     ("pack", &["pack model.safetensors -o model.zstn", "info model.zstn"]),
     ("unpack", &["unpack model.zstn -o unpacked.safetensors"]),
+    (
+        "model-delta",
+        &[
+            "model-delta make tuned.safetensors model.safetensors -o tuned.z4dm",
+            "model-delta info tuned.z4dm",
+            "model-delta apply model.safetensors tuned.z4dm -o again.safetensors",
+        ],
+    ),
     ("completions", &[]),
     ("man", &[]),
 ];
@@ -110,6 +118,14 @@ fn prepare_z4ai(place: &Place) {
     std::fs::write(place.path("step2.bin"), next).unwrap();
 }
 
+/// `model.safetensors` with one layer changed.
+fn prepare_tuned(place: &Place) {
+    let mut bytes = std::fs::read(place.path("model.safetensors")).unwrap();
+    let end = bytes.len();
+    bytes[end - 200] ^= 1;
+    std::fs::write(place.path("tuned.safetensors"), bytes).unwrap();
+}
+
 fn document() -> String {
     let place = Place::new();
     prepare(&place);
@@ -117,6 +133,7 @@ fn document() -> String {
     describe(&place, "ztensor", &SHOWN, &mut text);
     text.push_str(Z4AI);
     prepare_z4ai(&place);
+    prepare_tuned(&place);
     describe(&place, "z4ai", &SHOWN_Z4AI, &mut text);
     text
 }

@@ -398,3 +398,43 @@ fn odd_and_bad_models() {
     place.z4ai(&["pack", "model.safetensors", "-o", "no/such/x"]).fails(4, &["no/such"]);
     assert_eq!(place.list(), before);
 }
+
+#[test]
+fn model_deltas() {
+    let place = Place::new();
+    let base = model(&place);
+    let mut tuned = base.clone();
+    let end = tuned.len();
+    tuned[end - 1] ^= 1;
+    std::fs::write(place.path("tuned.safetensors"), &tuned).unwrap();
+    let mut last = tuned.clone();
+    last[end - 3] ^= 1;
+    std::fs::write(place.path("last.safetensors"), &last).unwrap();
+    let run = place.z4ai(&["model-delta", "make", "tuned.safetensors", "model.safetensors"]).ends(0);
+    assert!(run.err.contains("copied") && run.err.contains("% saved"), "{}", run.err);
+    let apply = ["model-delta", "apply", "model.safetensors", "tuned.safetensors.z4dm", "-o", "back"];
+    place.z4ai(&apply).ends(0);
+    assert!(read(&place, "back") == tuned);
+    place.z4ai(&apply).fails(2, &["back is there already"]);
+    place.z4ai(&["model-delta", "make", "last.safetensors", "tuned.safetensors", "-o", "l.z4dm"]).ends(0);
+    let chain = ["model-delta", "apply", "model.safetensors", "tuned.safetensors.z4dm", "l.z4dm"];
+    place.z4ai(&[&chain[..], &["-o", "end"]].concat()).ends(0);
+    assert!(read(&place, "end") == last);
+    for command in [&["model-delta", "info"][..], &["info"]] {
+        let text = place.z4ai(&[command, &["l.z4dm"]].concat()).ends(0).out;
+        assert!(
+            text.contains("Z4DM 2") && text.contains("copy") && text.contains("layers.0.weight"),
+            "{text}"
+        );
+        let json = place.z4ai(&[command, &["l.z4dm", "--json"]].concat()).ends(0).json();
+        assert_eq!(json["tensors"].as_array().unwrap().len(), 4);
+    }
+    let before = place.list();
+    place.z4ai(&["model-delta", "apply", "model.safetensors", "l.z4dm", "-o", "no"]).fails(3, &[]);
+    let gap = ["model-delta", "apply", "model.safetensors", "l.z4dm", "tuned.safetensors.z4dm", "-o", "no"];
+    let run = place.z4ai(&gap);
+    assert!(run.code == 2 || run.code == 3, "{}", run.err);
+    place.z4ai(&["model-delta", "info", "model.safetensors"]).fails(3, &["model.safetensors"]);
+    place.z4ai(&["decompress", "l.z4dm", "-o", "no"]).fails(3, &["z4ai model-delta apply"]);
+    assert_eq!(place.list(), before);
+}
