@@ -10,12 +10,21 @@ use crate::layout::{Layout, Scratch};
 use crate::options::DecodeOptions;
 use crate::{memory, parallel};
 
+/// Outputs from this size on are written past the caches.
+const LARGE: usize = 8 << 20;
+
 /// A frame with all that it takes to decode its chunks.
 pub(crate) trait Chunks: Sync {
     type Description: Describe;
     type Scratch: Default;
 
     fn frame(&self) -> &Frame<'_, Self::Description>;
+    /// What one thread needs; `large_output` says that what is decoded leaves the caches before anyone
+    /// reads it.
+    fn scratch(&self, large_output: bool) -> Self::Scratch {
+        let _ = large_output;
+        Self::Scratch::default()
+    }
     /// Decodes chunk `index` into `out`, which must have its length.
     fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Self::Scratch) -> Result<()>;
 }
@@ -26,6 +35,12 @@ impl Chunks for Frame<'_> {
 
     fn frame(&self) -> &Frame<'_> {
         self
+    }
+
+    fn scratch(&self, large_output: bool) -> Scratch {
+        let mut scratch = Scratch::default();
+        scratch.large_output = large_output;
+        scratch
     }
 
     fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
@@ -143,6 +158,7 @@ fn bytes_into<C: Chunks>(
             options.max_output
         )));
     }
+    let large_output = out.len() >= LARGE;
     // Each chunk gets its own parts of the output, so that threads can fill them at once.
     let mut parts = Vec::new();
     let mut rest = out;
@@ -160,7 +176,7 @@ fn bytes_into<C: Chunks>(
     parallel::for_each(
         options.threads,
         jobs.len(),
-        <(C::Scratch, Vec<u8>)>::default,
+        || (chunks.scratch(large_output), Vec::new()),
         |(scratch, whole), i| {
             let mut parts = jobs[i].lock().unwrap_or_else(|e| e.into_inner());
             decode_parts(chunks, &mut parts, scratch, whole)

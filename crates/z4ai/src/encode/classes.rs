@@ -36,7 +36,7 @@ const PART: usize = 4;
 /// Chunks of fewer codes are looked at whole.
 const SMALL: usize = 1 << 15;
 /// How often units move to the class that suits them best.
-const MOVES: usize = 2;
+const MOVES: usize = 3;
 /// Bytes that a class adds to a description: table and lengths.
 const PER_CLASS: u64 = 70;
 
@@ -88,14 +88,21 @@ pub(crate) fn find(codes: &[u8], counts: &[u32; 256], hint: &Hint, price: Price)
     if gain <= must_save(count) as i64 {
         return None;
     }
-    let (mut map, mut counts) = assign(codes, counts, columns, period, &sums, must_save(count))?;
+    let (mut map, counts) =
+        assign(codes, columns, period, &sums, must_save(count), if price.refined { 1 } else { PART })?;
     if price.refined {
-        for _ in 0..MOVES {
-            move_units(codes, &counts, &mut map);
-            counts = counts_by_class(codes, &map);
-        }
+        move_units(codes, &counts, &mut map);
+        refine(codes, &mut map);
     }
     Some(map)
+}
+
+/// Moves units to the classes that suit them best, which changes what classes suit.
+pub(crate) fn refine(codes: &[u8], map: &mut ClassMap) {
+    for _ in 0..MOVES {
+        let counts = bucket_counts(codes, map.columns, map.period, &map.classes, MAX_CLASSES, 1);
+        move_units(codes, &counts[..map.count()], map);
+    }
 }
 
 /// Row lengths to try on bytes without a shape: one that any row is a multiple of, and the distance
@@ -175,15 +182,15 @@ impl Spread {
     }
 }
 
-/// Puts units into classes of similar mean, and counts the codes of each; `None` unless these counts
-/// say that they pay.
+/// Puts units into classes of similar mean, and counts the codes of each in one row of `every`; `None`
+/// unless these counts say that they pay.
 fn assign(
     codes: &[u8],
-    counts: &[u32; 256],
     columns: bool,
     period: usize,
     sums: &[u64],
     must_save: u64,
+    every: usize,
 ) -> Option<(ClassMap, Vec<[u32; 256]>)> {
     let count = codes.len();
     let units = sums.len();
@@ -198,20 +205,20 @@ fn assign(
     for (rank, &unit) in order.iter().enumerate() {
         bucket_of[unit as usize] = (rank * BUCKETS / units) as u8;
     }
-    let mut buckets = bucket_counts(codes, columns, period, &bucket_of, BUCKETS);
+    let mut buckets = bucket_counts(codes, columns, period, &bucket_of, BUCKETS, every);
     let mut groups: Vec<Group> = buckets
         .drain(..)
         .enumerate()
         .map(|(bucket, counts)| Group { last_bucket: bucket, cost: cost::entropy(&counts), counts })
         .collect();
-    let whole = cost::entropy(counts);
+    let all = std::array::from_fn::<u32, 256, _>(|code| groups.iter().map(|group| group.counts[code]).sum());
+    let whole = cost::entropy(&all);
     let mut best: Option<(u64, Vec<usize>, Vec<[u32; 256]>)> = None;
     while groups.len() > 1 {
         if groups.len() <= MAX_CLASSES {
             let width = if groups.len() > 2 { 2 } else { 1 };
-            let cost = groups.iter().map(|group| group.cost).sum::<u64>()
-                + units as u64 * width * BIT
-                + (groups.len() as u64 - 1) * PER_CLASS * 8 * BIT;
+            let described = units as u64 * width + (groups.len() as u64 - 1) * PER_CLASS * 8;
+            let cost = groups.iter().map(|group| group.cost).sum::<u64>() + described * BIT / every as u64;
             if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
                 let last_buckets = groups.iter().map(|group| group.last_bucket).collect();
                 best = Some((cost, last_buckets, groups.iter().map(|group| group.counts).collect()));
@@ -220,7 +227,7 @@ fn assign(
         merge_cheapest(&mut groups);
     }
     let (cost, last_buckets, counts) = best?;
-    if cost + must_save >= whole {
+    if cost + must_save / every as u64 >= whole {
         return None;
     }
     let class_of = |bucket: u8| last_buckets.partition_point(|&last| last < usize::from(bucket)) as u8;
@@ -244,11 +251,6 @@ fn move_units(codes: &[u8], counts: &[[u32; 256]], map: &mut ClassMap) {
     }
 }
 
-/// The counts of the codes in each class.
-fn counts_by_class(codes: &[u8], map: &ClassMap) -> Vec<[u32; 256]> {
-    bucket_counts(codes, map.columns, map.period, &map.classes, MAX_CLASSES)
-}
-
 /// Neighbouring buckets under one code.
 struct Group {
     last_bucket: usize,
@@ -270,23 +272,24 @@ fn merge_cheapest(groups: &mut Vec<Group>) {
     groups.remove(at);
 }
 
-/// The counts of the codes in each of so many buckets, a power of two.
+/// The counts of the codes in each of so many buckets, a power of two, by one row of `every`.
 fn bucket_counts(
     codes: &[u8],
     columns: bool,
     period: usize,
     bucket_of: &[u8],
     buckets: usize,
+    every: usize,
 ) -> Vec<[u32; 256]> {
     let mut counts = vec![[0u32; 256]; buckets];
     if columns {
-        for row in codes.chunks(period) {
+        for row in codes.chunks(period).step_by(every) {
             for (&code, &bucket) in row.iter().zip(bucket_of) {
                 counts[usize::from(bucket) & (buckets - 1)][usize::from(code)] += 1;
             }
         }
     } else {
-        for (row, &bucket) in codes.chunks(period).zip(bucket_of) {
+        for (row, &bucket) in codes.chunks(period).zip(bucket_of).step_by(every) {
             let counts = &mut counts[usize::from(bucket) & (buckets - 1)];
             row.iter().for_each(|&code| counts[usize::from(code)] += 1);
         }

@@ -20,24 +20,27 @@ const SAMPLES: usize = 16;
 
 /// What structure must save to be used.
 struct Prices {
-    /// Each joined bit, in 1/64 bit per element: longer codes decode more slowly. None: no bits are
-    /// joined.
+    /// Each joined bit, in 1/64 bit per element, where any are joined: longer codes decode more slowly.
     joined: Option<u64>,
+    /// The same where there are classes, if that differs.
+    joined_with_classes: Option<u64>,
     classes: classes::Price,
 }
 
 impl Prices {
-    /// Plain buffers of short elements stay fast. Tensors are worth more time, and longer elements
-    /// have more of it.
-    fn of(kind: Kind, shaped: bool) -> Self {
+    /// Plain buffers stay fast. Tensors are worth more time, and longer elements have more of it.
+    fn of(kind: Kind, effort: Effort, shaped: bool) -> Self {
         let thorough = classes::Price { must_save: 1, refined: true };
-        let quick = classes::Price { must_save: 3, refined: false };
-        match (kind, shaped) {
-            (Kind::Bf16, false) => Self { joined: None, classes: quick },
-            (Kind::F16, false) => Self { joined: Some(2), classes: quick },
-            (Kind::Bf16 | Kind::F16, true) => Self { joined: Some(2), classes: thorough },
-            _ => Self { joined: Some(1), classes: thorough },
-        }
+        let quick = classes::Price { must_save: 2, refined: false };
+        let (joined, joined_with_classes, classes) = match (kind, shaped) {
+            _ if effort == Effort::Fast => (None, None, quick),
+            (Kind::Bf16, false) => (None, None, quick),
+            (Kind::F16, false) => (Some(2), None, quick),
+            (_, false) => (Some(2), Some(0), thorough),
+            (Kind::Bf16 | Kind::F16, true) => (Some(2), None, thorough),
+            (_, true) => (Some(1), None, thorough),
+        };
+        Self { joined, joined_with_classes, classes }
     }
 }
 
@@ -63,31 +66,39 @@ pub(crate) fn encode(
     payload: &mut Vec<u8>,
 ) -> Split {
     let count = elements.len() / kind.size();
-    let prices = Prices::of(kind, hint.shaped);
-    let fields = choose_symbol(elements, kind, effort, prices.joined, &mut scratch.sample);
+    let prices = Prices::of(kind, effort, hint.shaped);
+    let mut fields = choose_symbol(elements, kind, prices.joined, &mut scratch.sample);
     scratch.cut(fields, elements, count);
     let counts = histogram::of_few(&scratch.codes[..count], &mut scratch.pairs);
-    let mid = (fields.mid_bits() > 0).then(|| stream::encode(&scratch.mid, payload));
-    let planes = scratch.planes.iter().map(|plane| stream::encode(plane, payload)).collect();
+    let by_palette = effort == Effort::Fast && kind.is_float();
+    let mut classes = match by_palette {
+        true => None,
+        false => classes::find(&scratch.codes[..count], &counts, hint, prices.classes),
+    };
+    if let (Some(_), Some(map)) = (prices.joined_with_classes, &mut classes) {
+        fields = choose_symbol(elements, kind, prices.joined_with_classes, &mut scratch.sample);
+        scratch.cut(fields, elements, count);
+        classes::refine(&scratch.codes[..count], map);
+    }
+    let encode_others = if kind.size() == 2 { stream::encode_others } else { stream::encode };
+    let mid = (fields.mid_bits() > 0).then(|| encode_others(&scratch.mid, payload));
+    let planes = scratch.planes.iter().map(|plane| encode_others(plane, payload)).collect();
     let codes = &scratch.codes[..count];
-    let mut classes = None;
-    let coders = if effort == Effort::Fast && kind.is_float() {
+    let coders = if by_palette {
         vec![encode_palette(codes, &counts, fields, &mut scratch.patches, payload)]
-    } else if let Some(map) = classes::find(codes, &counts, hint, prices.classes) {
+    } else if let Some(map) = &classes {
         let sizes = map.sizes(count);
         scratch.runs.resize(map.count(), Vec::new());
         for (run, size) in scratch.runs.iter_mut().zip(sizes) {
             run.resize(size + SLACK, 0);
         }
-        scatter(&map, &scratch.codes, count, &mut scratch.runs);
+        scatter(map, &scratch.codes, count, &mut scratch.runs);
         let runs = scratch.runs.iter().zip(sizes);
         let coders = runs.map(|(run, size)| {
             let run = &run[..size];
             stream::encode_counted(run, &histogram::of_few(run, &mut scratch.pairs), payload)
         });
-        let coders = coders.collect();
-        classes = Some(map);
-        coders
+        coders.collect()
     } else {
         vec![stream::encode_counted(codes, &counts, payload)]
     };
@@ -113,23 +124,18 @@ impl Scratch {
     }
 }
 
-/// The cut that makes a sample of the chunk smallest.
-fn choose_symbol(
-    elements: &[u8],
-    kind: Kind,
-    effort: Effort,
-    joined_must_save: Option<u64>,
-    sample: &mut Vec<u8>,
-) -> Fields {
+/// The cut that makes a sample of the chunk smallest, where joined bits are taken if each saves
+/// `joined`, in 1/64 bit per element.
+fn choose_symbol(elements: &[u8], kind: Kind, joined: Option<u64>, sample: &mut Vec<u8>) -> Fields {
     let cut = |bits, base| Fields::new(kind, bits, base).expect("every candidate is a valid cut");
     if !kind.is_float() {
         return cut(8, 0);
     }
     let least = kind.exponent_bits();
-    let (most, joined_must_save) = match (joined_must_save, kind) {
-        (Some(price), Kind::F16) if effort > Effort::Fast => (8, price),
-        (Some(price), _) if effort > Effort::Fast => (least + MAX_JOINED, price),
-        _ => (least, 0),
+    let (most, must_save) = match (joined, kind) {
+        (None, _) => (least, 0),
+        (Some(joined), Kind::F16) => (8, joined),
+        (Some(joined), _) => (least + MAX_JOINED, joined),
     };
     if most <= 8 && most == least {
         return cut(least, 0);
@@ -144,7 +150,7 @@ fn choose_symbol(
         let codes = Lengths::for_counts(&window).map_or(0, |lengths| lengths.cost_bits(&window));
         let patches = (count - covered) * PATCH as u64 * 8;
         let raw = count * u64::from(kind.bits() - bits);
-        let slower = count * u64::from(bits - least) * joined_must_save / 64;
+        let slower = count * u64::from(bits - least) * must_save / 64;
         (codes + patches + raw + slower, bits, base)
     });
     let (_, bits, base) = candidates.min().expect("at least one candidate");

@@ -16,16 +16,31 @@ pub(super) const NOISE: u64 = 79 * BIT / 10;
 /// The zstd level of the default effort.
 pub const DEFAULT_LEVEL: i32 = 3;
 
+/// As [`NOISE`], for bytes that are raw otherwise: what little they save would cost much time.
+const NEARLY_NOISE: u64 = 75 * BIT / 10;
+
 /// Appends `bytes` to `payload` in the smallest way that decodes at full speed.
 pub(crate) fn encode(bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
+    encode_unless(NOISE, bytes, payload)
+}
+
+/// As [`encode`], for what is not symbols: coded only if that saves much.
+pub(crate) fn encode_others(bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
+    encode_unless(NEARLY_NOISE, bytes, payload)
+}
+
+fn encode_unless(noise: u64, bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
     if let Some(coder) = trivial(bytes) {
         return coder;
     }
-    if looks_like_noise(bytes) {
-        payload.extend_from_slice(bytes);
-        return Coder::Raw;
+    if !looks_like_noise(bytes, noise) {
+        let counts = histogram::of_bytes(bytes);
+        if noise == NOISE || cost::entropy(&counts) <= noise * bytes.len() as u64 {
+            return encode_counted(bytes, &counts, payload);
+        }
     }
-    encode_counted(bytes, &histogram::of_bytes(bytes), payload)
+    payload.extend_from_slice(bytes);
+    Coder::Raw
 }
 
 /// As [`encode`], with zstd as another candidate: for bytes of unknown structure.
@@ -134,8 +149,8 @@ fn trivial(bytes: &[u8]) -> Option<Coder> {
     constant.then_some(Coder::Constant(first))
 }
 
-/// Whether a sample from four places of `bytes` needs nearly 8 bits per byte.
-fn looks_like_noise(bytes: &[u8]) -> bool {
+/// Whether a sample from four places of `bytes` needs more than `noise` per byte.
+fn looks_like_noise(bytes: &[u8], noise: u64) -> bool {
     if bytes.len() < 4 * SAMPLE {
         return false;
     }
@@ -144,5 +159,5 @@ fn looks_like_noise(bytes: &[u8]) -> bool {
         let at = part * (bytes.len() - SAMPLE / 4) / 3;
         sample.extend_from_slice(&bytes[at..at + SAMPLE / 4]);
     }
-    cost::entropy(&histogram::of_bytes(&sample)) > NOISE * SAMPLE as u64
+    cost::entropy(&histogram::of_bytes(&sample)) > noise * SAMPLE as u64
 }

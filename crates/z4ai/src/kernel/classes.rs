@@ -102,13 +102,21 @@ dispatch! {
     pub(crate) fn scatter(map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) = scatter_with
 }
 
+/// Copies a row, which has one length with `to`. Most rows are too short for a call to pay.
+#[inline(always)]
+fn copy_row(from: &[u8], to: &mut [u8]) {
+    let ((from, from_rest), (to, to_rest)) = (from.as_chunks::<32>(), to.as_chunks_mut::<32>());
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    to_rest.copy_from_slice(from_rest);
+}
+
 #[inline(always)]
 fn gather_with(isa: impl Isa, map: &ClassMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) {
     let mut next = [0; MAX_CLASSES];
     if !map.columns {
         for (row, &class) in codes[..count].chunks_mut(map.period).zip(&map.classes) {
             let class = usize::from(class);
-            row.copy_from_slice(&runs[class][next[class]..next[class] + row.len()]);
+            copy_row(&runs[class][next[class]..next[class] + row.len()], row);
             next[class] += row.len();
         }
         return;
@@ -145,7 +153,7 @@ fn scatter_with(isa: impl Isa, map: &ClassMap, codes: &[u8], count: usize, runs:
     if !map.columns {
         for (row, &class) in codes[..count].chunks(map.period).zip(&map.classes) {
             let class = usize::from(class);
-            runs[class][next[class]..next[class] + row.len()].copy_from_slice(row);
+            copy_row(row, &mut runs[class][next[class]..next[class] + row.len()]);
             next[class] += row.len();
         }
         return;

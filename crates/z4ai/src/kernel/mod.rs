@@ -12,6 +12,7 @@
 mod avx2;
 mod blocks;
 pub(crate) mod classes;
+pub(crate) mod copy;
 pub(crate) mod difference;
 pub(crate) mod fields;
 pub(crate) mod histogram;

@@ -57,6 +57,8 @@ pub(crate) struct Context<'a> {
 pub(crate) struct Scratch {
     coder: coder::Scratch,
     split: split::Scratch,
+    /// Whether what is decoded leaves the caches before anyone reads it.
+    pub(crate) large_output: bool,
     sparse: sparse::Buffers,
     grouped: grouped::Buffers,
     /// As many as an element has bytes.
@@ -151,6 +153,7 @@ impl Layout {
         if let Layout::Split(split) = self {
             let mut hasher = XxHash3_64::new();
             let seen = |part: &[u8]| hasher.write(part);
+            scratch.split.large_output = scratch.large_output;
             split.decode(payload, out, &mut scratch.split, &mut scratch.coder, seen)?;
             return Ok(hasher.finish());
         }
@@ -169,6 +172,7 @@ impl Layout {
         match self {
             Layout::Opaque(coder) => coder.decode(payload, out, &mut scratch.coder),
             Layout::Split(split) => {
+                scratch.split.large_output = false;
                 split.decode(payload, out, &mut scratch.split, &mut scratch.coder, |_| ())
             }
             Layout::Indexed(indexed) => indexed.decode(payload, out, context.palette, scratch),

@@ -10,7 +10,7 @@ use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::kernel::classes::{self, ClassMap, MAX_CLASSES, SLACK};
 use crate::kernel::fields::{self, Fields, Join};
-use crate::kernel::packed;
+use crate::kernel::{copy, packed};
 use crate::streams::{self, Streams};
 use crate::wire::{Put, Reader};
 
@@ -45,6 +45,8 @@ pub(crate) struct Scratch {
     mid: Vec<u8>,
     planes: [Vec<u8>; 7],
     block: Block,
+    /// Whether the output is so large that it leaves the caches before anyone reads it.
+    pub(crate) large_output: bool,
 }
 
 /// Elements that are being joined, and their codes.
@@ -175,17 +177,18 @@ impl Split {
         coders.ahead = Ahead::new(count, &whole[..whole.len() - payload.remaining()]);
         let codes = self.decode_codes(&mut payload, count, &mut scratch.codes, &mut scratch.runs, coders)?;
         let patches = Patches::read(&mut payload, self.patches as usize)?;
-        self.join(codes, &Join { codes: &[], mid, planes }, patches, &mut scratch.block, out, seen)
+        let from = Join { codes: &[], mid, planes };
+        self.join(codes, &from, patches, (&mut scratch.block, scratch.large_output), out, seen)
     }
 
-    /// Joins fields block by block. Blocks are made in one place and copied to the output: large
-    /// copies do not read the memory that they overwrite, as smaller stores do.
+    /// Joins fields block by block: in the output, or if that is large in one place from which they
+    /// are copied past the caches.
     fn join(
         &self,
         codes: Codes<'_>,
         from: &Join<'_>,
         mut patches: Patches<'_>,
-        block: &mut Block,
+        (block, large_output): (&mut Block, bool),
         out: &mut [u8],
         mut seen: impl FnMut(&[u8]),
     ) -> Result<()> {
@@ -205,7 +208,7 @@ impl Split {
             };
             let mid = &from.mid[self.fields.mid_len(at)..];
             let planes = from.planes.iter().map(|plane| &plane[range.clone()]).collect();
-            let elements = &mut block.elements[..out.len()];
+            let elements = if large_output { &mut block.elements[..out.len()] } else { &mut *out };
             fields::join(self.fields, &Join { codes, mid, planes }, elements);
             while let Some((index, symbol)) = patches.next_below(range.end)? {
                 let Some(at) = index.checked_sub(range.start) else {
@@ -217,7 +220,9 @@ impl Split {
                 self.fields.patch(&mut elements[at * size..][..size], symbol);
             }
             seen(elements);
-            out.copy_from_slice(elements);
+            if large_output {
+                copy::past_caches(&block.elements[..out.len()], out);
+            }
         }
         if patches.left() > 0 {
             return Err(Error::corrupt("a patch outside its chunk"));
