@@ -38,8 +38,11 @@ fuzz_target!(|file: &[u8]| {
     let options = ExportOptions::default();
     if readable && export_to(&reader, &mut written, ExportFormat::Npz, &options).is_ok() {
         let Ok(again) = open(written) else {
-            // An archive without arrays is known by its extension only.
-            assert!(reader.objects().all(|(_, object)| object.layout.name() == "npz.file"));
+            // An archive without arrays, but in folders, is known by its extension only.
+            let known = |(name, object): (&str, &ztensor::Object)| {
+                object.layout.name() != "npz.file" && !name.contains('/')
+            };
+            assert!(!reader.objects().any(known));
             return;
         };
         assert_eq!(again.len(), reader.len());

@@ -224,3 +224,12 @@ fn a_decoded_size_beyond_the_limit_is_refused_before_it_is_decoded() {
     let reader = options.open_source(std::sync::Arc::new(ztensor::source::MemorySource::new(bytes))).unwrap();
     assert_eq!(reader.read("a").unwrap_err().kind(), Kind::Limit);
 }
+
+#[test]
+fn an_archive_is_known_by_its_arrays_wherever_they_stand() {
+    let readme = Member::stored("readme.txt", b"no array");
+    let bytes = zip::archive(&[readme, Member::stored("a.npy", &good())]);
+    let reader = Reader::from_bytes(bytes).unwrap();
+    assert_eq!(reader.format(), ztensor::Format::Npz);
+    assert_eq!(reader.keys().collect::<Vec<_>>(), ["readme.txt", "a"]);
+}

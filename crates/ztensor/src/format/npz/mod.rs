@@ -35,15 +35,24 @@ fn detect(probe: &Probe<'_>) -> Verdict {
         return Verdict::Yes;
     }
     if probe.head.starts_with(zip::MAGIC) {
-        return match zip::first_name(probe.head) {
-            Some(name) if name.ends_with(b".npy") => Verdict::Yes,
-            _ => Verdict::Maybe,
+        // Almost always the first member tells, which saves looking at the directory.
+        let array = zip::first_name(probe.head).is_some_and(|name| name.ends_with(b".npy"));
+        return match array || has_arrays(probe.source) {
+            true => Verdict::Yes,
+            false => Verdict::Maybe,
         };
     }
     match probe.head.starts_with(zip::EMPTY_MAGIC) {
         true => Verdict::Maybe,
         false => Verdict::No,
     }
+}
+
+/// Whether an archive has an array that does not lie in a folder of it: other formats that are zip
+/// archives keep theirs in folders.
+fn has_arrays(source: &dyn Source) -> bool {
+    let array = |name: &str| name.ends_with(".npy") && !name.contains('/');
+    zip::entries(source).is_ok_and(|entries| entries.iter().any(|entry| array(&entry.name)))
 }
 
 fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
