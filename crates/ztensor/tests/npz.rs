@@ -233,3 +233,15 @@ fn an_archive_is_known_by_its_arrays_wherever_they_stand() {
     assert_eq!(reader.format(), ztensor::Format::Npz);
     assert_eq!(reader.keys().collect::<Vec<_>>(), ["readme.txt", "a"]);
 }
+
+#[test]
+fn what_is_no_array_keeps_its_name() {
+    let bytes = zip::archive(&[Member::stored("a.npy", &good()), Member::stored("b.npy.npy", b"no array")]);
+    let reader = Reader::from_bytes(bytes).unwrap();
+    assert_eq!(reader.keys().collect::<Vec<_>>(), ["a", "b.npy.npy"]);
+    let mut again = Vec::new();
+    let options = ztensor::export::ExportOptions::default();
+    ztensor::export::export_to(&reader, &mut again, ztensor::export::ExportFormat::Npz, &options).unwrap();
+    let again = Reader::from_bytes(again).unwrap();
+    assert_eq!(again.keys().collect::<Vec<_>>(), ["a", "b.npy.npy"]);
+}

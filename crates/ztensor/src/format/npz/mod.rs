@@ -64,8 +64,10 @@ fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
     let mut catalog = Catalog::new(Format::Npz, Sources::one(source));
     for entry in entries {
         let object = member(&entry, &catalog.sources).map_err(|error| error.in_tensor(&*entry.name))?;
-        let name = entry.name.strip_suffix(".npy").unwrap_or(&entry.name);
-        catalog.insert(name, object)?;
+        // What is no array keeps its whole name, so that it is written under the same again.
+        let array = object.layout != Layout::Other(FILE.into());
+        let stem = entry.name.strip_suffix(".npy").filter(|_| array);
+        catalog.insert(stem.unwrap_or(&entry.name), object)?;
     }
     Ok(catalog)
 }
