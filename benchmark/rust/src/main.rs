@@ -5,6 +5,7 @@
 mod cli;
 mod container;
 mod edits;
+mod families;
 mod gguf;
 mod harness;
 mod hdf5;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         gguf::CASES,
         hdf5::CASES,
         pickle::CASES,
+        families::CASES,
     ]
     .into_iter()
     .flatten()

@@ -164,6 +164,9 @@ pub(crate) fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalo
 fn unrecognised(head: &[u8], extension: Option<&str>) -> Error {
     const KNOWN: &[(&[u8], &str)] = &[
         (b"ZTEN", "a .zt file of an unknown version"),
+        (b"Z4DM", "a model delta: apply it to its base, and open what comes out"),
+        (b"Z4AI", "a z4ai frame: decompress it first"),
+        (b"ZARA", "a z4ai frame: decompress it first"),
         (b"version https://git-lfs", "a Git LFS pointer: fetch the real file with `git lfs pull`"),
         (b"<!DOCTYPE", "a web page, perhaps a failed download"),
         (b"<html", "a web page, perhaps a failed download"),
