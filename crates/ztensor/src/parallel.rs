@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The number of threads that a request for `threads` means: 0 is one per core.
 pub fn resolve(threads: usize) -> usize {
@@ -66,10 +66,53 @@ pub fn for_each<T: Send>(threads: usize, items: Vec<T>, work: impl Fn(T) -> Resu
     }
 }
 
+/// Fills buffers one after another while another thread empties them in that order. `fill` is
+/// called with a buffer of any length and contents until it returns `false`.
+pub(crate) fn pipeline(
+    mut fill: impl FnMut(&mut Vec<u8>) -> Result<bool>,
+    mut empty: impl FnMut(&[u8]) -> Result<()> + Send,
+) -> Result<()> {
+    let (filled, to_empty) = std::sync::mpsc::sync_channel::<Vec<u8>>(1);
+    let (emptied, to_fill) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let emptying = std::thread::Builder::new().spawn_scoped(scope, move || {
+            for buffer in to_empty {
+                empty(&buffer)?;
+                // The filler may be done already.
+                let _ = emptied.send(buffer);
+            }
+            Ok(())
+        });
+        let emptying = emptying.map_err(|error| Error::io("cannot start a thread", error))?;
+        let mut buffers = 0;
+        let filling = loop {
+            let mut buffer = match to_fill.try_recv() {
+                Ok(buffer) => buffer,
+                Err(_) if buffers < 2 => {
+                    buffers += 1;
+                    Vec::new()
+                }
+                // Both are on their way; none comes back if emptying failed.
+                Err(_) => match to_fill.recv() {
+                    Ok(buffer) => buffer,
+                    Err(_) => break Ok(()),
+                },
+            };
+            match fill(&mut buffer) {
+                Ok(true) if filled.send(buffer).is_ok() => {}
+                Ok(_) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        drop(filled);
+        let emptied = emptying.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        filling.and(emptied)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
     use std::sync::atomic::AtomicU64;
 
     #[test]
@@ -83,6 +126,28 @@ mod tests {
             .unwrap();
             assert_eq!(sum.into_inner(), 500_500);
         }
+    }
+
+    #[test]
+    fn a_pipeline_keeps_the_order_and_the_first_error() {
+        let mut next = 0u8;
+        let mut seen = Vec::new();
+        let fill = |buffer: &mut Vec<u8>| {
+            buffer.clear();
+            buffer.push(next);
+            next += 1;
+            Ok(next <= 100)
+        };
+        pipeline(fill, |buffer| {
+            seen.extend_from_slice(buffer);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen, (0..100).collect::<Vec<u8>>());
+        let full = pipeline(|_| Ok(true), |_| Err(Error::invalid("full")));
+        assert_eq!(full.unwrap_err().to_string(), "full");
+        let broken = pipeline(|_| Err(Error::invalid("broken")), |_| Ok(()));
+        assert_eq!(broken.unwrap_err().to_string(), "broken");
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub(crate) struct Z4ai {
     generation: Generation,
 }
 
+/// Shorter frames take few page faults.
+const WORTH_PREFETCHING: u64 = 256 << 10;
+
 /// A frame is decoded in pieces of this size where all of it is not wanted at once.
 pub(crate) const PIECE: u64 = 32 << 20;
 
@@ -99,6 +102,13 @@ impl Decode for Z4ai {
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         if out.is_empty() && self.len > 0 {
             return Ok(());
+        }
+        // Most of a frame is about to be read: faulting it in page by page would take longer.
+        if out.len() as u64 * 2 > self.len && self.extent.len >= WORTH_PREFETCHING {
+            let source = sources.get(self.extent.source)?;
+            if source.is_mapped() {
+                source.prefetch(self.extent.offset, self.extent.len);
+            }
         }
         self.decode_part(&self.frame(sources)?, range, out, threads)
     }

@@ -168,30 +168,15 @@ impl Applier {
 
     fn write(&self, out: &mut (dyn Write + Send), options: &ApplyOptions<'_>) -> Result<u64> {
         let mut hasher = XxHash3_128::new();
-        let runs = runs(&self.delta);
-        let largest = runs.iter().map(|(_, len)| *len).max().unwrap_or(0);
-        let mut buffer = zeroed(largest)?;
-        for (run, total) in runs {
-            let mut rest = &mut buffer[..total as usize];
-            let mut jobs = Vec::with_capacity(run.len());
-            for index in run {
-                let (part, tail) = rest.split_at_mut(self.delta.segments[index].len as usize);
-                rest = tail;
-                jobs.push((index, part));
-            }
-            parallel::for_each(options.threads, jobs, |(index, part)| {
-                let threads = parallel::share(options.threads, part.len() as u64, total);
-                let name = &self.delta.segments[index].name;
-                self.content(index, part, threads).map_err(|error| match name.is_empty() {
-                    true => error,
-                    false => error.in_tensor(&**name),
-                })?;
-                advance(options.observer, part.len() as u64)
-            })?;
-            let bytes = &buffer[..total as usize];
+        let mut runs = runs(&self.delta).into_iter();
+        let fill = |buffer: &mut Vec<u8>| match runs.next() {
+            Some((run, total)) => self.fill(run, total, buffer, options).map(|()| true),
+            None => Ok(false),
+        };
+        parallel::pipeline(fill, |bytes| {
             hasher.write(bytes);
-            out.write_all(bytes).map_err(|error| Error::io("cannot write", error))?;
-        }
+            out.write_all(bytes).map_err(|error| Error::io("cannot write", error))
+        })?;
         if let Some((_, expected)) = self.delta.target
             && hasher.finish_128() != expected
         {
@@ -199,6 +184,36 @@ impl Applier {
         }
         out.flush().map_err(|error| Error::io("cannot write", error))?;
         Ok(self.delta.target_len)
+    }
+
+    /// Makes `buffer` the contents of a run of segments, which have `total` bytes.
+    fn fill(
+        &self,
+        run: Range<usize>,
+        total: u64,
+        buffer: &mut Vec<u8>,
+        options: &ApplyOptions<'_>,
+    ) -> Result<()> {
+        if (buffer.capacity() as u64) < total {
+            *buffer = zeroed(total.max(BUFFER.min(self.delta.target_len)))?;
+        }
+        buffer.resize(total as usize, 0);
+        let mut rest = &mut buffer[..];
+        let mut jobs = Vec::with_capacity(run.len());
+        for index in run {
+            let (part, tail) = rest.split_at_mut(self.delta.segments[index].len as usize);
+            rest = tail;
+            jobs.push((index, part));
+        }
+        parallel::for_each(options.threads, jobs, |(index, part)| {
+            let threads = parallel::share(options.threads, part.len() as u64, total);
+            let name = &self.delta.segments[index].name;
+            self.content(index, part, threads).map_err(|error| match name.is_empty() {
+                true => error,
+                false => error.in_tensor(&**name),
+            })?;
+            advance(options.observer, part.len() as u64)
+        })
     }
 
     /// Fills `out` with the bytes of one segment.
@@ -263,9 +278,11 @@ pub(super) fn wrong_base(base: &Model, why: String) -> Error {
     Error::mismatch(message).in_file(base.label())
 }
 
+/// Segments are restored in runs of this size; a larger one alone.
+const BUFFER: u64 = 8 << 20;
+
 /// Runs of segments that fit a buffer, or one larger segment, with their lengths.
 fn runs(delta: &Delta) -> Vec<(Range<usize>, u64)> {
-    const BUFFER: u64 = 32 << 20;
     let segments = &delta.segments;
     let mut runs = Vec::new();
     let mut next = 0;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::error::{Error, Result};
@@ -168,6 +168,14 @@ impl Source for FileSource {
         match self.map.get_or_init(|| self.map()) {
             Ok(map) => Ok(map),
             Err(why) => Err(Error::unsupported(why.clone()).in_file(&self.path)),
+        }
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        let inside = check_range(self.len, offset, len).is_ok();
+        if let (true, Some(Ok(map))) = (inside, self.map.get()) {
+            // Older kernels do not know this advice; the pages come one by one then.
+            let _ = map.advise_range(Advice::PopulateRead, offset as usize, len as usize);
         }
     }
 

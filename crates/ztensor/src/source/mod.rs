@@ -45,6 +45,10 @@ pub trait Source: Send + Sync + fmt::Debug {
         self.mapped().is_ok()
     }
 
+    /// Brings a mapped range into memory at once, where that saves touching it page by page.
+    /// It only helps, and may do nothing.
+    fn prefetch(&self, _offset: u64, _len: u64) {}
+
     /// A second, copy-on-write view of all bytes, for callers that hand out
     /// writable memory. `None` if the source cannot be mapped that way.
     fn copy_on_write(&self) -> Option<CowRegion> {

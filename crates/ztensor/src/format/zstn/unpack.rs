@@ -73,12 +73,20 @@ fn restore(container: Container, out: &mut (dyn Write + Send), options: &UnpackO
     check_padding(&container)?;
     let sources = Sources::one(container.source.clone());
     let unpacker = Unpacker { container: &container, sources: &sources, options };
-    let mut buffer = Vec::new();
-    for run in runs(&container.blobs) {
-        match container.blobs[run.start].len > PIECE {
-            true => unpacker.large(run.start, out)?,
-            false => unpacker.several(run, &mut buffer, out)?,
+    let mut runs = runs(&container.blobs).peekable();
+    while let Some(first) = runs.peek().cloned() {
+        if container.blobs[first.start].len > LARGE {
+            runs.next();
+            unpacker.large(first.start, out)?;
+            continue;
         }
+        // Several at once, while the ones before them are written.
+        let small = |run: &Range<usize>| container.blobs[run.start].len <= LARGE;
+        let fill = |buffer: &mut Vec<u8>| match runs.next_if(small) {
+            Some(run) => unpacker.several(run, buffer).map(|()| true),
+            None => Ok(false),
+        };
+        parallel::pipeline(fill, |bytes| out.write_all(bytes).map_err(write_failed))?;
     }
     out.flush().map_err(write_failed)?;
     Ok(container.content_len)
@@ -103,13 +111,18 @@ fn check_padding(container: &Container) -> Result<()> {
     Ok(())
 }
 
+/// Contents are restored in runs of this size, or alone.
+const BUFFER: u64 = 8 << 20;
+/// Larger contents are restored piece by piece.
+const LARGE: u64 = PIECE / 2;
+
 /// Runs of contents that fit a buffer, or one larger content.
 fn runs(blobs: &[Blob]) -> impl Iterator<Item = Range<usize>> {
     let mut next = 0;
     std::iter::from_fn(move || {
         let start = next;
         let mut bytes = 0u64;
-        while next < blobs.len() && (next == start || bytes.saturating_add(blobs[next].len) <= PIECE) {
+        while next < blobs.len() && (next == start || bytes.saturating_add(blobs[next].len) <= BUFFER) {
             bytes = bytes.saturating_add(blobs[next].len);
             next += 1;
         }
@@ -132,14 +145,15 @@ impl Unpacker<'_> {
         }
     }
 
-    /// Restores several contents at once, and writes them in one go.
-    fn several(&self, run: Range<usize>, buffer: &mut Vec<u8>, out: &mut (dyn Write + Send)) -> Result<()> {
+    /// Makes `buffer` the contents of a run.
+    fn several(&self, run: Range<usize>, buffer: &mut Vec<u8>) -> Result<()> {
         let blobs = &self.container.blobs[run.clone()];
         let total = blobs.iter().map(|blob| blob.len).sum::<u64>();
-        if (buffer.len() as u64) < total {
-            *buffer = zeroed(total.max(PIECE.min(self.container.content_len)))?;
+        if (buffer.capacity() as u64) < total {
+            *buffer = zeroed(total.max(BUFFER.min(self.container.content_len)))?;
         }
-        let mut rest = &mut buffer[..total as usize];
+        buffer.resize(total as usize, 0);
+        let mut rest = &mut buffer[..];
         let mut jobs = Vec::with_capacity(run.len());
         for index in run {
             let (part, tail) = rest.split_at_mut(self.container.blobs[index].len as usize);
@@ -150,8 +164,7 @@ impl Unpacker<'_> {
             let threads = parallel::share(self.options.threads, part.len() as u64, total);
             self.content(index, part, threads)?;
             advance(self.options.observer, part.len() as u64)
-        })?;
-        out.write_all(&buffer[..total as usize]).map_err(write_failed)
+        })
     }
 
     fn content(&self, index: usize, out: &mut [u8], threads: usize) -> Result<()> {
