@@ -31,12 +31,20 @@ pub fn unfolded<'a>(objects: &[(&str, &'a Object)]) -> Vec<Row<'a>> {
 /// and encoding, on one line.
 pub fn folded<'a>(objects: &[(&str, &'a Object)]) -> Vec<Row<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
-    let mut places: HashMap<(String, String), usize> = HashMap::new();
+    let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
+    // Files have tens of thousands of tensors: nothing is allocated for those that fold.
+    let (mut key, mut numbers) = (Vec::new(), Vec::new());
     for &(name, object) in objects {
-        let (template, numbers) = split(name);
-        let place = *places.entry((template.join("\0"), signature(object))).or_insert_with(|| {
+        key.clear();
+        numbers.clear();
+        split(name, &mut key, &mut numbers);
+        let text = key.len();
+        sign(object, &mut key);
+        let place = places.get(&key).copied().unwrap_or_else(|| {
+            places.insert(key.clone(), groups.len());
+            let texts = key[..text].split(|byte| *byte == NUMBER);
             groups.push(Group {
-                template,
+                template: texts.map(|text| String::from_utf8_lossy(text).into_owned()).collect(),
                 numbers: vec![BTreeSet::new(); numbers.len()],
                 object,
                 count: 0,
@@ -47,12 +55,15 @@ pub fn folded<'a>(objects: &[(&str, &'a Object)]) -> Vec<Row<'a>> {
         let group = &mut groups[place];
         group.count += 1;
         group.stored += object.stored_len();
-        for (seen, number) in group.numbers.iter_mut().zip(numbers) {
-            seen.insert(number);
+        for (seen, number) in group.numbers.iter_mut().zip(&numbers) {
+            seen.insert(*number);
         }
     }
     groups.into_iter().map(Group::row).collect()
 }
+
+/// Stands in a key where a number was: no text in UTF-8 has it.
+const NUMBER: u8 = 0xff;
 
 struct Group<'a> {
     template: Vec<String>,
@@ -103,32 +114,32 @@ pub fn layer(name: &str) -> &str {
 }
 
 /// Cuts a name at the numbers that stand alone between separators.
-fn split(name: &str) -> (Vec<String>, Vec<u64>) {
-    let (mut texts, mut numbers) = (vec![String::new()], Vec::new());
+fn split(name: &str, key: &mut Vec<u8>, numbers: &mut Vec<u64>) {
     for piece in name.split_inclusive(['.', '/']) {
-        let (word, separator) = match piece.strip_suffix(['.', '/']) {
-            Some(word) => (word, &piece[word.len()..]),
-            None => (piece, ""),
-        };
+        let word = piece.strip_suffix(['.', '/']).unwrap_or(piece);
         // Numbers with leading zeros would not be written back the same.
+        let plain = word.bytes().all(|byte| byte.is_ascii_digit()) && (word == "0" || !word.starts_with('0'));
         match word.parse::<u64>() {
-            Ok(number) if number.to_string() == word => {
+            Ok(number) if plain => {
                 numbers.push(number);
-                texts.push(separator.to_owned());
+                key.push(NUMBER);
+                key.extend_from_slice(&piece.as_bytes()[word.len()..]);
             }
-            _ => {
-                if let Some(text) = texts.last_mut() {
-                    text.push_str(piece);
-                }
-            }
+            _ => key.extend_from_slice(piece.as_bytes()),
         }
     }
-    (texts, numbers)
 }
 
-fn signature(object: &Object) -> String {
-    let encodings: Vec<&str> = object.components.iter().map(|(_, component)| component.encoding()).collect();
-    format!("{:?} {:?} {} {encodings:?}", object.shape, object.dtype(), object.layout)
+/// Adds what tensors on one line have in common besides their name.
+fn sign(object: &Object, key: &mut Vec<u8>) {
+    key.push(NUMBER);
+    object.shape.iter().for_each(|size| key.extend_from_slice(&size.to_le_bytes()));
+    let dtype = object.dtype().map_or("", |dtype| dtype.name());
+    let encodings = object.components.iter().map(|(_, component)| component.encoding());
+    for word in [dtype, object.layout.name()].into_iter().chain(encodings) {
+        key.push(NUMBER);
+        key.extend_from_slice(word.as_bytes());
+    }
 }
 
 #[cfg(test)]

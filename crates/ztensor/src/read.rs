@@ -10,7 +10,7 @@ use crate::digest::{Digest, Hasher};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
 use crate::format::{self, Context, Format};
-use crate::object::{Catalog, Component, Extent, Object, Role, Storage};
+use crate::object::{Catalog, Component, Object, Role, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance};
 use crate::source::{MapMode, MemorySource, Source, check_range};
@@ -452,17 +452,12 @@ impl Reader {
     }
 
     fn hash_stored(&self, component: &Component, digest: &Digest) -> Result<()> {
-        const STEP: u64 = 1 << 20;
         let mut hasher = hasher(digest);
         match component.extent() {
-            Some(extent) => {
-                let mut buffer = zeroed_vec::<u8>(extent.len.min(STEP))?;
-                for start in (0..extent.len).step_by(STEP as usize) {
-                    let piece = &mut buffer[..(extent.len - start).min(STEP) as usize];
-                    self.catalog.sources.read(Extent { len: extent.len, ..extent }, start, piece)?;
-                    hasher.update(piece);
-                }
-            }
+            Some(extent) => self.catalog.sources.for_pieces(extent, 1, |piece| {
+                hasher.update(piece);
+                Ok(())
+            })?,
             None => {
                 if let Storage::Inline(bytes) = &component.storage {
                     hasher.update(bytes);

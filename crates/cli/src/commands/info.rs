@@ -65,7 +65,11 @@ fn totals(objects: &[(&str, &Object)]) -> (Total, BTreeMap<String, Total>) {
     let (mut all, mut by_dtype) = (Total::default(), BTreeMap::<String, Total>::new());
     for (_, object) in objects {
         all.add(object);
-        by_dtype.entry(dtype(object).to_owned()).or_default().add(object);
+        let dtype = dtype(object);
+        match by_dtype.get_mut(dtype) {
+            Some(total) => total.add(object),
+            None => by_dtype.entry(dtype.to_owned()).or_default().add(object),
+        }
     }
     (all, by_dtype)
 }

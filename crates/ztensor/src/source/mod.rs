@@ -4,6 +4,7 @@ pub(crate) mod beside;
 mod cursor;
 mod file;
 mod memory;
+mod pieces;
 
 use std::borrow::Cow;
 use std::fmt;

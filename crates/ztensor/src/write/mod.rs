@@ -18,7 +18,7 @@ use crate::gather::{Gather, LONGEST_PIECE};
 use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage, elements};
 use crate::parallel;
 use crate::progress::{Observer, advance};
-use crate::source::{Sources, zeroed};
+use crate::source::Sources;
 use crate::tensor::{Array, Tensor, check_coo, check_csr};
 use crate::value::Value;
 pub use options::{Compression, WriteOptions};
@@ -48,9 +48,6 @@ const BUFFER: usize = 1 << 20;
 /// Tensors of this size on average are written from where they lie. Copying smaller ones into
 /// the buffer costs less than a piece of a gathered write does.
 const WORTH_GATHERING: u64 = 2 << 10;
-
-/// Stored bytes are copied from file to file in pieces of this size.
-const COPY: u64 = 8 << 20;
 
 impl Writer<'static> {
     /// Starts a new file, which replaces an old one of that name only when finished.
@@ -453,13 +450,10 @@ impl<'w> Writer<'w> {
         self.align()?;
         self.reserve(from.len)?;
         let to = Extent::new(self.position, from.len);
-        let mut piece = zeroed(from.len.min(COPY))?;
-        for skip in (0..from.len).step_by(COPY as usize) {
-            let piece = &mut piece[..(from.len - skip).min(COPY) as usize];
-            sources.read(from, skip, piece)?;
+        sources.for_pieces(from, self.threads, |piece| {
             self.put(piece)?;
-            each(piece)?;
-        }
+            each(piece)
+        })?;
         Ok(to)
     }
 

@@ -1,0 +1,324 @@
+"""``docs/benchmarks.md`` and its charts, from the newest results."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from . import charts, peers, results
+from .measure import Entry
+from .peers import OURS
+
+ROOT = peers.BENCHMARK.parent
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+CHARTS = ROOT / "docs" / "benchmarks"
+README = ROOT / "README.md"
+WORKLOADS = ("large", "mixed", "small")
+STYLES = {
+    "dense": "Dense fp32",
+    "quantized": "Quantized int8",
+    "pruned80": "Pruned 80 %",
+    "ternary": "Ternary",
+}
+
+HEAD = """# Benchmarks
+
+Made by `python benchmark/bench.py report` from the JSON files in `benchmark/results`; nothing on
+this page is typed by hand. Every contestant runs in a fresh process at its best settings and all
+take turns; the first result of each is compared bit for bit; mapped tensors are touched page by
+page within the time. Numbers are medians in GB/s of tensor data, “cold” after the file was
+dropped from the page cache. Machines differ and so do days: what holds is how the numbers of one
+table compare.
+"""
+
+REPEAT = """
+## Again, on your machine
+
+```sh
+make wheel                                     # our own package, optimised
+python benchmark/bench.py run --dist llama-1b --runs 5 --warmup 2
+python benchmark/bench.py run --size 512 --dist large --runs 5 --warmup 2
+python benchmark/bench.py run --size 512 --dist mixed --runs 5 --warmup 2
+python benchmark/bench.py run --size 512 --dist small --runs 5 --warmup 2
+python benchmark/bench.py sweep --runs 5 --warmup 2
+python benchmark/bench.py report
+```
+"""
+
+
+class Newest:
+    """The newest results of every model."""
+
+    def __init__(self) -> None:
+        self.documents: dict[tuple[str, str], dict[str, Any]] = {}
+        for path in sorted(results.RESULTS.glob("formats-*.json")):
+            document = results.load(path)
+            key = (document["dist"], document["style"])
+            if key not in self.documents or document["when"] > self.documents[key]["when"]:
+                self.documents[key] = document
+
+    def entries(self, dist: str, style: str = "dense", **wanted: str) -> list[Entry]:
+        document = self.documents.get((dist, style))
+        found = results.entries_of(document) if document else []
+        fits = [e for e in found if all(getattr(e, key) == value for key, value in wanted.items())]
+        return [entry for entry in fits if entry.seconds]
+
+    def one(
+        self, dist: str, peer: str, format: str, mode: str, cache: str, style: str = "dense"
+    ) -> Entry | None:
+        found = self.entries(dist, style, peer=peer, format=format, mode=mode)
+        return next((entry for entry in found if not cache or entry.case.endswith(cache)), None)
+
+
+NOTHING = "\u2013"
+TIMES = "\u00d7"
+
+
+def speed(entry: Entry | None) -> str:
+    return f"{entry.speed():.2f}" if entry else NOTHING
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def best_peer(found: list[Entry]) -> Entry | None:
+    others = [entry for entry in found if entry.peer not in (OURS, *results.LIMITS)]
+    return max(others, key=Entry.speed, default=None)
+
+
+def reading(newest: Newest, dist: str, cache: str) -> str:
+    """One row per format: ours both ways, each peer's best, and the machine's limit."""
+    rows = []
+    for format in ("zt", "safetensors", "pt", "npz", "gguf", "onnx", "h5"):
+        mapped = newest.one(dist, OURS, format, "zero_copy", cache)
+        copied = newest.one(dist, OURS, format, "full_load", cache)
+        found = [
+            e
+            for mode in ("zero_copy", "full_load")
+            for e in newest.entries(dist, format=format, mode=mode)
+            if e.case.endswith(cache)
+        ]
+        if not mapped and not copied:
+            continue
+        others = sorted({entry.peer for entry in found} - {OURS, *results.LIMITS})
+        cell = []
+        for peer in others:
+            both = [
+                speed(newest.one(dist, peer, format, mode, cache))
+                for mode in ("zero_copy", "full_load")
+            ]
+            cell.append(f"{peer} {' / '.join(both)}")
+        limit = newest.one(dist, "plain read", format, "full_load", cache)
+        rows.append(
+            [f"`.{format}`", speed(mapped), speed(copied), ", ".join(cell) or NOTHING, speed(limit)]
+        )
+    head = [
+        "file",
+        "ztensor, in place",
+        "ztensor, copied",
+        "others: in place / copied",
+        "plain read",
+    ]
+    return table(head, rows)
+
+
+def workloads(newest: Newest, modes: list[str], cache: str) -> str:
+    """One row per contestant, one column per workload."""
+    names: dict[tuple[str, str, str], None] = {}
+    for dist in WORKLOADS:
+        for mode in modes:
+            for entry in newest.entries(dist, mode=mode):
+                own = entry.peer != OURS or entry.format in ("zt", "")
+                if own and (not cache or entry.case.endswith(cache)):
+                    names[(entry.peer, entry.format, mode)] = None
+    rows = []
+    for peer, format, mode in names:
+        label = f"{peer} `.{format}`" if format and peer not in results.LIMITS else peer
+        how = {"zero_copy": ", in place", "full_load": ", copied"}.get(mode, "")
+        cells = [speed(newest.one(dist, peer, format, mode, cache)) for dist in WORKLOADS]
+        if peer not in results.LIMITS or format in ("zt", ""):
+            rows.append([label + ("" if peer in results.LIMITS else how), *cells])
+    return table(["", "large", "mixed", "small"], rows)
+
+
+def compression(newest: Newest) -> str:
+    rows = []
+    for style, title in STYLES.items():
+        written = newest.one("mixed", OURS, "zt", "write zstd-3", "", style)
+        read = newest.one("mixed", OURS, "zt", "read zstd-3", "", style)
+        raw = newest.one("mixed", OURS, "zt", "write", "", style)
+        plain = newest.one("mixed", OURS, "zt", "full_load", "warm", style)
+        if written:
+            share = f"{100 * written.file_bytes / written.bytes:.1f} %"
+            rows.append([title, share, speed(plain), speed(read), speed(raw), speed(written)])
+    return table(
+        ["weights", "size at zstd 3", "read", "read zstd-3", "write", "write zstd-3"], rows
+    )
+
+
+def memory(newest: Newest, dist: str) -> str:
+    rows = []
+    for entry in newest.entries(dist, mode="full_load") + newest.entries(dist, mode="zero_copy"):
+        if (
+            entry.peer not in results.LIMITS
+            and entry.case.endswith("warm")
+            and entry.peak_anonymous is not None
+        ):
+            how = "in place" if entry.mode == "zero_copy" else "copied"
+            share = entry.peak_anonymous / max(entry.bytes, 1)
+            rows.append(
+                [
+                    f"`.{entry.format}`",
+                    how,
+                    entry.peer,
+                    f"{entry.peak_anonymous / 1e6:.0f} MB",
+                    f"{share:.2f}",
+                ]
+            )
+    rows.sort(key=lambda row: (row[0], row[1], float(row[4])))
+    return table(["file", "", "library", "most anonymous memory", "per byte of tensors"], rows)
+
+
+def codec() -> str:
+    """Sizes and speeds of every codec, on one thread."""
+    path = results.RESULTS / "codec.json"
+    if not path.exists():
+        return "Not measured yet: `python benchmark/bench.py codec`.\n"
+    rows = []
+    for entry in results.load(path)["entries"]:
+        fast = {k: entry["bytes"] / statistics.median(t) / 1e6 for k, t in entry["seconds"].items()}
+        ratio = "" if entry["codec"] == "memcpy" else f"{entry['ratio']:.3f}"
+        weights = f"{entry['model']} {entry['kind']}"
+        cells = [
+            weights,
+            entry["codec"],
+            ratio,
+            f"{fast['compress']:.0f}",
+            f"{fast['decompress']:.0f}",
+        ]
+        rows.append(cells)
+    return table(["weights", "codec", "ratio", "compress, MB/s", "decompress, MB/s"], rows)
+
+
+def machine(newest: Newest) -> str:
+    lines = []
+    for (dist, style), document in newest.documents.items():
+        m = document["machine"]
+        size = "its own size" if dist == "llama-1b" else f"{document['size'] >> 20} MB"
+        lines.append(
+            f"- {dist}, {style}, {size}: {document['when'][:10]}, {m['processor']}, "
+            f"{m['cores']} cores, {m['memory'] / 1e9:.0f} GB, Linux {m['kernel']}, "
+            f"{m['file_system']}, Python {m['python']}"
+        )
+    versions = {
+        k: v for document in newest.documents.values() for k, v in document["versions"].items()
+    }
+    absent = sorted({name for document in newest.documents.values() for name in document["absent"]})
+    lines.append(
+        f"- versions: {', '.join(f'{name} {version}' for name, version in versions.items())}"
+    )
+    if absent:
+        lines.append(f"- not to be had there, and left out: {', '.join(absent)}")
+    return "\n".join(lines) + "\n"
+
+
+def text(newest: Newest) -> str:
+    across = "llama-1b" if ("llama-1b", "dense") in newest.documents else "mixed"
+    return "\n".join(
+        [
+            HEAD,
+            f"## Every format, warm ({across})\n",
+            reading(newest, across, "warm"),
+            f"![Reading every format](benchmarks/{across}-reading.svg)\n",
+            f"## Every format, cold ({across})\n",
+            reading(newest, across, "cold"),
+            "## Reading by workload, warm\n",
+            "Few big matrices, the shapes of transformer blocks, many tensors of 10 KB.\n",
+            workloads(newest, ["zero_copy", "full_load"], "warm"),
+            "## Writing by workload\n",
+            workloads(newest, ["write"], ""),
+            "## Compression\n",
+            compression(newest),
+            "## Codecs, on one thread\n",
+            "“normal” are random weights, “minilm” those of a sentence encoder.\n",
+            codec(),
+            f"## Memory ({across})\n",
+            "Anonymous memory only: pages of a mapped file can be given back at any time.\n",
+            memory(newest, across),
+            "## Measured on\n",
+            machine(newest),
+            REPEAT.strip() + "\n",
+        ]
+    )
+
+
+def plot() -> list[Path]:
+    """Charts of the newest results."""
+    newest = Newest()
+    CHARTS.mkdir(parents=True, exist_ok=True)
+    made = []
+    for dist in dict.fromkeys(dist for dist, _ in newest.documents):
+        groups: dict[str, list[tuple[str, float, str]]] = {}
+        for mode, how in (("zero_copy", "in place"), ("full_load", "copied")):
+            for entry in newest.entries(dist, mode=mode):
+                if entry.case.endswith("warm") and entry.peer not in results.LIMITS:
+                    kind = "ours" if entry.peer == OURS else "bar"
+                    groups.setdefault(f".{entry.format}", []).append(
+                        (f"{entry.peer}, {how}", entry.speed(), kind)
+                    )
+        if groups:
+            path = CHARTS / f"{dist}-reading.svg"
+            path.write_text(charts.bars(f"Reading, warm: {dist}", "GB/s", groups))
+            made.append(path)
+        written = [
+            (f"{e.peer} .{e.format}", e.speed(), "ours" if e.peer == OURS else "bar")
+            for e in newest.entries(dist, mode="write")
+            if e.peer not in results.LIMITS
+        ]
+        if written:
+            path = CHARTS / f"{dist}-writing.svg"
+            path.write_text(charts.bars(f"Writing: {dist}", "GB/s", {"": written}))
+            made.append(path)
+    return made
+
+
+def headline(newest: Newest) -> str:
+    """Ours against the best of the others, for the README."""
+    rows = []
+    dist = "llama-1b" if ("llama-1b", "dense") in newest.documents else "mixed"
+    for format in ("safetensors", "pt", "gguf", "npz", "onnx", "h5"):
+        row = [f"`.{format}`"]
+        for mode in ("zero_copy", "full_load"):
+            ours = newest.one(dist, OURS, format, mode, "warm")
+            found = [
+                e for e in newest.entries(dist, format=format, mode=mode) if e.case.endswith("warm")
+            ]
+            best = best_peer(found)
+            if ours and best:
+                times = statistics.median(
+                    b / a for a, b in zip(ours.seconds, best.seconds, strict=True)
+                )
+                row.append(f"{times:.1f} {TIMES} {best.peer}")
+            else:
+                row.append(f"{ours.speed():.1f} GB/s, no peer" if ours else NOTHING)
+        rows.append(row)
+    return table(["loading, warm", "in place, every page touched", "copied"], rows)
+
+
+def write() -> Path:
+    """Everything, from the newest results."""
+    newest = Newest()
+    if not newest.documents:
+        raise SystemExit("there are no results yet: python benchmark/bench.py run")
+    plot()
+    DOCUMENT.write_text(text(newest))
+    start, end = "<!-- benchmark -->\n", "<!-- end of benchmark -->\n"
+    readme = README.read_text()
+    if start in readme and end in readme:
+        before, rest = readme.split(start, 1)
+        after = rest.split(end, 1)[1]
+        README.write_text(f"{before}{start}{headline(newest)}{end}{after}")
+    return DOCUMENT.relative_to(ROOT)

@@ -1,0 +1,208 @@
+"""A process that times one library: a line of JSON in, a line of JSON out.
+
+    worker.py LIBRARY
+
+Commands: ``read`` and ``write`` with what they are about, ``limit`` for what the machine itself
+can do. Preparing (dropping the page cache, loading what is to be written) and checking are not
+timed; touching every page of a mapped tensor is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import libraries
+
+library = sys.argv[1]
+PAGE = 4096
+
+
+def forget(path: str) -> None:
+    """Drops a file from the page cache."""
+    with open(path, "rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def array(tensor: Any) -> np.ndarray:
+    return tensor if isinstance(tensor, np.ndarray) else tensor.detach().numpy()
+
+
+def touch(tensors: dict[str, Any]) -> int:
+    """One byte of every page, added up."""
+    total = 0
+    for tensor in tensors.values():
+        flat = array(tensor).reshape(-1)
+        total += int(flat.view(np.uint8)[::PAGE].sum(dtype=np.int64))
+    return total
+
+
+def check(tensors: dict[str, Any], expected: dict[str, list[Any]]) -> None:
+    """Every tensor that was asked for, bit for bit."""
+    assert tensors.keys() == expected.keys(), "names"
+    for name, (dtype, crc) in expected.items():
+        flat = np.ascontiguousarray(array(tensors[name])).reshape(-1)
+        assert flat.dtype == dtype, f"{name}: {flat.dtype}"
+        assert zlib.crc32(flat.view(np.uint8)) == crc, f"{name}: other bytes"
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    gc.collect()
+    start = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start, result
+
+
+readers: dict[tuple[str, bool], libraries.Reader] = {}
+
+
+def reader_for(backend: str, copy: bool) -> libraries.Reader:
+    """The library's reader, imported once."""
+    if (backend, copy) not in readers:
+        readers[backend, copy] = libraries.READERS[library](backend, copy)
+    return readers[backend, copy]
+
+
+def read(
+    path: str, backend: str, copy: bool, names: list[str] | None, cold: bool, expected: str | None
+) -> dict[str, float]:
+    reader = reader_for(backend, copy)
+    if cold:
+        forget(path)
+
+    def run() -> tuple[dict[str, Any], int]:
+        tensors = reader(path, names)
+        # What is mapped is read when it is touched; what was copied has been.
+        return tensors, 0 if copy else touch(tensors)
+
+    seconds, (tensors, _) = timed(run)
+    if expected:
+        manifest = json.loads(Path(expected).read_text())
+        wanted = names if names is not None else manifest.keys()
+        check(tensors, {name: manifest[name] for name in wanted})
+    size = sum(array(tensor).nbytes for tensor in tensors.values())
+    return {"seconds": seconds, "bytes": size}
+
+
+held: dict[str, dict[str, np.ndarray]] = {}
+
+
+def arrays_of(source: str) -> dict[str, np.ndarray]:
+    """What an .npz file holds, loaded once."""
+    if source not in held:
+        with np.load(source) as archive:
+            held[source] = {name: archive[name] for name in archive.files}
+    return held[source]
+
+
+def write(
+    source: str, target: str, options: dict[str, Any], expected: str | None
+) -> dict[str, float]:
+    """Writes what ``source`` (an .npz file) holds."""
+    arrays = arrays_of(source)
+    if os.path.exists(target):
+        os.unlink(target)
+    os.sync()
+    writer = libraries.WRITERS[library](**options)
+    seconds, _ = timed(lambda: writer(arrays, target))
+    if expected:
+        written = libraries.READERS[library]("numpy", True)(target, None)
+        check(written, json.loads(Path(expected).read_text()))
+    size = sum(part.nbytes for part in arrays.values())
+    return {"seconds": seconds, "bytes": size, "file": os.path.getsize(target)}
+
+
+def memcpy(size: int) -> float:
+    """glibc's, between memory that has been touched."""
+    if "memcpy" not in held:
+        held["memcpy"] = {"a": np.ones(size, np.uint8), "b": np.zeros(size, np.uint8)}
+    a, b = held["memcpy"].values()
+    seconds, _ = timed(lambda: ctypes.memmove(b.ctypes.data, a.ctypes.data, size))
+    return seconds
+
+
+def plain_read(path: str, cold: bool) -> float:
+    """A sequential read into memory that has been touched."""
+    if cold:
+        forget(path)
+    if "buffer" not in held:
+        held["buffer"] = {"": np.ones(8 << 20, np.uint8)}
+    buffer = memoryview(held["buffer"][""])
+
+    def run() -> None:
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+    return timed(run)[0]
+
+
+def plain_write(target: str, size: int) -> float:
+    if "block" not in held:
+        held["block"] = {"": np.random.default_rng(0).integers(0, 256, 8 << 20, dtype=np.uint8)}
+    block = memoryview(held["block"][""])
+    if os.path.exists(target):
+        os.unlink(target)
+    os.sync()
+
+    def run() -> None:
+        with open(target, "wb", buffering=0) as file:
+            left = size
+            while left > 0:
+                left -= file.write(block[: min(left, len(block))])
+
+    return timed(run)[0]
+
+
+def limit(kind: str, path: str, size: int, cold: bool) -> dict[str, float]:
+    if kind == "memcpy":
+        return {"seconds": memcpy(size), "bytes": size}
+    if kind == "plain read":
+        return {"seconds": plain_read(path, cold), "bytes": os.path.getsize(path)}
+    return {"seconds": plain_write(path, size), "bytes": size}
+
+
+def prepare(request: dict[str, Any]) -> dict[str, float]:
+    """Everything that a request needs besides its own work: imports, and what is to be written."""
+    if request["do"] == "read":
+        reader_for(request["backend"], request["copy"])
+    elif request["do"] == "write":
+        libraries.WRITERS[library](**request["options"])
+        touch(arrays_of(request["source"]))
+    return {}
+
+
+COMMANDS: dict[str, Callable[..., dict[str, float]]] = {
+    "read": read,
+    "write": write,
+    "limit": limit,
+    "prepare": prepare,
+}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer: dict[str, Any] = COMMANDS[request.pop("do")](**request)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+        gc.collect()
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
