@@ -125,7 +125,7 @@ fn quantized_tensors_are_dequantized_only_on_request() {
 }
 
 #[test]
-fn quantized_groups_are_refused_not_passed_on() {
+fn quantized_groups_that_are_unclear_are_refused_not_passed_on() {
     let place = Place::new();
     let mut writer = Writer::create(place.path("q.zt")).unwrap();
     let parts = [
@@ -137,7 +137,7 @@ fn quantized_groups_are_refused_not_passed_on() {
     let tensor = ztensor::Tensor::new(&[4u64, 4][..], Layout::QuantizedGroup, parts, None).unwrap();
     writer.write_object("q", &tensor).unwrap();
     writer.finish().unwrap();
-    place.run(&["convert", "q.zt", "-o", "d.zt", "--dequantize"]).fails(3, &["\"q\"", "dequantize"]);
+    place.run(&["convert", "q.zt", "-o", "d.zt", "--dequantize"]).fails(3, &["\"q\"", "bits"]);
     place.run(&["convert", "q.zt", "-o", "copy.zt"]).ends(0);
     place.run(&["diff", "q.zt", "copy.zt"]).ends(0);
 }

@@ -85,6 +85,10 @@ fn statistics(tensor: &Tensor<'_>, threads: usize) -> ztensor::Result<Result<Sta
             }
             None => return Ok(Err("It has no values.".to_owned())),
         },
+        Layout::QuantizedGroup => match tensor.dequantize() {
+            Ok(dense) => Values::new(&Array::from_slice(&dense.data)).statistics(STEPS, threads)?,
+            Err(error) => return Ok(Err(format!("Its values are not known: {error}."))),
+        },
         layout => {
             let kind = GgmlType::from_layout_name(layout.name());
             let turned = tensor.attribute(gguf::ORDER_ATTRIBUTE).is_some();
