@@ -38,6 +38,13 @@ def save(kind: str, command: list[str], session: Session, entries: list[Entry]) 
     }
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{kind}-{session.folder.name}.json"
+    if path.exists():
+        # A run of some cases leaves the others as they were, if they were measured on the same.
+        old = load(path)
+        same = all(old[key] == document[key] for key in ("machine", "versions"))
+        measured = {entry.case for entry in entries}
+        kept = [entry for entry in old["entries"] if same and entry["case"] not in measured]
+        document["entries"] = kept + document["entries"]
     path.write_text(json.dumps(document, indent=1) + "\n")
     return path
 
