@@ -113,5 +113,9 @@ def make(dist: str, size: int, style: str, limit: int | None = None) -> dict[str
         total += count * pool.itemsize
         if limit and total > limit:
             break
-        made[name] = np.resize(np.roll(pool, -start)[: min(count, len(pool))], count).reshape(shape)
+        # Whole rounds through the pool, then what is left of one.
+        pieces = [pool[start : start + count]]
+        while (missing := count - sum(map(len, pieces))) > 0:
+            pieces.append(pool[:missing])
+        made[name] = np.concatenate(pieces).reshape(shape)
     return made
