@@ -24,6 +24,8 @@
 //! 6. Bounds are checked once for as many steps as cannot pass them. What remains at the end of
 //!    each stream is decoded symbol by symbol with every access checked.
 
+use std::marker::PhantomData;
+
 use super::huffman::{Lengths, MAX_LEN};
 use crate::error::{Error, Result};
 use crate::wire::{Put, Reader};
@@ -282,28 +284,52 @@ impl Entry {
     }
 }
 
-/// One stream on its way through the decoder.
+/// One stream on its way through the decoder: the rest of its input, from the word that `bits` was
+/// loaded from on, and of its output. As pointers, because they move at every step.
 struct Cursor<'a> {
-    input: &'a [u8],
-    output: &'a mut [u8],
-    /// Bytes of `input` before the word that `bits` was loaded from.
-    read: usize,
-    /// Symbols written.
-    written: usize,
+    source: *const u8,
+    source_end: *const u8,
+    target: *mut u8,
+    target_end: *mut u8,
     /// Unread bits at the top, below them the sentinel, below that zeros.
     bits: u64,
+    of: PhantomData<(&'a [u8], &'a mut [u8])>,
 }
 
 impl<'a> Cursor<'a> {
     fn new(input: &'a [u8], output: &'a mut [u8]) -> Self {
-        Self { input, output, read: 0, written: 0, bits: 1 }
+        let source = input.as_ptr_range();
+        let target = output.as_mut_ptr_range();
+        Self {
+            source: source.start,
+            source_end: source.end,
+            target: target.start,
+            target_end: target.end,
+            bits: 1,
+            of: PhantomData,
+        }
+    }
+
+    /// What is left of input and output.
+    fn rest(&mut self) -> (&[u8], &mut [u8]) {
+        // SAFETY: steps leave each pointer inside the slice it was made from, which is borrowed for
+        // as long as this exists.
+        unsafe {
+            let input = self.source_end.offset_from_unsigned(self.source);
+            let output = self.target_end.offset_from_unsigned(self.target);
+            (
+                std::slice::from_raw_parts(self.source, input),
+                std::slice::from_raw_parts_mut(self.target, output),
+            )
+        }
     }
 
     /// Steps that stay in bounds whatever the data: each needs a whole word of input after its
     /// advance, and room for a whole word of output after its last symbol but one entry.
-    fn safe_steps(&self) -> usize {
-        let input = (self.input.len() - self.read).saturating_sub(WORD) / STEP_IN;
-        let output = (self.output.len() - self.written).saturating_sub(WORD) / STEP_OUT;
+    fn safe_steps(&mut self) -> usize {
+        let (input, output) = self.rest();
+        let input = input.len().saturating_sub(WORD) / STEP_IN;
+        let output = output.len().saturating_sub(WORD) / STEP_OUT;
         input.min(output)
     }
 
@@ -314,10 +340,12 @@ impl<'a> Cursor<'a> {
     #[inline(always)]
     unsafe fn refill(&mut self) -> u64 {
         let consumed = self.bits.trailing_zeros();
-        self.read += consumed as usize / 8;
-        // SAFETY: a step consumes at most 7 + 55 bits, so `read` advances by at most STEP_IN bytes,
+        // SAFETY: a step consumes at most 7 + 55 bits, so `source` advances by at most STEP_IN bytes,
         // and the safe step left a whole word behind that.
-        let word = unsafe { self.input.as_ptr().add(self.read).cast::<[u8; WORD]>().read() };
+        let word = unsafe {
+            self.source = self.source.add(consumed as usize / 8);
+            self.source.cast::<[u8; WORD]>().read()
+        };
         (u64::from_be_bytes(word) | 1) << (consumed % 8)
     }
 
@@ -329,29 +357,27 @@ impl<'a> Cursor<'a> {
     unsafe fn step(&mut self, table: &[u64; TABLE_SIZE]) {
         // SAFETY: as the caller promises.
         let mut bits = unsafe { self.refill() };
-        let mut written = self.written;
         for _ in 0..PER_STEP {
             let entry = table[(bits >> (64 - MAX_LEN)) as usize];
             bits <<= entry >> 48 & 63;
             // SAFETY: a step writes at most STEP_OUT symbols, each store at most a word from where
             // its first symbol goes, and the safe step left room for that.
             unsafe {
-                let target = self.output.as_mut_ptr().add(written);
-                target.cast::<[u8; WORD]>().write(entry.to_le_bytes());
+                self.target.cast::<[u8; WORD]>().write(entry.to_le_bytes());
+                self.target = self.target.add((entry >> 56) as usize);
             }
-            written += (entry >> 56) as usize;
         }
         self.bits = bits;
-        self.written = written;
     }
 
     /// Decodes what is left, symbol by symbol, and checks that the stream ends where it says.
     fn finish(&mut self, single: &[u16; TABLE_SIZE]) -> Result<()> {
-        let mut at = self.read * 8 + self.bits.trailing_zeros() as usize;
-        for slot in &mut self.output[self.written..] {
+        let mut at = self.bits.trailing_zeros() as usize;
+        let (input, output) = self.rest();
+        for slot in output {
             let mut window = 0u32;
             for byte in at / 8..at / 8 + 3 {
-                window = window << 8 | u32::from(self.input.get(byte).copied().unwrap_or(0));
+                window = window << 8 | u32::from(input.get(byte).copied().unwrap_or(0));
             }
             let index = window >> (24 - MAX_LEN as usize - at % 8) & (TABLE_SIZE as u32 - 1);
             let entry = single[index as usize];
@@ -360,9 +386,9 @@ impl<'a> Cursor<'a> {
         }
         let padding = match at % 8 {
             0 => 0,
-            used => self.input.get(at / 8).copied().unwrap_or(0) << used,
+            used => input.get(at / 8).copied().unwrap_or(0) << used,
         };
-        if at.div_ceil(8) != self.input.len() || padding != 0 {
+        if at.div_ceil(8) != input.len() || padding != 0 {
             return Err(Error::corrupt("a Huffman stream does not end with its symbols"));
         }
         Ok(())
@@ -413,10 +439,7 @@ fn advance_bmi2(cursors: &mut [Cursor<'_>], table: &[u64; TABLE_SIZE], ahead: &m
 unsafe fn step_four(cursors: &mut [Cursor<'_>; 4], table: &[u64; TABLE_SIZE]) {
     // SAFETY: as the caller promises.
     let [mut a, mut b, mut c, mut d] = std::array::from_fn(|i| unsafe { cursors[i].refill() });
-    // SAFETY: `written` is at most the length of the output.
-    let starts: [*mut u8; 4] =
-        std::array::from_fn(|i| unsafe { cursors[i].output.as_mut_ptr().add(cursors[i].written) });
-    let [mut to_a, mut to_b, mut to_c, mut to_d] = starts;
+    let [mut to_a, mut to_b, mut to_c, mut to_d] = std::array::from_fn(|i| cursors[i].target);
     macro_rules! look_up {
         ($bits:literal, $to:literal) => {
             concat!(
@@ -468,7 +491,7 @@ unsafe fn step_four(cursors: &mut [Cursor<'_>; 4], table: &[u64; TABLE_SIZE]) {
     }
     for (i, (bits, to)) in [(a, to_a), (b, to_b), (c, to_c), (d, to_d)].into_iter().enumerate() {
         cursors[i].bits = bits;
-        cursors[i].written += to as usize - starts[i] as usize;
+        cursors[i].target = to;
     }
 }
 

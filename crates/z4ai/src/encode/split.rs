@@ -36,7 +36,7 @@ impl Prices {
             _ if effort == Effort::Fast => (None, None, quick),
             (Kind::Bf16, false) => (None, None, quick),
             (Kind::F16, false) => (Some(2), None, quick),
-            (_, false) => (Some(2), Some(0), thorough),
+            (_, false) => (None, Some(0), classes::Price { must_save: 3, refined: true }),
             (Kind::Bf16 | Kind::F16, true) => (Some(2), None, thorough),
             (_, true) => (Some(1), None, thorough),
         };

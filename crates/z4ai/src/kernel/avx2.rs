@@ -155,6 +155,14 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    fn lanes(self, bytes: [u8; 16]) -> [u16; 16] {
+        let bytes = cast!(bytes, [u8; 16] => __m128i);
+        // SAFETY: `self` proves AVX2.
+        let lanes = unsafe { _mm256_cvtepu8_epi16(bytes) };
+        cast!(lanes, __m256i => [u16; 16])
+    }
+
+    #[inline(always)]
     fn low_bytes(self, lanes: [u16; 16]) -> [u8; 16] {
         let lanes = cast!(lanes, [u16; 16] => __m256i);
         // SAFETY: `self` proves AVX2.

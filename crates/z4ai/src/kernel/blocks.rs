@@ -62,7 +62,7 @@ pub(super) fn join<const SIZE: usize, const BITS: u32>(
         let top = if Shape::<SIZE, BITS>::BYTES && base == 0 {
             isa.join_bytes(*codes, high[block])
         } else {
-            let mut raw = [0u16; BLOCK];
+            let mut fields = [0u16; BLOCK];
             if width > 0 {
                 let start = block * 2 * width;
                 // SAFETY: `blocks` was limited so that `start + width + BLOCK` is in `mid`.
@@ -70,18 +70,18 @@ pub(super) fn join<const SIZE: usize, const BITS: u32>(
                     let first = from.mid.as_ptr().add(start);
                     (first.cast::<Block>().read(), first.add(width).cast::<Block>().read())
                 };
-                let fields = isa.unpack(first, second, unpacker);
-                raw = fields.map(|field| if Shape::<SIZE, BITS>::HIGH_PLANE { field << 8 } else { field });
+                fields = isa.unpack(first, second, unpacker);
             }
+            let mut plane = [0u16; BLOCK];
             if Shape::<SIZE, BITS>::HIGH_PLANE {
-                for i in 0..BLOCK {
-                    raw[i] |= u16::from(high[block][i]);
-                }
+                plane = isa.lanes(high[block]);
             }
+            let symbols = isa.lanes(*codes);
             let shift = Shape::<SIZE, BITS>::SHIFT;
             std::array::from_fn(|i| {
-                let symbol = u16::from(codes[i]).wrapping_add(base);
-                raw[i] >> shift << 15 | symbol << shift | raw[i] & ((1 << shift) - 1)
+                let symbol = symbols[i].wrapping_add(base);
+                let raw = if Shape::<SIZE, BITS>::HIGH_PLANE { fields[i] << 8 | plane[i] } else { fields[i] };
+                raw >> shift << 15 | symbol << shift | raw & ((1 << shift) - 1)
             })
         };
         if SIZE == 2 {

@@ -44,6 +44,8 @@ pub(crate) trait Isa: Copy {
     fn join_bytes(self, symbols: [u8; 16], others: [u8; 16]) -> [u16; 16];
     /// The inverse of [`join_bytes`](Self::join_bytes): symbols first.
     fn cut_bytes(self, lanes: [u16; 16]) -> ([u8; 16], [u8; 16]);
+    /// Each byte in a lane.
+    fn lanes(self, bytes: [u8; 16]) -> [u16; 16];
     /// The low byte of each lane.
     fn low_bytes(self, lanes: [u16; 16]) -> [u8; 16];
     /// Whether any lane is above 255.
@@ -100,6 +102,11 @@ impl Isa for Portable {
     #[inline(always)]
     fn cut_bytes(self, lanes: [u16; 16]) -> ([u8; 16], [u8; 16]) {
         (lanes.map(|lane| (lane >> 7) as u8), lanes.map(|lane| (lane >> 8 & 0x80 | lane & 0x7f) as u8))
+    }
+
+    #[inline(always)]
+    fn lanes(self, bytes: [u8; 16]) -> [u16; 16] {
+        bytes.map(u16::from)
     }
 
     #[inline(always)]
@@ -163,6 +170,7 @@ mod tests {
             let (top, high, low) = avx2.narrow(wide);
             prop_assert_eq!((top, high, low), Portable.narrow(wide));
             prop_assert_eq!(avx2.widen(top, high, low), wide);
+            prop_assert_eq!(avx2.lanes(a), Portable.lanes(a));
             prop_assert_eq!(avx2.low_bytes(top), Portable.low_bytes(top));
             prop_assert_eq!(avx2.any_high(top), Portable.any_high(top));
             prop_assert_eq!(avx2.any_high(fields), Portable.any_high(fields));
