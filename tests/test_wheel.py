@@ -55,6 +55,20 @@ except ImportError as error:
     assert "torch" in str(error)
 else:
     raise SystemExit("ztensor.torch without torch")
+
+import z4ai, z4ai.chunked, z4ai.integrations, z4ai.model_delta, z4ai.safetensors
+for array in arrays.values():
+    back = z4ai.decompress_array(z4ai.compress_array(array, effort="max"))
+    assert back.dtype == array.dtype and back.shape == array.shape and (back == array).all()
+z4ai.safetensors.pack_tensors(arrays, "x.zstn")
+with z4ai.safetensors.ZstnReader.open("x.zstn") as packed:
+    assert (packed.read_numpy("x", rows=(1, 3)) == arrays["x"][1:3]).all()
+try:
+    z4ai.enable_hf()
+except RuntimeError as error:
+    assert "ztensor[hf]" in str(error), error
+else:
+    raise SystemExit("enabled without torch")
 print("fine", ztensor.__version__, ztensor.__file__)
 """
 

@@ -112,6 +112,24 @@ def test_zt_and_packed_files() -> None:
         assert Path("back.zt").read_bytes() == Path("tuned.zt").read_bytes()
 
 
+def test_in_place() -> None:
+    base, tuned = trained(0), trained(3)
+    renamed = {("new." + name if name == "1.bias" else name): t for name, t in tuned.items()}
+    ztensor.torch.save_file(base, "model.zt")
+    save_file(renamed, "tuned.safetensors")
+    model_delta.compress_file("tuned.safetensors", "model.zt", "d.z4dm")
+    done = model_delta.apply_in_place("model.zt", "d.z4dm")
+    assert done["written"] >= 1 and done["removed"] >= 1
+    assert done["bytes"] == Path("model.zt").stat().st_size
+    found = ztensor.torch.load_file("model.zt")
+    assert found.keys() == renamed.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in renamed.items())
+    before = Path("model.zt").read_bytes()
+    with pytest.raises(ValueError):
+        model_delta.apply_in_place("model.zt", "d.z4dm")
+    assert Path("model.zt").read_bytes() == before
+
+
 def test_chains() -> None:
     states = [trained(steps) for steps in (0, 2, 4, 6)]
     for number, state in enumerate(states):

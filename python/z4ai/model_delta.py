@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAGIC",
+    "apply_in_place",
     "compress",
     "compress_file",
     "decompress",
@@ -116,6 +117,23 @@ def decompress_file(
             base_path, paths, out_path, _codec.threads_checked(threads), tell
         )
     return {"stored": stored, "restored": restored}
+
+
+def apply_in_place(
+    path: Path, delta_path: Path, *, threads: int = 0, progress: Progress = None
+) -> dict[str, Any]:
+    """Turns a ``.zt`` file, the base of a delta, into its target, tensor by tensor.
+
+    Only what changed is written; the file survives a kill or a power cut at any instant, as
+    the old model or the new one. It holds the same tensors as the target then, though not the
+    same bytes. Returns how many tensors were ``written`` and ``removed``, and the new size as
+    ``bytes``.
+    """
+    total = _native.z4dm_info(delta_path)[4] if progress else 0
+    with reporting(progress, total, "updating") as tell:
+        threads = _codec.threads_checked(threads)
+        written, removed, size = _native.z4dm_apply_in_place(path, delta_path, threads, tell)
+    return {"written": written, "removed": removed, "bytes": size}
 
 
 def info(delta: Data | Path) -> dict[str, Any]:

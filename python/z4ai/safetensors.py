@@ -192,7 +192,8 @@ class ZstnReader:
 
     def read_raw(self, name: str, rows: slice | tuple[int, int] | None = None) -> bytes:
         """The bytes of a tensor, or of some of its rows."""
-        return self._read(name, rows)[0].tobytes()
+        reader = self._check(name)
+        return reader.read_bytes(name, None if rows is None else self._rows(name, rows))
 
     def read_numpy(self, name: str, rows: slice | tuple[int, int] | None = None) -> AnyArray:
         """A tensor, or some of its rows, as an array of its own.
@@ -220,19 +221,22 @@ class ZstnReader:
         reader = self._check(name)
         shape: list[int] = list(self._header[name]["shape"])
         if rows is not None:
-            if not shape:
-                raise InvalidArgumentError(f"tensor {name!r} is a scalar: it has no rows")
-            if not isinstance(rows, slice):
-                rows = slice(*rows)
-            start, stop, step = rows.indices(shape[0])
-            if step != 1:
-                raise InvalidArgumentError("rows are read without a step")
-            stop = max(start, stop)
+            start, stop = self._rows(name, rows)
             return reader.read_rows(name, start, stop), [stop - start, *shape[1:]]
         size = self._entries[name][1]
         flat = _memory.empty_array("|u1", [size], size)
         reader.read_into([(name, flat.ctypes.data, size)])
         return flat, shape
+
+    def _rows(self, name: str, rows: slice | tuple[int, int]) -> tuple[int, int]:
+        """The first row, and the one after the last."""
+        shape = self._header[name]["shape"]
+        if not shape:
+            raise InvalidArgumentError(f"tensor {name!r} is a scalar: it has no rows")
+        start, stop, step = (rows if isinstance(rows, slice) else slice(*rows)).indices(shape[0])
+        if step != 1:
+            raise InvalidArgumentError("rows are read without a step")
+        return start, max(start, stop)
 
     def _element(self, name: str) -> _dtypes.Element:
         spelled = self._header[name]["dtype"]

@@ -94,6 +94,16 @@ pub enum Command {
   ztensor download-hf openai-community/gpt2 -o gpt2
   ztensor download-hf openai-community/gpt2 -o gpt2 -c")]
     DownloadHf(DownloadHf),
+    /// Store a model as what it changed in another one, tensor by tensor.
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  ztensor model-delta make tuned.safetensors base.safetensors -o tuned.z4dm
+  ztensor model-delta apply base.safetensors tuned.z4dm -o tuned.safetensors
+  ztensor model-delta apply model.zt step1.z4dm --in-place
+  ztensor model-delta info tuned.z4dm"
+    )]
+    ModelDelta(crate::z4ai::args::ModelDelta),
     /// Print a completion script for a shell.
     #[command(
         after_help = "Example:\n  ztensor completions bash > ~/.local/share/bash-completion/completions/ztensor"

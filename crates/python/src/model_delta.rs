@@ -90,6 +90,22 @@ pub(crate) fn z4dm_apply(
     watch.run(py, |_| model_delta::apply_chain(base, &deltas, output, &options))
 }
 
+/// Turns a `.zt` file into what a delta makes of it: tensors written, tensors gone, size.
+#[pyfunction]
+#[pyo3(signature = (path, delta, threads, progress = None))]
+pub(crate) fn z4dm_apply_in_place(
+    py: Python<'_>,
+    path: PathBuf,
+    delta: PathBuf,
+    threads: usize,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(u64, u64, u64)> {
+    let watch = Watch::new(progress);
+    let options = ApplyOptions { threads, observer: Some(&watch), ..ApplyOptions::default() };
+    let stats = watch.run(py, |_| model_delta::apply_in_place(path, delta, &options))?;
+    Ok((stats.written, stats.removed, stats.len))
+}
+
 /// What a delta in memory makes of a base in memory.
 #[pyfunction]
 pub(crate) fn z4dm_apply_bytes<'py>(
@@ -146,6 +162,7 @@ pub(crate) fn z4dm_info_bytes(py: Python<'_>, delta: PyBackedBytes) -> PyResult<
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(z4dm_apply, module)?)?;
     module.add_function(wrap_pyfunction!(z4dm_apply_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(z4dm_apply_in_place, module)?)?;
     module.add_function(wrap_pyfunction!(z4dm_info, module)?)?;
     module.add_function(wrap_pyfunction!(z4dm_info_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(z4dm_make, module)?)?;

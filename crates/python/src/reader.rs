@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use ztensor::source::{MapMode, MemorySource};
 use ztensor::{Component, Object, OpenOptions, Verification};
 
+use crate::codec::new_bytes;
 use crate::errors::{OrRaise, invalid};
 use crate::fetch::{Framework, fetch};
 use crate::watch::Watch;
@@ -148,6 +149,28 @@ impl Reader {
         let out = unsafe { std::slice::from_raw_parts_mut(data, len as usize) };
         py.detach(|| self.inner.read_range_into(name, range, out)).or_raise(py)?;
         Ok(array.into_any())
+    }
+
+    /// Bytes of a dense tensor, or of its rows `start..stop`, as `bytes`.
+    #[pyo3(signature = (name, rows = None))]
+    fn read_bytes<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        rows: Option<(u64, u64)>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        match rows {
+            None => {
+                let object = self.inner.get(name).or_raise(py)?;
+                let len = object.component("data").map_or(0, |component| component.len);
+                new_bytes(py, len, |out| self.inner.read_many(vec![(name, "data", out)], None))
+            }
+            Some((start, stop)) => {
+                let range = self.inner.row_bytes(name, start..stop).or_raise(py)?;
+                let len = range.end - range.start;
+                new_bytes(py, len, |out| self.inner.read_range_into(name, range, out))
+            }
+        }
     }
 
     /// Fills memory at `(name, address, bytes)`.

@@ -62,6 +62,10 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Show(options) => show::run(options, common),
         Command::Report(options) => report::run(options, common),
         Command::DownloadHf(options) => download::run(options, common),
+        Command::ModelDelta(options) => {
+            let run = crate::z4ai::Run { quiet: arguments.quiet, threads: arguments.threads };
+            crate::z4ai::model_delta::run(options, run)
+        }
         Command::Completions(options) => manual::completions(options, Arguments::command()),
         Command::Man => manual::page(Arguments::command()),
     }

@@ -68,6 +68,7 @@ pub enum Command {
   z4ai model-delta make tuned.safetensors base.safetensors -o tuned.z4dm
   z4ai model-delta apply base.safetensors tuned.z4dm -o tuned.safetensors
   z4ai model-delta apply step0.zt step1.z4dm step2.z4dm -o step2.zt
+  z4ai model-delta apply model.zt step1.z4dm --in-place
   z4ai model-delta info tuned.z4dm"
     )]
     ModelDelta(ModelDelta),
@@ -249,11 +250,14 @@ pub enum ModelDelta {
         #[arg(value_name = "DELTA", required = true)]
         deltas: Vec<PathBuf>,
         /// The restored model.
-        #[arg(long, short, value_name = "OUT")]
-        output: PathBuf,
+        #[arg(long, short, value_name = "OUT", required_unless_present = "in_place")]
+        output: Option<PathBuf>,
         /// Replace OUT if it is there.
         #[arg(long)]
         force: bool,
+        /// Turn BASE, a .zt file, into the restored model, writing only what changed.
+        #[arg(long, conflicts_with_all = ["output", "force"])]
+        in_place: bool,
     },
     /// Say what a delta changes, tensor by tensor.
     Info {

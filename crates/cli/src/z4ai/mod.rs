@@ -5,13 +5,14 @@ mod delta;
 mod files;
 mod frames;
 mod info;
-mod model_delta;
+pub mod model_delta;
 mod pack;
 
 use clap::CommandFactory;
 
 use crate::failure::{Failure, Outcome};
 use args::{Arguments, Command};
+pub use files::Run;
 
 /// Runs the chosen command.
 pub fn run(arguments: Arguments) -> Outcome {

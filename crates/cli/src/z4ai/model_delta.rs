@@ -1,7 +1,7 @@
 //! `model-delta`: models as what they changed in another one.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 use ztensor::model_delta::{self, ApplyOptions, Info, MakeOptions};
@@ -35,7 +35,8 @@ pub fn run(options: &ModelDelta, run: Run) -> Outcome {
             ));
             Ok(FINE)
         }
-        ModelDelta::Apply { base, deltas, output, force } => {
+        ModelDelta::Apply { base, deltas, output: None, .. } => apply_in_place(base, deltas, run),
+        ModelDelta::Apply { base, deltas, output: Some(output), force, .. } => {
             let inputs: Vec<&Path> = [base].into_iter().chain(deltas).map(|path| path.as_path()).collect();
             let out = Target::new(Some(output), || output.clone(), *force, &inputs)?;
             let infos = deltas.iter().map(model_delta::info).collect::<Result<Vec<_>, _>>()?;
@@ -50,6 +51,27 @@ pub fn run(options: &ModelDelta, run: Run) -> Outcome {
         }
         ModelDelta::Info { delta, json } => describe(delta, &model_delta::info(delta)?, *json),
     }
+}
+
+/// Brings a `.zt` file up to date, one delta after another, each kill-safe.
+fn apply_in_place(path: &Path, deltas: &[PathBuf], run: Run) -> Outcome {
+    crate::ui::catch_interrupts();
+    for delta in deltas {
+        let total = model_delta::info(delta)?.target_len;
+        let progress = Progress::new("updating", total, run.quiet);
+        let settings =
+            ApplyOptions { threads: run.threads, observer: Some(&progress), ..ApplyOptions::default() };
+        let stats = model_delta::apply_in_place(path, delta, &settings)?;
+        drop(progress);
+        run.say(format_args!(
+            "{}: {} tensors written, {} removed, {} now",
+            files::name(path),
+            human::count(stats.written),
+            human::count(stats.removed),
+            human::bytes(stats.len)
+        ));
+    }
+    Ok(FINE)
 }
 
 /// Prints what a delta changes, tensor by tensor.

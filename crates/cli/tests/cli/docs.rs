@@ -69,7 +69,7 @@ const SHOWN_Z4AI: [(&str, &[&str]); 9] = [
 ];
 
 /// Every command, with what is run to show it.
-const SHOWN: [(&str, &[&str]); 17] = [
+const SHOWN: [(&str, &[&str]); 18] = [
     ("info", &["info model.safetensors", "info model.safetensors --csv --only 'layers.0.*'"]),
     ("convert", &["convert model.safetensors -o model.zt --checksum crc32c"]),
     ("compress", &["compress model.zt -o small.zt -l 10"]),
@@ -84,6 +84,7 @@ const SHOWN: [(&str, &[&str]); 17] = [
     ("compact", &["compact raw.zt"]),
     ("repair", &["repair raw.zt"]),
     ("migrate", &["migrate old.zt -o new.zt"]),
+    ("model-delta", &[]),
     ("download-hf", &[]),
     ("completions", &[]),
     ("man", &[]),

@@ -429,6 +429,12 @@ fn model_deltas() {
         let json = place.z4ai(&[command, &["l.z4dm", "--json"]].concat()).ends(0).json();
         assert_eq!(json["tensors"].as_array().unwrap().len(), 4);
     }
+    // In place, by the other program.
+    place.run(&["convert", "model.safetensors", "-o", "place.zt"]).ends(0);
+    let deltas = ["model-delta", "apply", "place.zt", "tuned.safetensors.z4dm", "l.z4dm", "--in-place"];
+    let run = place.run(&deltas).ends(0);
+    assert!(run.err.contains("1 tensors written"), "{}", run.err);
+    place.run(&["diff", "place.zt", "last.safetensors"]).ends(0);
     let before = place.list();
     place.z4ai(&["model-delta", "apply", "model.safetensors", "l.z4dm", "-o", "no"]).fails(3, &[]);
     let gap = ["model-delta", "apply", "model.safetensors", "l.z4dm", "tuned.safetensors.z4dm", "-o", "no"];
