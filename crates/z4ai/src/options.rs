@@ -15,11 +15,14 @@ pub enum Effort {
     /// Huffman-coded exponents per scale class: the smallest frame that decodes at GB/s.
     #[default]
     Default,
+    /// The same symbols in fractions of bits: a little smaller, decodes at about half the speed.
+    Balanced,
 }
 
 impl Effort {
     /// Every effort, from the fastest to the smallest, with its name.
-    const TABLE: &[(Effort, &str)] = &[(Effort::Fast, "fast"), (Effort::Default, "default")];
+    const TABLE: &[(Effort, &str)] =
+        &[(Effort::Fast, "fast"), (Effort::Default, "default"), (Effort::Balanced, "balanced")];
 
     /// Every effort, from the fastest to the smallest.
     pub fn all() -> impl ExactSizeIterator<Item = Effort> {

@@ -84,6 +84,8 @@ fn frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
         kind(Kind::I64),
     );
     add("joined bits", numbers(3000, 31).map(|v| u8::from(v == 1)).collect(), kind(Kind::Bool));
+    let finer = |kind, effort| Options { effort, ..Options { kind, ..Options::default() } };
+    add("bf16 balanced", bf16(&weights(1200, |_| 0.05)), finer(Kind::Bf16, Effort::Balanced));
     // Bytes without structure of their own, so that a copy is all that is found.
     let noise: Vec<u8> = numbers(9000, 65_521).map(|v| v as u8).collect();
     let repeated = [&noise[..], b"apart", &noise[1000..8000], &noise[..5000]].concat();

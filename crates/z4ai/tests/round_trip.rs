@@ -100,7 +100,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
 }
 
 fn efforts() -> impl Strategy<Value = Effort> {
-    prop::sample::select(vec![Effort::Fast, Effort::Default])
+    prop::sample::select(Effort::all().collect::<Vec<_>>())
 }
 
 #[test]
@@ -212,7 +212,7 @@ proptest! {
 #[test]
 fn many_chunks_every_kind_any_thread_count() {
     for kind in Kind::all() {
-        for effort in [Effort::Fast, Effort::Default] {
+        for effort in Effort::all() {
             let data = weights(kind, 3_000_017, 7, 64);
             let mut frames = [1, 2, 3, 7]
                 .map(|threads| check(&data, &Options { kind, effort, threads, ..Options::default() }));
@@ -285,6 +285,23 @@ fn any_part_of_repeats_decodes() {
         let options = DecodeOptions { threads: 1 + next() as usize % 3, ..DecodeOptions::default() };
         z4ai::decompress_bytes(&frame, start as u64..end as u64, &mut out, &options).unwrap();
         assert!(out == data[start..end], "{start}..{end}");
+    }
+}
+
+#[test]
+fn later_efforts_are_never_larger() {
+    for kind in [Kind::Bf16, Kind::F32, Kind::F16, Kind::I16, Kind::U8] {
+        for which in 0..=8 {
+            let data = match which {
+                8 => weights(kind, 500_000, 11, 96),
+                _ => structured(kind, 60_000, 4, which),
+            };
+            let sizes: Vec<usize> = Effort::all()
+                .skip(1)
+                .map(|effort| check(&data, &Options { kind, effort, ..Options::default() }).len())
+                .collect();
+            assert!(sizes.is_sorted_by(|a, b| a >= b), "{kind:?}, structure {which}: {sizes:?}");
+        }
     }
 }
 

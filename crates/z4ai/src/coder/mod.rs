@@ -3,12 +3,14 @@
 pub(crate) mod huffman;
 pub(crate) mod huffman_encode;
 pub(crate) mod huffman_stream;
+pub(crate) mod tans;
 
 use crate::error::{Error, Result};
 use crate::kernel::packed;
 use crate::wire::{Put, Reader};
 use huffman::Lengths;
 use huffman_stream::{Ahead, Stored, Table};
+use tans::States;
 use twox_hash::XxHash3_64;
 
 /// How one stream is stored, as the chunk's description says. The number of bytes it decodes to
@@ -25,6 +27,8 @@ pub(crate) enum Coder {
     Joined { width: u32, palette: [u8; 16], inner: Box<Coder> },
     /// Huffman bit streams of these lengths.
     Huffman { lengths: Box<Lengths>, stored: Stored },
+    /// Four bit streams of these lengths, in fractions of bits per symbol.
+    Tans { states: Box<States>, stored: [u32; tans::RUNS] },
     /// One zstd frame of this length and hash (zstd itself does not notice every flipped bit).
     Zstd { stored: u32, hash: u64 },
 }
@@ -35,11 +39,13 @@ const PACKED: u8 = 2;
 const HUFFMAN: u8 = 3;
 const ZSTD: u8 = 4;
 const JOINED: u8 = 5;
+const TANS: u8 = 6;
 
 /// Scratch that decoding streams reuses.
 #[derive(Default)]
 pub(crate) struct Scratch {
     table: Table,
+    tans: tans::Table,
     packed: Vec<u8>,
     /// What to fetch while decoding.
     pub(crate) ahead: Ahead,
@@ -56,6 +62,7 @@ impl Coder {
                 _ => "palette, coded",
             },
             Coder::Huffman { .. } => "huffman",
+            Coder::Tans { .. } => "tans",
             Coder::Zstd { .. } => "zstd",
         }
     }
@@ -77,6 +84,11 @@ impl Coder {
                 out.put_u8(HUFFMAN);
                 stored.write(out);
                 lengths.write(out);
+            }
+            Coder::Tans { states, stored } => {
+                out.put_u8(TANS);
+                stored.iter().for_each(|&len| out.put_u32(len));
+                states.write(out);
             }
             Coder::Zstd { stored, hash } => {
                 out.put_u8(ZSTD);
@@ -108,6 +120,13 @@ impl Coder {
                 let lengths = Box::new(Lengths::read(reader)?);
                 Coder::Huffman { lengths, stored }
             }
+            TANS => {
+                let mut stored = [0; tans::RUNS];
+                for len in &mut stored {
+                    *len = reader.u32()?;
+                }
+                Coder::Tans { states: Box::new(States::read(reader)?), stored }
+            }
             ZSTD => Coder::Zstd { stored: reader.u32()?, hash: reader.u64()? },
             code => {
                 return Err(Error::unsupported(format_args!("stream coder {code} is not known")));
@@ -123,6 +142,7 @@ impl Coder {
             Coder::Packed { width, .. } => packed_len(*width, len) as u64,
             Coder::Joined { width, inner, .. } => inner.stored_len(packed_len(*width, len)),
             Coder::Huffman { stored, .. } => stored.total(),
+            Coder::Tans { stored, .. } => stored.iter().map(|&len| u64::from(len)).sum(),
             Coder::Zstd { stored, .. } => u64::from(*stored),
         }
     }
@@ -147,6 +167,10 @@ impl Coder {
             Coder::Huffman { lengths, stored: lens } => {
                 scratch.table.build(lengths);
                 scratch.table.decode(stored, *lens, out, &mut scratch.ahead)?;
+            }
+            Coder::Tans { states, stored: lens } => {
+                scratch.tans.build(states);
+                scratch.tans.decode(states, stored, lens.map(|len| len as usize), out)?;
             }
             Coder::Zstd { hash, .. } => {
                 if XxHash3_64::oneshot(stored) != *hash {

@@ -16,6 +16,7 @@ use twox_hash::XxHash3_64;
 use crate::coder::Coder;
 use crate::copies::Copy;
 use crate::error::{Error, Result};
+use crate::kernel::histogram;
 use crate::layout::Layout;
 use crate::options::{Effort, Options};
 use crate::parallel::InOrder;
@@ -78,7 +79,8 @@ fn body(
     }
     let content_len = literals.len() as u64 + copies.iter().map(|copy| copy.len).sum::<u64>();
     let array = options.array.as_ref();
-    let format = (frame::MAGIC_Z4AI, frame::VERSION);
+    let magic = if options.effort > Effort::Default { frame::MAGIC_ZARA } else { frame::MAGIC_Z4AI };
+    let format = (magic, frame::VERSION);
     frame::write_header(out, format, options.kind, array, content_len)?;
     let header_len = out.len();
     let chunks = plan.chunk_count();
@@ -246,8 +248,16 @@ fn dense(
         Layout::Opaque(Coder::Raw)
     } else if kind.size() == 1 {
         Layout::Opaque(encode_bytes(content, options, payload))
-    } else {
+    } else if options.effort <= Effort::Default {
         Layout::Split(split::encode(content, kind, options.effort, hint, split, payload))
+    } else {
+        // What the default effort makes is a candidate of every later one.
+        let layout = Layout::Split(split::encode(content, kind, Effort::Default, hint, split, payload));
+        let mut best = structure::Encoded { layout, payload };
+        let mut finer = Vec::new();
+        let layout = Layout::Split(split::encode(content, kind, options.effort, hint, split, &mut finer));
+        best.improve(content, layout, &mut finer);
+        best.layout
     }
 }
 
@@ -256,6 +266,11 @@ fn encode_bytes(content: &[u8], options: &Options, payload: &mut Vec<u8>) -> Cod
         Effort::Fast => stream::encode(content, payload),
         _ => stream::encode_opaque(content, options.level.unwrap_or(DEFAULT_LEVEL), payload),
     }
+}
+
+/// Appends indices into a palette.
+fn encode_indices(indices: &[u8], options: &Options, payload: &mut Vec<u8>) -> Coder {
+    stream::encode_codes(indices, &histogram::of_bytes(indices), options.effort, payload)
 }
 
 #[cfg(test)]

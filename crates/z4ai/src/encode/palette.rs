@@ -2,7 +2,7 @@
 
 use super::classes::Hint;
 use super::probe::Sample;
-use super::{encode_bytes, grouped, stream};
+use super::{encode_bytes, encode_indices, grouped};
 use crate::element::Kind;
 use crate::kernel::difference;
 use crate::kernel::sparse::load;
@@ -189,6 +189,7 @@ fn place(slots: &[(u64, u32)], value: u64) -> usize {
 pub(super) fn encode(
     elements: &[u8],
     lookup: &Lookup,
+    options: &Options,
     buffers: &mut [Vec<u8>; 2],
     payload: &mut Vec<u8>,
 ) -> Option<Indexed> {
@@ -206,7 +207,7 @@ pub(super) fn encode(
             high.push((index >> 8) as u8);
         }
     }
-    let low = stream::encode(low, payload);
-    let high = wide.then(|| stream::encode(high, payload));
+    let low = encode_indices(low, options, payload);
+    let high = wide.then(|| encode_indices(high, options, payload));
     Some(Indexed { size: lookup.size, low, high })
 }

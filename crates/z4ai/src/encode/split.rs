@@ -32,8 +32,10 @@ impl Prices {
     fn of(kind: Kind, effort: Effort, shaped: bool) -> Self {
         let thorough = classes::Price { must_save: 1, refined: true };
         let quick = classes::Price { must_save: 2, refined: false };
+        let smallest = classes::Price { must_save: 0, refined: true };
         let (joined, joined_with_classes, classes) = match (kind, shaped) {
             _ if effort == Effort::Fast => (None, None, quick),
+            _ if effort > Effort::Default => (Some(0), None, smallest),
             (Kind::Bf16, false) => (None, None, quick),
             (Kind::F16, false) => (Some(2), None, quick),
             (_, false) => (None, Some(0), classes::Price { must_save: 3, refined: true }),
@@ -96,11 +98,12 @@ pub(crate) fn encode(
         let runs = scratch.runs.iter().zip(sizes);
         let coders = runs.map(|(run, size)| {
             let run = &run[..size];
-            stream::encode_counted(run, &histogram::of_few(run, &mut scratch.pairs), payload)
+            let counts = histogram::of_few(run, &mut scratch.pairs);
+            stream::encode_codes(run, &counts, effort, payload)
         });
         coders.collect()
     } else {
-        vec![stream::encode_counted(codes, &counts, payload)]
+        vec![stream::encode_codes(codes, &counts, effort, payload)]
     };
     scratch.patches.iter().for_each(|patch| payload.put_u32(patch.index));
     scratch.patches.iter().for_each(|patch| payload.put_u16(patch.symbol));

@@ -6,7 +6,9 @@ use super::cost::{self, BIT};
 use crate::coder::Coder;
 use crate::coder::huffman::Lengths;
 use crate::coder::huffman_encode;
+use crate::coder::tans::{self, States};
 use crate::kernel::{histogram, packed};
+use crate::options::Effort;
 
 /// Bytes looked at to rule out that a stream compresses.
 const SAMPLE: usize = 8192;
@@ -103,6 +105,36 @@ pub(crate) fn encode_counted(bytes: &[u8], counts: &[u32; 256], payload: &mut Ve
     }
     let stored = huffman_encode::encode(bytes, &lengths, payload);
     Coder::Huffman { lengths: Box::new(lengths), stored }
+}
+
+/// As [`encode_counted`], and from the balanced effort on in fractions of bits, where that is
+/// smaller.
+pub(crate) fn encode_codes(
+    bytes: &[u8],
+    counts: &[u32; 256],
+    effort: Effort,
+    payload: &mut Vec<u8>,
+) -> Coder {
+    let start = payload.len();
+    let coder = encode_counted(bytes, counts, payload);
+    if effort < Effort::Balanced || matches!(coder, Coder::Constant(_)) {
+        return coder;
+    }
+    let Some(states) = States::for_counts(counts) else { return coder };
+    let mut fine = Vec::new();
+    let stored = tans::encode(bytes, &states, &mut fine);
+    let tans = Coder::Tans { states: Box::new(states), stored };
+    let described = |coder: &Coder| {
+        let mut description = Vec::new();
+        coder.write(&mut description);
+        description.len()
+    };
+    if fine.len() + described(&tans) >= payload.len() - start + described(&coder) {
+        return coder;
+    }
+    payload.truncate(start);
+    payload.extend_from_slice(&fine);
+    tans
 }
 
 /// Indices of `width` bits into a palette, packed into bytes, and these coded.

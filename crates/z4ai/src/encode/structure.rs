@@ -4,7 +4,7 @@
 
 use super::palette::Lookup;
 use super::probe::Sample;
-use super::{classes::Hint, dense, encode_bytes, grouped, palette, split, stream};
+use super::{classes::Hint, dense, encode_bytes, encode_indices, grouped, palette, split, stream};
 use crate::coder::Coder;
 use crate::kernel::difference;
 use crate::kernel::sparse::{for_bytes, gather, load, take_signs};
@@ -52,7 +52,7 @@ impl Encoded<'_> {
     }
 
     /// Takes a smaller candidate over; its payload goes to where it came from.
-    fn improve(&mut self, content: &[u8], layout: Layout, payload: &mut Vec<u8>) {
+    pub(super) fn improve(&mut self, content: &[u8], layout: Layout, payload: &mut Vec<u8>) {
         if cost(&layout, payload, content) < self.cost(content) {
             self.layout = layout;
             std::mem::swap(self.payload, payload);
@@ -114,7 +114,8 @@ fn few_values(
     let mut candidate = std::mem::take(&mut scratch.candidate);
     if let Some(lookup) = lookup {
         candidate.clear();
-        if let Some(indexed) = palette::encode(content, lookup, &mut scratch.planes, &mut candidate) {
+        if let Some(indexed) = palette::encode(content, lookup, options, &mut scratch.planes, &mut candidate)
+        {
             best.improve(content, Layout::Indexed(indexed), &mut candidate);
         }
     }
@@ -228,7 +229,7 @@ fn groups(
         let mut payload = Vec::new();
         let counts = stream::encode(&groups.counts, &mut payload);
         let values = encode_inner(&groups.values, options, None, split, scratch, &mut payload);
-        let indices = stream::encode(&groups.indices, &mut payload);
+        let indices = encode_indices(&groups.indices, options, &mut payload);
         let total = (groups.values.len() / size) as u32;
         let layout = Grouped { size, group: length as u32, total, counts, values, indices };
         best.improve(content, Layout::Grouped(layout), &mut payload);
