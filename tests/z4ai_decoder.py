@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 import xxhash
@@ -64,6 +65,10 @@ class Stream:
             self.inner = Stream(index, -(-length * self.width // 8))
             check(self.inner.coder not in (2, 5), 17)
             self.stored = self.inner.stored
+        elif self.coder == 6:
+            self.lengths = [index.number(4) for _ in range(4)]
+            self.log, self.table = read_states(index)
+            self.stored = sum(self.lengths)
         else:
             raise ValueError(f"coder {self.coder} is not known")
 
@@ -79,6 +84,8 @@ class Stream:
             )
         if self.coder == 3:
             return self.decode_huffman(Cursor(stored))
+        if self.coder == 6:
+            return self.decode_states(Cursor(stored))
         if self.coder == 5:
             packed = self.inner.decode(Cursor(stored))
             return bytes(
@@ -108,6 +115,78 @@ class Stream:
                 at += width
             check(len(bits) - at < 8 and "1" not in bits[at:], 12)
         return bytes(out)
+
+    def decode_states(self, stored: Cursor) -> bytes:
+        out = bytearray()
+        run = -(-self.length // 4)
+        for length in self.lengths:
+            bits = Bits(stored.take(length))
+            symbols = min(run, self.length - len(out))
+            states = [bits.take(self.log, 25), bits.take(self.log, 25)] if symbols else [0, 0]
+            for i in range(symbols):
+                symbol, width, base = self.table[states[i % 2]]
+                out.append(symbol)
+                states[i % 2] = base + bits.take(width, 25)
+            check(states == [0, 0] and bits.is_at_end(), 25)
+        return bytes(out)
+
+
+class Bits:
+    """Bits, lowest of a byte first."""
+
+    def __init__(self, data: bytes) -> None:
+        self.bits, self.left = int.from_bytes(data, "little"), 8 * len(data)
+
+    def take(self, width: int, rule: int) -> int:
+        check(width <= self.left, rule)
+        value = self.bits & ((1 << width) - 1)
+        self.bits >>= width
+        self.left -= width
+        return value
+
+    def is_at_end(self) -> bool:
+        return self.left < 8 and self.bits == 0
+
+
+def read_states(index: Cursor) -> tuple[int, list[tuple[int, int, int]]]:
+    log, first, last = index.number(1), index.number(1), index.number(1)
+    check(9 <= log <= 12, 24)
+    word = left = 0
+
+    def take(width: int) -> int:
+        nonlocal word, left
+        while left < width:
+            word |= index.number(1) << left
+            left += 8
+        value = word & ((1 << width) - 1)
+        word >>= width
+        left -= width
+        return value
+
+    counts, symbol = {}, first
+    while symbol <= last:
+        width = take(4)
+        if width == 15:
+            symbol += take(4) + 2
+            continue
+        check(width <= 12, 24)
+        if width:
+            counts[symbol] = 1 << (width - 1) | take(width - 1)
+        symbol += 1
+    size = 1 << log
+    check(symbol == last + 1 and word == 0 and sum(counts.values()) == size, 24)
+    symbols, at = [0] * size, 0
+    for symbol, count in sorted(counts.items()):
+        for _ in range(count):
+            symbols[at] = symbol
+            at = (at + (size >> 1) + (size >> 3) + 3) % size
+    table = []
+    for symbol in symbols:
+        rank = counts[symbol]
+        counts[symbol] += 1
+        width = log + 1 - rank.bit_length()
+        table.append((symbol, width, (rank << width) - size))
+    return log, table
 
 
 def read_codes(index: Cursor) -> dict[str, int]:
@@ -184,7 +263,7 @@ class Split:
         planes = [plane.decode(payload) for plane in self.planes]
         runs = [iter(stream.decode(payload)) for stream in self.codes]
         patched = [payload.number(4) for _ in range(self.patches)]
-        check(all(a < b for a, b in zip(patched, patched[1:])), 14)
+        check(all(a < b for a, b in itertools.pairwise(patched)), 14)
         patches = {index: payload.number(2) for index in patched}
         check(all(i < self.count and s >> self.bits == 0 for i, s in patches.items()), 14)
         raw_bits = self.size * 8 - self.bits
