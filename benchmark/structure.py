@@ -19,7 +19,7 @@ import z4ai
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 ROWS, COLUMNS = 1536, 1024
-EFFORTS = ("default", "balanced")
+EFFORTS = ("default", "balanced", "max")
 
 
 def bf16(values: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ def test_golden_frames_are_there() -> None:
 def test_golden_frames_have_every_layout_and_coder(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zstandard")
     seen = set()
-    layouts = {"Opaque", "Split", "Indexed", "Sparse", "Range", "Grouped"}
+    layouts = {"Opaque", "Split", "Indexed", "Sparse", "Range", "Grouped", "Modelled"}
     for name in (*layouts, "Stream"):
         layout = getattr(z4ai_decoder, name)
         monkeypatch.setattr(layout, "decode", watched(layout.decode, seen))
@@ -58,7 +58,8 @@ def watched(decode_one: Callable[..., bytes], seen: set[str | int]) -> Callable[
         "palette_of_any_numbers",
         "rows_of_few_values",
         "int64_of_a_small_range",
-        "bf16_balanced",
+        "palette_balanced",
+        "bf16_max",
     ],
 )
 def test_flipped_bits_are_noticed(name: str) -> None:

@@ -429,11 +429,70 @@ class Grouped:
         return bytes(out)
 
 
+class Modelled:
+    """Symbols in the context of how large their neighbours were."""
+
+    def __init__(self, index: Cursor, kind: int, length: int) -> None:
+        self.size = SIZES[kind]
+        check(kind in EXPONENT_BITS and length % self.size == 0, 26)
+        self.count = length // self.size
+        self.bits = 8 if kind == 12 else EXPONENT_BITS[kind] + 2
+        self.joined = self.bits - EXPONENT_BITS[kind]
+        self.base, self.patches, self.period = index.number(2), index.number(4), index.number(4)
+        check(self.base % (1 << self.joined) == 0 and self.base + 256 <= 1 << self.bits, 26)
+        check(self.patches <= self.count and 1 <= self.period <= min(self.count, 1 << 16), 26)
+        self.thresholds = [index.take(index.number(1)) for _ in range(2)]
+        self.columns = len(self.thresholds[1]) + 1
+        contexts = (len(self.thresholds[0]) + 1) * self.columns
+        check(contexts <= 64, 26)
+        self.symbols = index.number(4)
+        self.tables = [read_states(index) for _ in range(contexts)]
+        check(len({log for log, _ in self.tables}) == 1, 26)
+        self.signs = Stream(index, -(-self.count // 8))
+        self.rest = 8 * self.size - 1 - self.bits
+        self.rest_length = -(-self.count * self.rest // 8)
+        self.stored = self.symbols + self.signs.stored + self.rest_length + 6 * self.patches
+
+    def decode(self, payload: Cursor) -> bytes:
+        bits = Bits(payload.take(self.symbols))
+        signs = low_bits_first(self.signs.decode(payload), 1, self.count, 26)
+        rest = low_bits_first(payload.take(self.rest_length), self.rest, self.count, 26)
+        patched = [payload.number(4) for _ in range(self.patches)]
+        patches = {index: payload.number(2) for index in patched}
+        check(all(i < self.count and s >> self.bits == 0 for i, s in patches.items()), 26)
+        near, columns = 0, [0] * self.period
+        state, sign, out = bits.take(self.tables[0][0], 26), 0, bytearray()
+        for i in range(self.count):
+            column = columns[i % self.period]
+            a, b = (
+                sum(threshold <= level(mean) for threshold in thresholds)
+                for mean, thresholds in zip((near, column), self.thresholds, strict=True)
+            )
+            code, width, base = self.tables[a * self.columns + b][1][state]
+            state = base + bits.take(width, 26)
+            mantissa = 1 << self.joined | code & ((1 << self.joined) - 1)
+            linear = mantissa << min(code >> self.joined, 56)
+            near += (linear >> 2) - (near >> 2)
+            columns[i % self.period] += (linear >> 3) - (column >> 3)
+            sign ^= signs[i]
+            symbol = patches.get(i, code + self.base)
+            element = sign << (8 * self.size - 1) | symbol << self.rest | rest[i]
+            out += element.to_bytes(self.size, "little")
+        check(state == 0 and bits.is_at_end(), 26)
+        return bytes(out)
+
+
+def level(mean: int) -> int:
+    mean |= 4
+    whole = mean.bit_length() - 1
+    return 4 * whole + (mean >> (whole - 2) & 3)
+
+
 def read_layout(
     index: Cursor, kind: int, length: int, palette: list[bytes] | None, inside: bool = False
-) -> Opaque | Split | Indexed | Sparse | Range | Grouped:
+) -> Opaque | Split | Indexed | Sparse | Range | Grouped | Modelled:
     layout = index.number(1)
-    check(layout <= 5, 3)
+    check(layout <= 6, 3)
     check(not inside or layout not in (3, 5), 17)
     if layout == 0:
         return Opaque(index, length)
@@ -445,7 +504,9 @@ def read_layout(
         return Sparse(index, kind, length, palette)
     if layout == 4:
         return Range(index, kind, length)
-    return Grouped(index, kind, length, palette)
+    if layout == 5:
+        return Grouped(index, kind, length, palette)
+    return Modelled(index, kind, length)
 
 
 def decode(frame: bytes) -> tuple[bytes, int, tuple[str, list[int]] | None]:

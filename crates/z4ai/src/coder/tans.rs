@@ -49,12 +49,17 @@ impl States {
     /// About as many states as symbols are frequent, at least one for each that occurs; `None` when
     /// fewer than two do.
     pub(crate) fn for_counts(counts: &[u32; 256]) -> Option<Self> {
+        let total: u32 = counts.iter().sum();
+        // A large table costs more than it saves on few symbols.
+        Self::with_log(counts, total.max(1).ilog2().saturating_sub(3).clamp(MIN_LOG, MAX_LOG))
+    }
+
+    /// As [`for_counts`](Self::for_counts), with 2^`log` states; `log` must be 9 to 12.
+    pub(crate) fn with_log(counts: &[u32; 256], log: u32) -> Option<Self> {
         let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
         if counts.iter().filter(|&&count| count > 0).count() < 2 {
             return None;
         }
-        // A large table costs more than it saves on few symbols.
-        let log = (total.ilog2().saturating_sub(3)).clamp(MIN_LOG, MAX_LOG);
         let size = 1u64 << log;
         let mut states = [0u16; 256];
         for (states, &count) in states.iter_mut().zip(counts) {
@@ -146,6 +151,11 @@ impl States {
         Ok(Self { log, counts })
     }
 
+    /// The logarithm of the number of states.
+    pub(crate) fn log(&self) -> u32 {
+        self.log
+    }
+
     fn size(&self) -> usize {
         1 << self.log
     }
@@ -168,13 +178,14 @@ impl States {
 
 /// Bits on their way into bytes, lowest first.
 #[derive(Default)]
-struct BitWriter {
+pub(crate) struct BitWriter {
     word: u64,
     count: u32,
 }
 
 impl BitWriter {
-    fn put(&mut self, bits: u64, width: u32, out: &mut Vec<u8>) {
+    /// Appends at most 56 bits.
+    pub(crate) fn put(&mut self, bits: u64, width: u32, out: &mut Vec<u8>) {
         self.word |= bits << self.count;
         self.count += width;
         while self.count >= 8 {
@@ -184,7 +195,7 @@ impl BitWriter {
         }
     }
 
-    fn finish(self, out: &mut Vec<u8>) {
+    pub(crate) fn finish(self, out: &mut Vec<u8>) {
         if self.count > 0 {
             out.push(self.word as u8);
         }
@@ -197,61 +208,71 @@ fn run_of(index: usize, total: usize) -> std::ops::Range<usize> {
     (index * run).min(total)..((index + 1) * run).min(total)
 }
 
+/// What encoding with some states needs.
+pub(crate) struct Encoder<'a> {
+    states: &'a States,
+    /// Where each symbol's part of `next` starts; in it, its states in their order.
+    starts: [u32; 256],
+    next: Vec<u16>,
+}
+
+impl<'a> Encoder<'a> {
+    pub(crate) fn new(states: &'a States) -> Self {
+        let mut starts = [0u32; 256];
+        let mut start = 0;
+        for (slot, &count) in starts.iter_mut().zip(&states.counts) {
+            *slot = start;
+            start += u32::from(count);
+        }
+        let mut next = vec![0u16; states.size()];
+        let mut filled = starts;
+        for (state, &symbol) in states.spread().iter().enumerate() {
+            let at = &mut filled[usize::from(symbol)];
+            next[*at as usize] = state as u16;
+            *at += 1;
+        }
+        Self { states, starts, next }
+    }
+
+    /// Goes from a state (plus the number of states) to the one before it, which stands for
+    /// `symbol`; returns the bits that lead back, and how many they are. The symbol must have a
+    /// state.
+    #[inline(always)]
+    pub(crate) fn step(&self, state: &mut u32, symbol: u8) -> (u16, u8) {
+        let count = u32::from(self.states.counts[usize::from(symbol)]);
+        let most = self.states.log - count.ilog2();
+        let bits = if *state >= count << most { most } else { most - 1 };
+        let low = (*state & ((1 << bits) - 1)) as u16;
+        let rank = (*state >> bits) - count;
+        let next = self.next[(self.starts[usize::from(symbol)] + rank) as usize];
+        *state = (1 << self.states.log) + u32::from(next);
+        (low, bits as u8)
+    }
+}
+
 /// Appends the four bit streams of `symbols` to `out`; returns their lengths in bytes. Every symbol
 /// must have a state.
 pub(crate) fn encode(symbols: &[u8], states: &States, out: &mut Vec<u8>) -> [u32; RUNS] {
+    let encoder = Encoder::new(states);
     let size = states.size() as u32;
-    // Where each symbol's part of `next` starts; in it, its states in their order.
-    let mut starts = [0u32; 256];
-    let mut start = 0;
-    for (slot, &count) in starts.iter_mut().zip(&states.counts) {
-        *slot = start;
-        start += u32::from(count);
-    }
-    let mut next = vec![0u16; size as usize];
-    let mut filled = starts;
-    for (state, &symbol) in states.spread().iter().enumerate() {
-        let at = &mut filled[usize::from(symbol)];
-        next[*at as usize] = state as u16;
-        *at += 1;
-    }
     let mut pending = Vec::new();
     std::array::from_fn(|index| {
         let before = out.len();
         let run = &symbols[run_of(index, symbols.len())];
-        encode_run(run, states, &starts, &next, &mut pending, out);
+        // The decoder goes forwards, so states are found backwards.
+        let mut current = [size; 2];
+        pending.clear();
+        let steps = run.iter().enumerate().rev();
+        pending.extend(steps.map(|(i, &symbol)| encoder.step(&mut current[i % 2], symbol)));
+        let mut writer = BitWriter::default();
+        if !run.is_empty() {
+            current.iter().for_each(|&state| writer.put(u64::from(state - size), states.log, out));
+        }
+        let forwards = pending.iter().rev();
+        forwards.for_each(|&(bits, width)| writer.put(u64::from(bits), u32::from(width), out));
+        writer.finish(out);
         (out.len() - before) as u32
     })
-}
-
-/// Appends one bit stream. The decoder goes forwards, so states are found backwards.
-fn encode_run(
-    run: &[u8],
-    states: &States,
-    starts: &[u32; 256],
-    next: &[u16],
-    pending: &mut Vec<(u16, u8)>,
-    out: &mut Vec<u8>,
-) {
-    let size = states.size() as u32;
-    pending.clear();
-    // States, plus their number.
-    let mut current = [size; 2];
-    for (i, &symbol) in run.iter().enumerate().rev() {
-        let count = u32::from(states.counts[usize::from(symbol)]);
-        let state = &mut current[i % 2];
-        let most = states.log - count.ilog2();
-        let bits = if *state >= count << most { most } else { most - 1 };
-        pending.push(((*state & ((1 << bits) - 1)) as u16, bits as u8));
-        let rank = (*state >> bits) - count;
-        *state = size + u32::from(next[(starts[usize::from(symbol)] + rank) as usize]);
-    }
-    let mut writer = BitWriter::default();
-    if !run.is_empty() {
-        current.iter().for_each(|&state| writer.put(u64::from(state - size), states.log, out));
-    }
-    pending.iter().rev().for_each(|&(bits, width)| writer.put(u64::from(bits), u32::from(width), out));
-    writer.finish(out);
 }
 
 /// The decoder's table. An entry has the bits to read in byte 0, the symbol in byte 1 and what the
@@ -265,16 +286,8 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Fills the table. Entries lead to states below their number only, whatever bits are read.
     pub(crate) fn build(&mut self, states: &States) {
-        let mut next = states.counts.map(u32::from);
-        for (entry, symbol) in self.0.iter_mut().zip(states.spread()) {
-            let rank = &mut next[usize::from(symbol)];
-            let bits = states.log - rank.ilog2();
-            let base = (*rank << bits) - states.size() as u32;
-            *rank += 1;
-            *entry = base << 16 | u32::from(symbol) << 8 | bits;
-        }
+        fill(states, self.0.as_mut_slice());
     }
 
     /// Decodes the bit streams of these lengths, which `stored` consists of, to fill `out`.
@@ -304,6 +317,18 @@ impl Table {
             advance([a, b, c, d], &self.0);
         }
         runs.into_iter().try_for_each(|run| run.finish(&self.0))
+    }
+}
+
+/// Fills a table. Entries lead to states below their number only, whatever bits are read.
+pub(crate) fn fill(states: &States, table: &mut [u32]) {
+    let mut next = states.counts.map(u32::from);
+    for (entry, symbol) in table.iter_mut().zip(states.spread()) {
+        let rank = &mut next[usize::from(symbol)];
+        let bits = states.log - rank.ilog2();
+        let base = (*rank << bits) - states.size() as u32;
+        *rank += 1;
+        *entry = base << 16 | u32::from(symbol) << 8 | bits;
     }
 }
 

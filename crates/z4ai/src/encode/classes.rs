@@ -107,7 +107,7 @@ pub(crate) fn refine(codes: &[u8], map: &mut ClassMap) {
 
 /// Row lengths to try on bytes without a shape: one that any row is a multiple of, and the distance
 /// at which a sample resembles itself most, if it stands out.
-fn likely_periods(codes: &[u8]) -> Vec<usize> {
+pub(super) fn likely_periods(codes: &[u8]) -> Vec<usize> {
     let mut periods = vec![SHORT_ROW];
     if codes.len() < 2 * (LAG_SAMPLE + MAX_LAG) {
         return periods;

@@ -4,6 +4,7 @@ mod classes;
 mod cost;
 pub(crate) mod delta;
 mod grouped;
+mod modelled;
 mod palette;
 mod probe;
 mod repeats;
@@ -29,6 +30,8 @@ pub use stream::DEFAULT_LEVEL;
 const CHUNK: usize = 248 << 10;
 /// How many times longer chunks of palette indices are: they are small and decode fast.
 const CHUNKS_OF_PALETTE: usize = 16;
+/// Bytes that are modelled together, about: tables take a thousandth of that.
+const MODELLED: usize = 2 << 20;
 /// A last chunk shorter than this share of a usual one joins the one before it.
 const SHORT_LAST: usize = 8;
 /// What a frame adds to incompressible data: header, checksum and the largest array description.
@@ -83,24 +86,26 @@ fn body(
     let format = (magic, frame::VERSION);
     frame::write_header(out, format, options.kind, array, content_len)?;
     let header_len = out.len();
-    let chunks = plan.chunk_count();
-    let sink = InOrder::new((&mut *out, Vec::new(), false));
-    parallel::for_each(options.threads, chunks, Scratch::default, |scratch, i| {
+    let group = if options.effort == Effort::Max { (MODELLED / plan.chunk).max(1) } else { 1 };
+    let groups = plan.groups(group);
+    let sink = InOrder::new((&mut *out, Vec::new(), 0, false));
+    parallel::for_each(options.threads, groups.len(), Scratch::default, |scratch, i| {
         sink.deliver(
             i,
             || {
-                scratch.encode(&literals[plan.chunk(i)], options, &plan.hint, palette.as_ref());
+                scratch.encode_group(literals, &plan, groups[i].clone(), options, palette.as_ref());
                 &*scratch
             },
-            |(out, index, indexed), chunk| {
-                out.extend_from_slice(&chunk.payload);
-                index.extend_from_slice(&chunk.description);
-                *indexed |= chunk.indexed;
+            |(out, index, chunks, indexed), group| {
+                out.extend_from_slice(&group.payload);
+                index.extend_from_slice(&group.description);
+                *chunks += group.chunks;
+                *indexed |= group.indexed;
             },
         );
-        options.advance(plan.chunk(i).len())
+        options.advance(plan.span(&groups[i]).len())
     })?;
-    let (_, descriptions, indexed) = sink.into_inner();
+    let (_, descriptions, chunks, indexed) = sink.into_inner();
     let palette = if indexed { shared.as_slice() } else { &[] };
     let index = frame::Index { palette, descriptions: &descriptions, chunks, copies };
     frame::write_index(out, header_len, &index)
@@ -167,6 +172,18 @@ impl Plan {
         self.whole_chunks() + usize::from(self.whole < self.len)
     }
 
+    /// All chunks, up to so many at a time; what is left of an element stays alone.
+    fn groups(&self, most: usize) -> Vec<std::ops::Range<usize>> {
+        let whole = self.whole_chunks();
+        let groups = (0..whole).step_by(most).map(|first| first..(first + most).min(whole));
+        groups.chain((whole < self.chunk_count()).then_some(whole..whole + 1)).collect()
+    }
+
+    /// The bytes of these chunks.
+    fn span(&self, chunks: &std::ops::Range<usize>) -> std::ops::Range<usize> {
+        self.chunk(chunks.start).start..self.chunk(chunks.end - 1).end
+    }
+
     /// Chunks of whole elements.
     fn whole_chunks(&self) -> usize {
         let (full, rest) = (self.whole / self.chunk, self.whole % self.chunk);
@@ -183,12 +200,14 @@ impl Plan {
     }
 }
 
-/// Buffers of one worker, and the chunk it made last.
+/// Buffers of one worker, and what it made last.
 #[derive(Default)]
 struct Scratch {
     content: Vec<u8>,
     payload: Vec<u8>,
     description: Vec<u8>,
+    /// How many chunks these are.
+    chunks: usize,
     split: split::Scratch,
     structure: structure::Scratch,
     /// Whether the chunk needs the palette.
@@ -196,6 +215,46 @@ struct Scratch {
 }
 
 impl Scratch {
+    /// Encodes some chunks, or all of them as one where that is smaller.
+    fn encode_group(
+        &mut self,
+        data: &[u8],
+        plan: &Plan,
+        chunks: std::ops::Range<usize>,
+        options: &Options,
+        lookup: Option<&palette::Lookup>,
+    ) {
+        self.chunks = chunks.len();
+        if options.effort < Effort::Max {
+            for chunk in chunks {
+                self.encode(&data[plan.chunk(chunk)], options, &plan.hint, lookup);
+            }
+            return;
+        }
+        let (mut payload, mut description, mut indexed) = (Vec::new(), Vec::new(), false);
+        for chunk in chunks.clone() {
+            self.encode(&data[plan.chunk(chunk)], options, &plan.hint, lookup);
+            payload.extend_from_slice(&self.payload);
+            description.extend_from_slice(&self.description);
+            indexed |= self.indexed;
+        }
+        self.content.clear();
+        self.content.extend_from_slice(&data[plan.span(&chunks)]);
+        self.payload.clear();
+        let modelled = modelled::encode(&self.content, options.kind, &plan.hint, &mut self.payload);
+        self.description.clear();
+        if let Some(modelled) = modelled {
+            let checksum = XxHash3_64::oneshot(&self.content);
+            let layout = Layout::Modelled(modelled);
+            frame::write_description(&mut self.description, self.content.len(), checksum, &layout);
+            if self.payload.len() + self.description.len() < payload.len() + description.len() {
+                (self.chunks, self.indexed) = (1, false);
+                return;
+            }
+        }
+        (self.payload, self.description, self.indexed) = (payload, description, indexed);
+    }
+
     /// Encodes one chunk. The data is copied first: another thread may be changing it, and what
     /// is hashed, counted and coded must be the same bytes.
     fn encode(&mut self, data: &[u8], options: &Options, hint: &Hint, lookup: Option<&palette::Lookup>) {

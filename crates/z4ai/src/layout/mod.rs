@@ -2,6 +2,7 @@
 
 pub(crate) mod delta;
 pub(crate) mod grouped;
+pub(crate) mod modelled;
 pub(crate) mod palette;
 pub(crate) mod range;
 pub(crate) mod sparse;
@@ -17,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::streams::Streams;
 use crate::wire::{Put, Reader};
 use grouped::Grouped;
+use modelled::Modelled;
 use palette::{Indexed, Palette};
 use range::Range;
 use sparse::Sparse;
@@ -37,6 +39,8 @@ pub(crate) enum Layout {
     Range(Range),
     /// Groups of elements with a palette each.
     Grouped(Grouped),
+    /// Symbols in the context of how large their neighbours were.
+    Modelled(Modelled),
 }
 
 const OPAQUE: u8 = 0;
@@ -45,6 +49,7 @@ const INDEXED: u8 = 2;
 const SPARSE: u8 = 3;
 const RANGE: u8 = 4;
 const GROUPED: u8 = 5;
+const MODELLED: u8 = 6;
 
 /// What the chunks of a frame share.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,6 +66,8 @@ pub(crate) struct Scratch {
     pub(crate) large_output: bool,
     sparse: sparse::Buffers,
     grouped: grouped::Buffers,
+    /// Of the modelled layout, one per context.
+    tables: Vec<u32>,
     /// As many as an element has bytes.
     planes: [Vec<u8>; 8],
 }
@@ -92,6 +99,10 @@ impl Layout {
                 out.put_u8(GROUPED);
                 grouped.write(out);
             }
+            Layout::Modelled(modelled) => {
+                out.put_u8(MODELLED);
+                modelled.write(out);
+            }
         }
     }
 
@@ -114,6 +125,7 @@ impl Layout {
             SPARSE => Sparse::read(reader, kind, len).map(Layout::Sparse),
             RANGE => Range::read(reader, kind, len).map(Layout::Range),
             GROUPED => Grouped::read(reader, kind, len).map(Layout::Grouped),
+            MODELLED => Modelled::read(reader, kind, len).map(Layout::Modelled),
             code => Err(Error::unsupported(format_args!("chunk layout {code} is not known"))),
         }
     }
@@ -127,6 +139,7 @@ impl Layout {
             Layout::Sparse(sparse) => sparse.payload_len(len),
             Layout::Range(range) => range.payload_len(len),
             Layout::Grouped(grouped) => grouped.payload_len(len),
+            Layout::Modelled(modelled) => modelled.payload_len(len),
         }
     }
 
@@ -139,6 +152,7 @@ impl Layout {
             Layout::Sparse(sparse) => sparse.streams(len, streams),
             Layout::Range(range) => range.streams(len, streams),
             Layout::Grouped(grouped) => grouped.streams(len, streams),
+            Layout::Modelled(modelled) => modelled.streams(len, streams),
         }
     }
 
@@ -179,6 +193,7 @@ impl Layout {
             Layout::Sparse(sparse) => sparse.decode(payload, out, context, scratch),
             Layout::Range(range) => range.decode(payload, out, scratch),
             Layout::Grouped(grouped) => grouped.decode(payload, out, context, scratch),
+            Layout::Modelled(modelled) => modelled.decode(payload, out, scratch),
         }
     }
 }
