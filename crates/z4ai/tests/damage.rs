@@ -85,22 +85,22 @@ fn frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     );
     add("joined bits", numbers(3000, 31).map(|v| u8::from(v == 1)).collect(), kind(Kind::Bool));
     let finer = |kind, effort| Options { effort, ..Options { kind, ..Options::default() } };
-    // Of more than sixteen values, one so frequent that whole bits are too much for it.
+    // Of more than sixteen exponents, some so frequent that whole bits are too much for them.
     let skewed = |v: u32| {
         if v < 120 {
-            0
+            3
         } else if v < 160 {
-            1
+            7
         } else {
-            v - 158
+            v * v * v
         }
     };
     let skewed = numbers(3000, 200).flat_map(|v| scaled(skewed(v), 0.3)).collect();
-    add("palette balanced", skewed, finer(Kind::F32, Effort::Balanced));
-    // Scales that jump where no row begins, and elements that no window of exponents has.
-    let jumping =
-        weights(2400, |i| if i % 500 == 7 { 1e-38 } else { 16f32.powi((i as i32 / 50 * 5) % 8 - 4) });
-    add("bf16 max", bf16(&jumping), finer(Kind::Bf16, Effort::Max));
+    let plain = Options { structure: false, ..finer(Kind::F32, Effort::Balanced) };
+    add("fp32 balanced", skewed, plain);
+    // Scales that grow, and elements that no window of exponents has.
+    let growing = weights(2400, |i| if i % 500 == 7 { 1e-38 } else { 2f32.powi(i as i32 / 75 - 16) });
+    add("bf16 max", bf16(&growing), finer(Kind::Bf16, Effort::Max));
     // Bytes without structure of their own, so that a copy is all that is found.
     let noise: Vec<u8> = numbers(9000, 65_521).map(|v| v as u8).collect();
     let repeated = [&noise[..], b"apart", &noise[1000..8000], &noise[..5000]].concat();

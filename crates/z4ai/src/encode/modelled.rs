@@ -16,7 +16,10 @@ use crate::wire::Put;
 const WITHOUT_ROWS: [(usize, usize); 4] = [(6, 1), (24, 1), (40, 1), (12, 3)];
 const WITH_ROWS: [(usize, usize); 4] = [(2, 3), (8, 4), (4, 8), (1, 24)];
 /// Row lengths tried, at most.
-const MAX_PERIODS: usize = 3;
+const MAX_PERIODS: usize = 2;
+/// Contexts are chosen by one in so many blocks of so many elements.
+const SAMPLED: usize = 4;
+const BLOCK: usize = 1024;
 /// Bytes that a table takes, about.
 const PER_TABLE: u64 = 55;
 /// Bits of a state, at most.
@@ -86,18 +89,25 @@ fn choose(codes: &[u8], cut: Cut, hint: &Hint) -> Choice {
         }
     };
     let fitting = periods.iter().copied().filter(|&p| p > 1 && p <= MAX_PERIOD && 4 * p <= codes.len());
+    let some: Vec<u8> = sample(codes).copied().collect();
     let mut best: Option<Choice> = None;
     for period in std::iter::once(1).chain(fitting.take(MAX_PERIODS)) {
-        let levels = levels(codes, cut, period);
+        let levels: Vec<[u8; 2]> = sample(&levels(codes, cut, period)).copied().collect();
         for (near, column) in if period == 1 { WITHOUT_ROWS } else { WITH_ROWS } {
             let thresholds = [thresholds(&levels, 0, near), thresholds(&levels, 1, column)];
-            let choice = count(codes, &levels, period, thresholds);
+            let choice = count(&some, &levels, period, thresholds, codes.len() / some.len());
             if best.as_ref().is_none_or(|best| choice.cost < best.cost) {
                 best = Some(choice);
             }
         }
     }
-    best.expect("at least one choice")
+    let best = best.expect("at least one choice");
+    count(codes, &levels(codes, cut, best.period), best.period, best.thresholds, 1)
+}
+
+/// Some of many.
+fn sample<T>(all: &[T]) -> impl Iterator<Item = &T> {
+    all.chunks(BLOCK).step_by(SAMPLED).flatten()
 }
 
 /// What is known before each element.
@@ -140,12 +150,14 @@ fn contexts<'a>(
         .map(move |&[a, b]| usize::from(near[usize::from(a)]) * columns + usize::from(column[usize::from(b)]))
 }
 
-fn count(codes: &[u8], levels: &[[u8; 2]], period: usize, thresholds: [Vec<u8>; 2]) -> Choice {
+/// What these contexts take, if there are `times` as many elements.
+fn count(codes: &[u8], levels: &[[u8; 2]], period: usize, thresholds: [Vec<u8>; 2], times: usize) -> Choice {
     let mut counts = vec![[0u32; 256]; crate::layout::modelled::contexts(&thresholds)];
     for (&code, context) in codes.iter().zip(contexts(levels, &thresholds)) {
         counts[context][usize::from(code)] += 1;
     }
-    let cost = counts.iter().map(|counts| cost::entropy(counts) + PER_TABLE * 8 * BIT).sum();
+    let cost_of = |counts: &[u32; 256]| cost::entropy(counts) * times as u64 + PER_TABLE * 8 * BIT;
+    let cost = counts.iter().map(cost_of).sum();
     Choice { period, thresholds, counts, cost }
 }
 
