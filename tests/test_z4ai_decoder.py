@@ -10,7 +10,7 @@ pytest.importorskip("xxhash")
 import z4ai_decoder
 from z4ai_decoder import decode
 
-CODERS = 6
+CODERS = 7
 GOLDEN = Path(__file__).parent.parent / "crates" / "z4ai" / "tests" / "golden"
 
 
@@ -31,7 +31,7 @@ def test_golden_frames_are_there() -> None:
 def test_golden_frames_have_every_layout_and_coder(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zstandard")
     seen = set()
-    layouts = {"Opaque", "Split", "Indexed", "Sparse", "Range", "Grouped"}
+    layouts = {"Opaque", "Split", "Indexed", "Sparse", "Range", "Grouped", "Modelled"}
     for name in (*layouts, "Stream"):
         layout = getattr(z4ai_decoder, name)
         monkeypatch.setattr(layout, "decode", watched(layout.decode, seen))
@@ -58,7 +58,7 @@ def watched(decode_one: Callable[..., bytes], seen: set[str | int]) -> Callable[
         "palette_of_any_numbers",
         "rows_of_few_values",
         "int64_of_a_small_range",
-        "fp32_balanced",
+        "bf16_balanced",
         "bf16_max",
     ],
 )

@@ -84,23 +84,6 @@ fn frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
         kind(Kind::I64),
     );
     add("joined bits", numbers(3000, 31).map(|v| u8::from(v == 1)).collect(), kind(Kind::Bool));
-    let finer = |kind, effort| Options { effort, ..Options { kind, ..Options::default() } };
-    // Of more than sixteen exponents, some so frequent that whole bits are too much for them.
-    let skewed = |v: u32| {
-        if v < 120 {
-            3
-        } else if v < 160 {
-            7
-        } else {
-            v * v * v
-        }
-    };
-    let skewed = numbers(3000, 200).flat_map(|v| scaled(skewed(v), 0.3)).collect();
-    let plain = Options { structure: false, ..finer(Kind::F32, Effort::Balanced) };
-    add("fp32 balanced", skewed, plain);
-    // Scales that grow, and elements that no window of exponents has.
-    let growing = weights(2400, |i| if i % 500 == 7 { 1e-38 } else { 2f32.powi(i as i32 / 75 - 16) });
-    add("bf16 max", bf16(&growing), finer(Kind::Bf16, Effort::Max));
     // Bytes without structure of their own, so that a copy is all that is found.
     let noise: Vec<u8> = numbers(9000, 65_521).map(|v| v as u8).collect();
     let repeated = [&noise[..], b"apart", &noise[1000..8000], &noise[..5000]].concat();
@@ -109,6 +92,56 @@ fn frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let data = flat.iter().flat_map(|v| v.to_le_bytes()).collect();
     add("array", data, Options { array, ..kind(Kind::F32) });
     frames
+}
+
+/// Frames of what only pays for more data: fractions of bits, and contexts.
+fn large_frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
+    let mut state = 1u32;
+    let mut next = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+    };
+    let mut bf16 = |scale: fn(usize) -> f32| -> Vec<u8> {
+        let values = (0..20_000).map(|i| (next() + next() + next()) * scale(i));
+        values.flat_map(|v| ((v.to_bits() >> 16) as u16).to_le_bytes()).collect()
+    };
+    // Scales that grow, and elements that no window of exponents has.
+    let growing = |i: usize| if i % 900 == 7 { 1e-38 } else { 2f32.powi(i as i32 / 700 - 14) };
+    let cases =
+        [("bf16 balanced", Effort::Balanced, bf16(|_| 0.05)), ("bf16 max", Effort::Max, bf16(growing))];
+    let encode = |(name, effort, data): (&str, Effort, Vec<u8>)| {
+        let options = Options { kind: Kind::Bf16, effort, ..Options::default() };
+        let frame = z4ai::compress(&data, &options).unwrap();
+        (name.to_owned(), data, frame)
+    };
+    cases.into_iter().map(encode).collect()
+}
+
+#[test]
+fn flipped_bits_of_large_frames_are_noticed() {
+    for ((name, data, frame), coder) in large_frames().into_iter().zip(["tans", "modelled"]) {
+        assert!(z4ai::decompress(&frame, &LIMIT).unwrap() == data, "{name}");
+        assert!(z4ai::streams(&frame).unwrap().iter().any(|stream| stream.coder == coder), "{name}");
+        // All of the index, and places all over the payload.
+        let index_len = u32::from_le_bytes(frame[24..28].try_into().unwrap()) as usize;
+        let index = (frame.len() - index_len) * 8..frame.len() * 8;
+        for bit in (0..index.start).step_by(173).chain(index) {
+            let mut damaged = frame.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(z4ai::decompress(&damaged, &LIMIT).is_err(), "{name}: bit {bit} went unnoticed");
+        }
+        // With the checksum made right again, the parser sees what was changed.
+        for byte in frame.len() - index_len..frame.len() - 8 {
+            for value in [0, 1, 0x7f, 0xff, frame[byte] ^ 1, frame[byte] ^ 0x10] {
+                let mut hostile = frame.clone();
+                hostile[byte] = value;
+                reseal(&mut hostile);
+                if let Ok(decoded) = z4ai::decompress(&hostile, &LIMIT) {
+                    assert!(decoded == data, "{name}: byte {byte}");
+                }
+            }
+        }
+    }
 }
 
 #[test]
@@ -303,7 +336,7 @@ fn data_that_changes_meanwhile_makes_a_sound_frame() {
 #[test]
 fn golden_frames_stay_readable() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    for (name, data, frame) in frames() {
+    for (name, data, frame) in frames().into_iter().chain(large_frames()) {
         let base = folder.join(name.replace(' ', "_"));
         let (packed, original) = (base.with_extension("z4ai"), base.with_extension("raw"));
         if !packed.exists() && std::env::var_os("Z4AI_WRITE_GOLDEN").is_some() {
