@@ -29,6 +29,8 @@ pub(crate) const RUNS: usize = 4;
 /// Bits of a state, at least and at most.
 const MIN_LOG: u32 = 9;
 const MAX_LOG: u32 = 12;
+/// Bits of a state that are worth their time, at most.
+const USUAL_LOG: u32 = 11;
 /// Symbols of each run that one refill of its bits is enough for.
 const PER_STEP: usize = 4;
 const _: () = assert!(PER_STEP * MAX_LOG as usize <= 56);
@@ -50,8 +52,8 @@ impl States {
     /// fewer than two do.
     pub(crate) fn for_counts(counts: &[u32; 256]) -> Option<Self> {
         let total: u32 = counts.iter().sum();
-        // A large table costs more than it saves on few symbols.
-        Self::with_log(counts, total.max(1).ilog2().saturating_sub(3).clamp(MIN_LOG, MAX_LOG))
+        // A large table costs more than it saves on few symbols, and takes longer to build.
+        Self::with_log(counts, total.max(1).ilog2().saturating_sub(4).clamp(MIN_LOG, USUAL_LOG))
     }
 
     /// As [`for_counts`](Self::for_counts), with 2^`log` states; `log` must be 9 to 12.
@@ -404,17 +406,16 @@ fn advance_with(_: impl Isa, runs: [&mut Run<'_>; RUNS], table: &[u32; 1 << MAX_
         }
         let mut states: [[u32; 2]; RUNS] = std::array::from_fn(|r| runs[r].states);
         let mut at: [usize; RUNS] = std::array::from_fn(|r| runs[r].at);
-        let done = runs[0].done;
+        // Pointers of their own: a byte stored through a run might change it, for all that is known.
+        let inputs: [*const u8; RUNS] = std::array::from_fn(|r| runs[r].bits.as_ptr());
+        let outputs: [*mut u8; RUNS] = std::array::from_fn(|r| runs[r].out[runs[r].done..].as_mut_ptr());
         for step in 0..steps {
             let mut words = [0u64; RUNS];
             for r in 0..RUNS {
-                let byte = at[r] / 8;
                 let mut word = [0; WORD];
                 // SAFETY: at most seven bytes are consumed per step, and `safe_steps` counted as
                 // many steps as leave a whole word to read.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(runs[r].bits.as_ptr().add(byte), word.as_mut_ptr(), WORD)
-                };
+                unsafe { std::ptr::copy_nonoverlapping(inputs[r].add(at[r] / 8), word.as_mut_ptr(), WORD) };
                 // At least 57 bits, of which 56 are kept, and the sentinel above them.
                 words[r] = u64::from_le_bytes(word) >> (at[r] % 8) | 1 << 63;
             }
@@ -425,9 +426,7 @@ fn advance_with(_: impl Isa, runs: [&mut Run<'_>; RUNS], table: &[u32; 1 << MAX_
                     let entry = unsafe { *table.get_unchecked(states[r][i % 2] as usize) };
                     let bits = entry & 0xff;
                     // SAFETY: `safe_steps` counted the symbols that are missing.
-                    unsafe {
-                        *runs[r].out.get_unchecked_mut(done + step * PER_STEP + i) = (entry >> 8) as u8
-                    };
+                    unsafe { *outputs[r].add(step * PER_STEP + i) = (entry >> 8) as u8 };
                     states[r][i % 2] = (entry >> 16) + (words[r] & !(u64::MAX << bits)) as u32;
                     words[r] >>= bits;
                 }
