@@ -127,7 +127,9 @@ def test_changes_follow_the_schema_too(model: Path, tmp_path: Path) -> None:
 def on_terminal(*args: str | Path, **variables: str) -> tuple[int, str]:
     """The exit code and what a terminal as standard error would show."""
     controller, terminal = pty.openpty()
-    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    # What else says whether to colour: a machine that tests has CI set, for one.
+    unset = {"NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"}
+    environment = {key: value for key, value in os.environ.items() if key not in unset}
     environment |= {"TERM": "xterm-256color", **variables}
     command = [sys.executable, "-m", "ztensor", *args]
     process = subprocess.Popen(command, stderr=terminal, stdout=subprocess.PIPE, env=environment)
