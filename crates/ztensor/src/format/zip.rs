@@ -42,6 +42,12 @@ pub(crate) struct Entry {
     pub(crate) crc: u32,
 }
 
+/// Members of this mean size have their local headers fetched all at once: one by one, each
+/// would wait for the disk, or drag in a read-ahead's worth of data that nobody has asked for.
+const FAR_APART: u64 = 256 << 10;
+/// About the size of a local header with its name.
+const LOCAL_HEADER: u64 = 512;
+
 /// Lists the members of an archive, in the order of the central directory.
 /// Reads that directory and every local header, no data.
 pub(crate) fn entries(source: &dyn Source) -> Result<Vec<Entry>> {
@@ -54,6 +60,15 @@ pub(crate) fn entries(source: &dyn Source) -> Result<Vec<Entry>> {
             "zip.trailing",
             format!("the archive ends at byte {}, the file at {}", archive.end_offset(), source.len()),
         ));
+    }
+    if source.len() / archive.entries_hint().max(1) >= FAR_APART {
+        let mut headers = Vec::new();
+        let mut directory = archive.entries(&mut buffer);
+        // What is wrong with the directory is said below.
+        while let Ok(Some(record)) = directory.next_entry() {
+            headers.push((record.local_header_offset(), LOCAL_HEADER));
+        }
+        source.will_read(&headers);
     }
     let mut members = Vec::new();
     let mut names = HashSet::new();

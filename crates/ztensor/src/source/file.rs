@@ -179,6 +179,14 @@ impl Source for FileSource {
         }
     }
 
+    fn will_read(&self, ranges: &[(u64, u64)]) {
+        for &(offset, len) in ranges {
+            // Only advice: where it is refused, the reads themselves will wait.
+            let len = std::num::NonZeroU64::new(len);
+            let _ = rustix::fs::fadvise(&self.file, offset, len, rustix::fs::Advice::WillNeed);
+        }
+    }
+
     fn copy_on_write(&self) -> Option<CowRegion> {
         let map = self.cow.get_or_init(|| {
             if self.len == 0 || self.refuse_map().is_err() {

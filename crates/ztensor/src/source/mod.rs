@@ -50,6 +50,10 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// It only helps, and may do nothing.
     fn prefetch(&self, _offset: u64, _len: u64) {}
 
+    /// Says that these ranges (position and length) are about to be read, each for itself, so
+    /// that they can be fetched together. It only helps, and may do nothing.
+    fn will_read(&self, _ranges: &[(u64, u64)]) {}
+
     /// A second, copy-on-write view of all bytes, for callers that hand out
     /// writable memory. `None` if the source cannot be mapped that way.
     fn copy_on_write(&self) -> Option<CowRegion> {
