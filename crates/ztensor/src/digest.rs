@@ -99,7 +99,7 @@ impl Digest {
     /// A hasher that computes its kind, if this version can.
     pub(crate) fn hasher(&self) -> Option<Hasher> {
         match self {
-            Digest::Crc32(_) => Some(Hasher::Crc32(flate2::Crc::new())),
+            Digest::Crc32(_) => Some(Hasher::Crc32(crc32fast::Hasher::new())),
             other => other.checksum()?.hasher(),
         }
     }
@@ -130,7 +130,7 @@ impl fmt::Display for Digest {
 /// A digest being computed.
 pub(crate) enum Hasher {
     Crc32c(u32),
-    Crc32(flate2::Crc),
+    Crc32(crc32fast::Hasher),
     Sha256(sha2::Sha256),
 }
 
@@ -146,7 +146,7 @@ impl Hasher {
     pub(crate) fn finish(self) -> Digest {
         match self {
             Hasher::Crc32c(value) => Digest::Crc32c(value),
-            Hasher::Crc32(state) => Digest::Crc32(state.sum()),
+            Hasher::Crc32(state) => Digest::Crc32(state.finalize()),
             Hasher::Sha256(state) => Digest::Sha256(Box::new(state.finalize().into())),
         }
     }

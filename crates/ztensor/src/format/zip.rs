@@ -176,31 +176,12 @@ pub(crate) fn first_name(head: &[u8]) -> Option<&[u8]> {
 /// The CRC-32 of what follows the first bytes `head` of a member, whose whole
 /// has the CRC-32 `crc` and `rest` bytes after `head`.
 pub(crate) fn crc_after(head: &[u8], crc: u32, rest: u64) -> u32 {
-    // A checksum is a polynomial over bits, reversed; appending a zero byte
-    // multiplies it by x^8, and the checksum of a whole is the sum of its parts'.
-    const POLYNOMIAL: u32 = 0xedb8_8320;
-    let times = |mut a: u32, mut b: u32| {
-        let mut product = 0;
-        while a != 0 {
-            product ^= b & ((a as i32) >> 31) as u32;
-            a <<= 1;
-            b = (b >> 1) ^ (POLYNOMIAL & (b & 1).wrapping_neg());
-        }
-        product
-    };
-    let mut power = 1 << 23; // x^8
-    let mut shifted = flate2::Crc::new();
-    shifted.update(head);
-    let mut shifted = shifted.sum();
-    let mut left = rest;
-    while left > 0 {
-        if left & 1 == 1 {
-            shifted = times(shifted, power);
-        }
-        power = times(power, power);
-        left >>= 1;
-    }
-    crc ^ shifted
+    // As zip writers compute it, the whole's is the head's, moved on by as many bytes as follow,
+    // plus (without carry) that of the rest.
+    let mut moved = crc32fast::Hasher::new();
+    moved.update(head);
+    moved.combine(&crc32fast::Hasher::new_with_initial_len(0, rest));
+    crc ^ moved.finalize()
 }
 
 /// What the central directory says of a member.
@@ -326,11 +307,7 @@ mod tests {
 
     #[test]
     fn a_checksum_can_be_taken_apart() {
-        let crc = |bytes: &[u8]| {
-            let mut crc = flate2::Crc::new();
-            crc.update(bytes);
-            crc.sum()
-        };
+        let crc = crc32fast::hash;
         let bytes: Vec<u8> = (0..5000u32).map(|n| (n * n) as u8).collect();
         for cut in [0, 1, 7, 128, 4999, 5000] {
             let (head, rest) = bytes.split_at(cut);

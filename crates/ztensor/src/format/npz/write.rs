@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::io::Write;
 
+use flate2::Compression;
 use flate2::write::DeflateEncoder;
-use flate2::{Compression, Crc};
 
 use super::archive::{Archive, Member};
 use super::{FILE, OPAQUE, header};
@@ -106,18 +106,13 @@ fn write_archive(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
         let head = head(object)?;
         let name = member_name(name, object);
         plan.with_data(index, |data| {
-            let mut crc = Crc::new();
+            let mut crc = crc32fast::Hasher::new();
             crc.update(&head);
             crc.update(data);
+            let crc = crc.finalize();
             let len = head.len() as u64 + data.len() as u64;
-            let member = |method, stored, alignment| Member {
-                name: &name,
-                method,
-                crc: crc.sum(),
-                stored,
-                len,
-                alignment,
-            };
+            let member =
+                |method, stored, alignment| Member { name: &name, method, crc, stored, len, alignment };
             match plan.options.deflate {
                 None => archive.add(&member(0, len, ALIGNMENT), &[&head, data]),
                 Some(level) => {
