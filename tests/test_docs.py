@@ -16,11 +16,15 @@ import ztensor
 MODULES = [
     module.name
     for package in (ztensor, z4ai)
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     if module.name != "ztensor._native"
 ]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 DOCS = Path(__file__).parent.parent / "docs"
+
+
+# Examples of distributed checkpoints run in one process, and torch says so each time.
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
 
 
 @pytest.mark.parametrize("name", ["ztensor", "z4ai", *MODULES])
@@ -29,7 +33,7 @@ def test_docstrings(name: str) -> None:
     assert doctest.testmod(module, optionflags=OPTIONS).failed == 0
 
 
-@pytest.mark.parametrize("name", ["python.md", "z4ai.md"])
+@pytest.mark.parametrize("name", ["python.md", "z4ai.md", "distributed.md"])
 def test_the_guides(name: str) -> None:
     guide = DOCS / name
     assert doctest.testfile(str(guide), module_relative=False, optionflags=OPTIONS).failed == 0

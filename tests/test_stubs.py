@@ -19,6 +19,7 @@ import torch
 import z4ai
 import z4ai.chunked
 import ztensor
+from ztensor.distributed import ZTensorReader, ZTensorWriter, consolidate, load_tensor_parallel
 from ztensor.torch import load_file, load_model, save_file
 
 save_file({"x": torch.zeros(3)}, Path("x.zt"), {"a": "b"}, compression=3, progress=True)
@@ -49,6 +50,9 @@ back_too: torch.Tensor = z4ai.decompress_array(z4ai.compress(tensor), framework=
 difference: bytes = z4ai.compress_delta(array, reference=back, dtype=None)
 data = z4ai.decompress_delta(difference, array) + z4ai.chunked.decompress(blob)
 is_frame: bool = z4ai.peek_is_z4ai(blob)
+storage = (ZTensorWriter("c", compression="fast", checksum="sha256"), ZTensorReader(Path("c")))
+files: list[str] = consolidate("c", Path("x.zt"), max_shard_size="5GB", progress=True)
+parts: dict[str, torch.Tensor] = load_tensor_parallel("x.zt", {"*.up": 0, "*": None}, 0, 2)
 """
 
 

@@ -4,7 +4,8 @@ Reads ``.zt``, ``.safetensors``, ``.pt``, ``.gguf``, ``.npz``, ``.onnx`` and
 ``.h5`` files through one interface, and writes ``.zt`` files.
 
 ``ztensor.numpy`` and ``ztensor.torch`` have ``save_file`` and ``load_file``;
-:class:`Reader` and :class:`Writer` work tensor by tensor.
+:class:`Reader` and :class:`Writer` work tensor by tensor; ``ztensor.distributed`` is
+for checkpoints of many ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ztensor._tensor import Tensor
 from ztensor._writer import Writer
 
 if TYPE_CHECKING:
-    from ztensor import numpy, torch
+    from ztensor import distributed, numpy, torch
 
 __all__ = [
     "CorruptError",
@@ -49,6 +50,7 @@ __all__ = [
     "Writer",
     "ZTensorError",
     "__version__",
+    "distributed",
     "numpy",
     "open",
     "remove_tensors",
@@ -60,7 +62,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Importing torch takes seconds: only those who name it wait for it.
-    if name in ("numpy", "torch"):
+    if name in ("distributed", "numpy", "torch"):
         import importlib
 
         return importlib.import_module(f"ztensor.{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -89,14 +90,19 @@ def _temporary(
     return Prepared(item, tie, nbytes)
 
 
+def stored_shape(element: _dtypes.Element, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a torch tensor as files have it."""
+    if element.bits % 8 and shape:
+        return (*shape[:-1], shape[-1] * 2)  # torch counts bytes of two elements
+    return tuple(shape)
+
+
 def from_torch(name: str, tensor: torch.Tensor) -> Prepared:
     """A torch tensor on any device, of any strides, or sparse."""
     if tensor.layout is not sys.modules["torch"].strided:
         return from_tensor(name, Tensor.from_torch(tensor))
     element = _dtypes.of_torch(tensor.dtype)
-    shape = tuple(tensor.shape)
-    if element.bits % 8 and shape:
-        shape = (*shape[:-1], shape[-1] * 2)  # torch counts bytes of two elements
+    shape = stored_shape(element, tensor.shape)
     nbytes = tensor.nbytes
     if tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
         return Prepared((name, element.name, shape, (tensor.data_ptr(), nbytes, tensor)), None, 0)

@@ -43,6 +43,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(writer::dequantize, module)?)?;
     module.add_function(wrap_pyfunction!(writer::remove_tensors, module)?)?;
     module.add_function(wrap_pyfunction!(writer::replace_tensor, module)?)?;
+    module.add_function(wrap_pyfunction!(writer::zt_plan, module)?)?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
     module.add_function(wrap_pyfunction!(z4ai_main, module)?)?;
     model_delta::register(module)?;

@@ -200,6 +200,38 @@ impl Reader {
         })
     }
 
+    /// Fills memory with boxes of dense tensors, each
+    /// `(name, bytes of an item, sizes, offsets, lengths, address)`.
+    ///
+    /// The Python side has checked that each is the memory of a live, writable,
+    /// contiguous tensor of that many bytes.
+    #[pyo3(signature = (requests, progress = None))]
+    fn read_parts(
+        &self,
+        py: Python<'_>,
+        requests: Vec<PartRequest>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let lens: Option<Vec<usize>> = requests.iter().map(PartRequest::len).collect();
+        let lens = lens.ok_or_else(|| invalid(py, "a box of more bytes than there can be"))?;
+        let mut ranges: Vec<_> =
+            requests.iter().zip(&lens).map(|(part, len)| (part.5, part.5.saturating_add(*len))).collect();
+        ranges.sort_unstable();
+        if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+            return Err(invalid(py, "two destinations overlap in memory: give each box its own"));
+        }
+        Watch::new(progress).run(py, |observer| {
+            let parts = requests.iter().zip(&lens).filter(|(_, len)| **len > 0).map(|(part, len)| {
+                let data = std::ptr::with_exposed_provenance_mut::<u8>(part.5);
+                // SAFETY: memory of a live tensor, see above; no two of them overlap.
+                let out = unsafe { std::slice::from_raw_parts_mut(data, *len) };
+                let PartRequest(name, item, sizes, offsets, lengths, _) = part;
+                ztensor::Part { name, item: *item, sizes, offsets, lengths, out }
+            });
+            self.inner.read_parts(parts.collect(), Some(observer))
+        })
+    }
+
     /// Compares one tensor's digests: `True`, or `False` if it has none.
     fn verify(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         let verification = py.detach(|| self.inner.verify(name)).or_raise(py)?;
@@ -211,6 +243,18 @@ impl Reader {
     fn verify_all(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<(u64, u64)> {
         let summary = Watch::new(progress).run(py, |observer| self.inner.verify_all(Some(observer)))?;
         Ok((summary.checked, summary.unchecked))
+    }
+}
+
+/// `(name, bytes of an item, sizes, offsets, lengths, address)`
+#[derive(FromPyObject)]
+struct PartRequest(String, u64, Vec<u64>, Vec<u64>, Vec<u64>, usize);
+
+impl PartRequest {
+    /// Bytes of the box, if so many can be addressed.
+    fn len(&self) -> Option<usize> {
+        let len = self.4.iter().try_fold(self.1, |bytes, &length| bytes.checked_mul(length))?;
+        usize::try_from(len).ok().filter(|&len| isize::try_from(len).is_ok())
     }
 }
 

@@ -220,6 +220,24 @@ pub(crate) fn dequantize<'py>(py: Python<'py>, item: Item<'py>) -> PyResult<Boun
     Ok(dense.data.into_pyarray(py).into_any())
 }
 
+/// Where the dense tensors `(name, dtype, shape)` of a raw `.zt` file lie: its first bytes, the
+/// tensors' offsets, the offset of the file's end, and the end.
+#[pyfunction]
+pub(crate) fn zt_plan<'py>(
+    py: Python<'py>,
+    tensors: Vec<(PyBackedStr, PyBackedStr, Vec<u64>)>,
+    attributes: &Bound<'py, PyDict>,
+) -> PyResult<(Bound<'py, PyBytes>, Vec<u64>, u64, Bound<'py, PyBytes>)> {
+    let mut plan = ztensor::Plan::new(values::from_dict(attributes)?);
+    let mut offsets = Vec::with_capacity(tensors.len());
+    for (name, dtype, shape) in &tensors {
+        let dtype = crate::dtypes::by_name(py, dtype)?;
+        offsets.push(plan.dense(name, dtype, shape).or_raise(py)?);
+    }
+    let (end, tail) = plan.tail().or_raise(py)?;
+    Ok((PyBytes::new(py, plan.head()), offsets, end, PyBytes::new(py, &tail)))
+}
+
 /// Writes a file without some of its tensors, and returns the size of the new file.
 #[pyfunction]
 pub(crate) fn remove_tensors(

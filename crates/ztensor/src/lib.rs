@@ -57,6 +57,7 @@ pub mod model_delta;
 pub mod numbers;
 pub mod object;
 pub mod parallel;
+mod parts;
 pub mod progress;
 mod quantized;
 pub mod read;
@@ -79,11 +80,12 @@ pub use error::{Error, Kind, Result};
 pub use format::Format;
 pub use format::{gguf, zstn};
 pub use object::{Component, Extent, Layout, Object, Shape};
+pub use parts::Part;
 pub use progress::Observer;
 pub use read::{OpenOptions, Reader, Verification};
 pub use tensor::{Array, Tensor};
 pub use value::{Attributes, Value};
-pub use write::{Compression, WriteOptions, Writer};
+pub use write::{Compression, Plan, WriteOptions, Writer};
 pub use z4ai::Effort;
 
 /// Opens a tensor file of any format: the same as [`Reader::open`].

@@ -182,8 +182,13 @@ impl Reader {
         self.get(name)?.require(role).map_err(|error| self.at(name, error))
     }
 
+    /// The data of a dense tensor.
+    pub(crate) fn dense(&self, name: &str) -> Result<&Component> {
+        self.component(name, "data")
+    }
+
     /// Puts the file and the tensor into an error.
-    fn at(&self, name: &str, error: Error) -> Error {
+    pub(crate) fn at(&self, name: &str, error: Error) -> Error {
         error.in_tensor(name).in_file(self.catalog.sources.label(0))
     }
 
@@ -467,7 +472,7 @@ impl Reader {
         compare(hasher, digest)
     }
 
-    fn check_limit(&self, name: &str, len: u64) -> Result<()> {
+    pub(crate) fn check_limit(&self, name: &str, len: u64) -> Result<()> {
         let max = self.options.max_component;
         if len <= max {
             return Ok(());

@@ -1,6 +1,7 @@
 //! The streaming writer of `.zt` files.
 
 mod options;
+mod plan;
 mod sink;
 
 use std::collections::{HashMap, HashSet};
@@ -22,6 +23,7 @@ use crate::source::Sources;
 use crate::tensor::{Array, Tensor, check_coo, check_csr};
 use crate::value::Value;
 pub use options::{Compression, WriteOptions};
+pub use plan::Plan;
 pub(crate) use sink::Sink;
 use sink::{NewFile, Plain};
 

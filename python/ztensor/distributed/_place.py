@@ -1,0 +1,221 @@
+"""Tensors of a checkpoint, copied to their places in new files by many at once."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ztensor import _dtypes
+from ztensor._errors import CorruptError
+from ztensor._progress import reporting
+from ztensor._types import Progress
+from ztensor.distributed._checkpoint import Chunk
+from ztensor.distributed._layout import Layout, Target
+from ztensor.distributed._store import named, replacing, write_at
+from ztensor.distributed._team import Team
+from ztensor.distributed._tensors import Box, CheckpointTensors
+
+_PIECE = 64 << 20
+"""Copies are cut into pieces of this many bytes, which threads and ranks share."""
+_BLOCK = 16 << 20
+"""What cannot be copied as it lies is put together in blocks of about this many bytes."""
+
+_Files = Sequence[tuple[Path, Layout, list[Target]]]
+
+
+def place(
+    team: Team,
+    source: CheckpointTensors,
+    files: _Files,
+    threads: int,
+    durable: bool,
+    progress: Progress,
+) -> None:
+    """Copies every tensor to its place, in files that appear when all of it is there."""
+    stack = ExitStack()
+
+    def made() -> dict[Path, str] | None:
+        return _made(stack, files, durable) if team.rank == 0 else None
+
+    def copied(temporary: dict[Path, str]) -> None:
+        jobs = [
+            job
+            for path, layout, targets in files
+            for target in targets
+            for job in _jobs(source, temporary[path], target, layout.offsets[target.name])
+        ]
+        mine = team.share(jobs, lambda job: job.nbytes)
+        with reporting(progress, sum(job.nbytes for job in mine), "consolidating") as tell:
+            _in_threads(partial(_run, source), mine, threads, tell)
+
+    try:
+        temporary = team.everyone(made)[0]
+        team.each(lambda: copied(temporary or {}))
+    except BaseException:
+        stack.__exit__(*sys.exc_info())
+        raise
+    team.first(stack.close)
+
+
+def _made(stack: ExitStack, files: _Files, durable: bool) -> dict[Path, str]:
+    """Files with all but the tensors in them; closing the stack puts them under their names."""
+    made = {}
+    for path, layout, _ in files:
+        new = stack.enter_context(replacing(path, durable))
+        length = layout.end + len(layout.tail)
+        os.ftruncate(new.descriptor, length)
+        try:
+            os.posix_fallocate(new.descriptor, 0, length)  # a full disk is noticed now
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+        write_at(new.descriptor, layout.head, 0)
+        write_at(new.descriptor, layout.tail, layout.end)
+        made[path] = new.path
+    return made
+
+
+class _Verify(NamedTuple):
+    """A chunk whose checksum is compared."""
+
+    chunk: Chunk
+    nbytes: int = 0
+
+
+class _Copy(NamedTuple):
+    """Bytes that lie in a file as they lie in a rank file."""
+
+    file: str
+    chunk: Chunk
+    start: int
+    """In the rank file."""
+    offset: int
+    """In the new file."""
+    nbytes: int
+
+
+class _Block(NamedTuple):
+    """Rows of a tensor, or a scalar, that are put together in memory."""
+
+    file: str
+    target: Target
+    first: int
+    rows: int
+    offset: int
+    nbytes: int
+
+
+_Job = _Verify | _Copy | _Block
+
+
+def _jobs(source: CheckpointTensors, file: str, target: Target, offset: int) -> Iterator[_Job]:
+    """What has to be done for a tensor."""
+    shape, nbytes = target.entry.shape, target.nbytes
+    if not nbytes:
+        return
+    row = nbytes // shape[0] if shape else nbytes
+    raw, seekable = True, True
+    stored = []
+    for chunk in target.entry.chunks:
+        if not math.prod(chunk.sizes):
+            continue
+        data = _data(source, target, chunk)
+        raw = raw and data["encoding"] == "raw" and chunk.sizes[1:] == shape[1:]
+        seekable = seekable and data["encoding"] in ("raw", "z4ai")
+        if data["encoding"] == "raw" and data["digest"]:
+            yield _Verify(chunk)
+        stored.append((chunk, data))
+    if raw:
+        for chunk, data in stored:
+            to = offset + (chunk.offsets[0] * row if shape else 0)
+            for skip in range(0, data["length"], _PIECE):
+                count = min(_PIECE, data["length"] - skip)
+                yield _Copy(file, chunk, data["offset"] + skip, to + skip, count)
+        return
+    count = shape[0] if shape else 1
+    rows = max(_BLOCK // row, 1) if seekable else count
+    for first in range(0, count, rows):
+        some = min(rows, count - first)
+        yield _Block(file, target, first, some, offset + first * row, some * row)
+
+
+def _data(source: CheckpointTensors, target: Target, chunk: Chunk) -> dict[str, Any]:
+    """What a rank file says about a chunk, which must be what the checkpoint says."""
+    found = source.files.reader(chunk.file).metadata(chunk.object)
+    data = found.components.get("data", {})
+    element = target.entry.element
+    expected = math.prod(chunk.sizes) * _dtypes.torch_dtype(element).itemsize
+    if _dtypes.described(found.dtype, found.type) != element or data.get("length") != expected:
+        raise CorruptError(f"{chunk.object!r} is not the part of {target.source!r} it should be")
+    return data
+
+
+def _run(source: CheckpointTensors, job: _Job) -> None:
+    if isinstance(job, _Verify):
+        source.files.reader(job.chunk.file).verify(job.chunk.object)
+        return
+    with _open(job.file, os.O_WRONLY) as out:
+        if isinstance(job, _Copy):
+            with _open(source.files.path(job.chunk.file), os.O_RDONLY) as file:
+                _copy(file, out, job.start, job.offset, job.nbytes)
+            return
+        entry = job.target.entry
+        shape = (job.rows, *entry.shape[1:]) if entry.shape else ()
+        rows = torch.empty(shape, dtype=_dtypes.torch_dtype(entry.element))
+        start = (job.first, *(0 for _ in entry.shape[1:])) if entry.shape else ()
+        source.read([Box(job.target.source, start, rows)])
+        write_at(out, rows.reshape(-1).view(torch.uint8).numpy().data, job.offset)
+
+
+@contextmanager
+def _open(path: str, flags: int) -> Iterator[int]:
+    with named(Path(path)):
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _copy(file: int, out: int, start: int, offset: int, count: int) -> None:
+    """Copies bytes between files, inside the system where it can."""
+    while count:
+        try:
+            copied = os.copy_file_range(file, out, count, start, offset)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            data = os.pread(file, min(count, 1 << 20), start)
+            write_at(out, data, offset)
+            copied = len(data)
+        if not copied:
+            raise CorruptError("a rank file ends before its tensors do: it was truncated")
+        start, offset, count = start + copied, offset + copied, count - copied
+
+
+def _in_threads(
+    work: Callable[[_Job], None],
+    jobs: Sequence[_Job],
+    threads: int,
+    tell: Callable[[int], object] | None,
+) -> None:
+    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
+        try:
+            started = {pool.submit(work, job): job for job in jobs}
+            for done in as_completed(started):
+                done.result()
+                if tell is not None:
+                    tell(started[done].nbytes)
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise

@@ -1,0 +1,274 @@
+"""Saving: the storage writer of ``torch.distributed.checkpoint``."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeGuard
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+)
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from ztensor import _dtypes
+from ztensor._errors import InvalidArgumentError, UnsupportedError
+from ztensor._writer import Compression, codec
+from ztensor.distributed import _checkpoint, _rank_file, _values
+from ztensor.distributed._checkpoint import (
+    PICKLE,
+    PLAIN,
+    Checkpoint,
+    Chunk,
+    Object,
+    RankFile,
+    TensorEntry,
+)
+from ztensor.distributed._store import Store, store
+
+
+class _Stored(NamedTuple):
+    """Where a rank put an item: what it tells the coordinator."""
+
+    file: RankFile
+    object: str
+    kind: str | None
+    """Of a value that is no tensor."""
+
+
+class ZTensorWriter(StorageWriter):
+    """Writes distributed checkpoints: one ``.zt`` file per rank, and ``checkpoint.json``.
+
+    >>> import torch, torch.distributed.checkpoint as dcp
+    >>> from ztensor.distributed import ZTensorReader, ZTensorWriter
+    >>> state = {"weight": torch.arange(6.0).reshape(2, 3), "step": 7}
+    >>> _ = dcp.save(state, storage_writer=ZTensorWriter("checkpoint"), no_dist=True)
+    >>> loaded = {"weight": torch.zeros(2, 3), "step": 0}
+    >>> dcp.load(loaded, storage_reader=ZTensorReader("checkpoint"), no_dist=True)
+    >>> loaded["weight"].equal(state["weight"]), loaded["step"]
+    (True, 7)
+
+    A save appears when it is complete, in one step. Until then, and if it never is, the
+    checkpoint that was in the folder stays; afterwards it is removed. One save at a time may go to
+    a folder.
+
+    ``compression`` is ``True`` for zstd, a level from 1 to 22, or an effort of the weight codec
+    (``"fast"``, ``"default"``, ``"balanced"``, ``"max"``), which can be read in parts. ``checksum``
+    is ``"crc32c"``, ``"sha256"`` or ``"none"``. ``durable`` waits until the disk has everything.
+    ``overwrite=False`` refuses a folder that has a checkpoint.
+
+    Values that are no tensors are stored as plain JSON. Those that have no such form, objects of
+    classes for example, are refused unless ``allow_pickle`` is set.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: Compression = None,
+        checksum: str = "crc32c",
+        durable: bool = True,
+        overwrite: bool = True,
+        allow_pickle: bool = False,
+    ) -> None:
+        super().__init__()
+        codec(compression)  # refuses what is wrong before anybody waits for it
+        self._options = _rank_file.Options(compression, checksum, durable)
+        self._overwrite, self._allow_pickle = overwrite, allow_pickle
+        self._path = os.fspath(path)
+        self._rank = 0
+        self._is_coordinator = False
+
+    @property
+    def checkpoint_id(self) -> str:
+        """Where the checkpoint is written."""
+        return self._path
+
+    @property
+    def _store(self) -> Store:
+        return store(self._path)
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begins a new save, perhaps elsewhere."""
+        if checkpoint_id:
+            self._path = os.fspath(checkpoint_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Is told this rank's role."""
+        if not kwargs.get("use_collectives", True):
+            raise UnsupportedError(
+                "a save without collectives has no plan that all ranks know: "
+                "leave use_collectives as it is"
+            )
+        self._is_coordinator = is_coordinator
+        rank = kwargs.get("rank")
+        if rank is None:
+            rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        self._rank = rank
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Makes the folder."""
+        place = self._store
+        place.prepare()
+        if self._is_coordinator and not self._overwrite and _checkpoint.exists(place):
+            raise InvalidArgumentError(f"{self._path} has a checkpoint, and overwrite is False")
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Nothing to decide: every rank names its file itself."""
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Writes this rank's file."""
+        results: list[WriteResult] = []
+        if plan.items:
+            sizes: list[int] = []
+            kinds: list[str | None] = []
+
+            def items() -> Iterator[_rank_file.ChunkToWrite | _rank_file.ObjectToWrite]:
+                for item in plan.items:
+                    one = self._resolved(item, planner)
+                    if isinstance(one, _rank_file.ObjectToWrite):
+                        kinds.append(one.kind)
+                        sizes.append(len(one.data))
+                    else:
+                        kinds.append(None)
+                        sizes.append(one.data.nbytes)
+                    yield one
+
+            file, names = _rank_file.write(self._store, self._rank, items(), self._options)
+            for item, name, kind, size in zip(plan.items, names, kinds, sizes, strict=True):
+                results.append(WriteResult(item.index, size, _Stored(file, name, kind)))
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(results)
+        return future
+
+    def _resolved(
+        self, item: WriteItem, planner: SavePlanner
+    ) -> _rank_file.ChunkToWrite | _rank_file.ObjectToWrite:
+        name = item.index.fqn
+        if item.type == WriteItemType.BYTE_IO:
+            return _rank_file.ObjectToWrite(name, *self._object(item, planner))
+        data = planner.resolve_data(item)
+        if not isinstance(data, torch.Tensor) or item.tensor_data is None:
+            raise InvalidArgumentError(f"the planner has no tensor for {name!r}")
+        about = item.tensor_data
+        if tuple(data.shape) != tuple(about.chunk.sizes):
+            raise InvalidArgumentError(
+                f"the plan says that {name!r} is {list(about.chunk.sizes)} here, "
+                f"the planner has {list(data.shape)}"
+            )
+        return _rank_file.ChunkToWrite(name, tuple(about.size), tuple(about.chunk.offsets), data)
+
+    def _object(self, item: WriteItem, planner: SavePlanner) -> tuple[str, bytes]:
+        """A value that is no tensor: plain, or pickled if that is allowed."""
+        name = item.index.fqn
+        pickled = None
+        try:
+            if _hands_over_objects(planner):
+                value = planner.lookup_object(item.index)
+            else:
+                pickled = _bytes_of(planner, item)
+                value = _unpickled(name, pickled)
+            return PLAIN, _values.encode(value).encode()
+        except _values.NotPlain as error:
+            if not self._allow_pickle:
+                raise InvalidArgumentError(
+                    f"{name!r} cannot be stored: {error}; make it of numbers, texts, lists, "
+                    "dictionaries and tensors, or set allow_pickle"
+                ) from None
+        return PICKLE, pickled if pickled is not None else _bytes_of(planner, item)
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Makes the save visible: called on the coordinator when all ranks have written."""
+        checkpoint = _described(metadata, results)
+        _checkpoint.commit(self._store, checkpoint, self._options.durable)
+        metadata.storage_data = {
+            result.index: result.storage_data for rank in results for result in rank
+        }
+        metadata.storage_meta = StorageMeta(checkpoint_id=self._path, save_id=checkpoint.save)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Whether a checkpoint can be written there."""
+        return bool(os.fspath(checkpoint_id))
+
+
+def _hands_over_objects(planner: SavePlanner) -> TypeGuard[DefaultSavePlanner]:
+    """Whether a planner would only pickle a value, so that the value itself can be taken."""
+    return (
+        isinstance(planner, DefaultSavePlanner)
+        and type(planner).resolve_data is DefaultSavePlanner.resolve_data
+        and type(planner).transform_object is DefaultSavePlanner.transform_object
+    )
+
+
+def _bytes_of(planner: SavePlanner, item: WriteItem) -> bytes:
+    data = planner.resolve_data(item)
+    if not isinstance(data, io.BytesIO):
+        raise InvalidArgumentError(f"the planner has no bytes for {item.index.fqn!r}")
+    return data.getvalue()
+
+
+def _unpickled(name: str, pickled: bytes) -> Any:
+    """What a planner pickled, as far as that is harmless."""
+    try:
+        return torch.load(io.BytesIO(pickled), map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise _values.NotPlain(f"what the planner made of it is not plain ({error})") from None
+
+
+def _described(metadata: Metadata, results: list[list[WriteResult]]) -> Checkpoint:
+    """What the planner and the ranks say, put together."""
+    checkpoint = Checkpoint()
+    indexes: dict[str, int] = {}
+    stored: dict[MetadataIndex, tuple[int, _Stored]] = {}
+    for result in (result for rank in results for result in rank):
+        where: _Stored = result.storage_data
+        index = indexes.setdefault(where.file.name, len(indexes))
+        if index == len(checkpoint.files):
+            checkpoint.files.append(where.file)
+        stored[result.index] = (index, where)
+    for name, about in metadata.state_dict_metadata.items():
+        if isinstance(about, BytesStorageMetadata):
+            index, where = _found(stored, MetadataIndex(name))
+            checkpoint.objects[name] = Object(index, where.object, where.kind or PLAIN)
+            continue
+        entry = TensorEntry(_dtypes.of_torch(about.properties.dtype), tuple(about.size))
+        for chunk in about.chunks:
+            index, where = _found(stored, MetadataIndex(name, chunk.offsets))
+            offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
+            entry.chunks.append(Chunk(index, where.object, offsets, sizes))
+        checkpoint.tensors[name] = entry
+    planner = metadata.planner_data
+    if _is_paths(planner):
+        checkpoint.paths = dict(planner)
+    else:
+        checkpoint.planner = planner
+    return checkpoint
+
+
+def _found(
+    stored: dict[MetadataIndex, tuple[int, _Stored]], index: MetadataIndex
+) -> tuple[int, _Stored]:
+    try:
+        return stored[index]
+    except KeyError:
+        raise InvalidArgumentError(f"no rank has written {index.fqn!r} at {index.offset}") from None
+
+
+def _is_paths(planner: Any) -> bool:
+    """Whether a planner's data are the paths that the default planner keeps."""
+    return isinstance(planner, dict) and all(
+        type(path) is tuple and path and all(type(key) in (str, int) for key in path)
+        for path in planner.values()
+    )
