@@ -42,7 +42,8 @@ class Ranks:
         """The same when no rank may fail."""
         answers = self(world, function, **arguments)
         for rank, answer in enumerate(answers):
-            failed = isinstance(answer, int) or (isinstance(answer, dict) and "error" in answer)
+            killed = isinstance(answer, int) and answer < 0
+            failed = killed or (isinstance(answer, dict) and "error" in answer)
             assert not failed, f"rank {rank}: {answer}"
         return answers
 
@@ -82,7 +83,10 @@ def answer(rank: int, child: int, folder: Path) -> Any:
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         return -os.WTERMSIG(status)
-    return json.loads((folder / f"answer-{rank}").read_text())
+    try:
+        return json.loads((folder / f"answer-{rank}").read_text())
+    except (OSError, ValueError) as error:
+        return {"error": f"no answer: {error}"}
 
 
 def warm_up() -> None:
@@ -271,10 +275,14 @@ def killed(path: str, version: int, victim: int, moment: str) -> None:
 
 def full_disk(path: str, version: int, limit: int) -> None:
     """A save for which one rank has no room."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     if dist.get_rank() == 1:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    save(path, version)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        save(path, version)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
 def together(path: str, out: str, back: str) -> list[str]:

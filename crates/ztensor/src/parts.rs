@@ -138,7 +138,7 @@ impl Runs {
             return Err(Error::invalid(message));
         }
         steps.reverse();
-        let count = if len == 0 { 0 } else { bytes / len };
+        let count = bytes.checked_div(len).unwrap_or(0);
         Ok(Runs { len, count, origin, steps })
     }
 
