@@ -34,6 +34,7 @@ python-test: $(VENV)/.installed
 bench: wheel
 	BENCH_PYTHON=$(PYTHON) cargo run --release -p ztensor-bench
 	$(PYTHON) benchmark/python/run.py
+	$(PYTHON) benchmark/distributed.py
 
 venv: $(VENV)/.tools
 
