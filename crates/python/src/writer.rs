@@ -220,14 +220,16 @@ pub(crate) fn dequantize<'py>(py: Python<'py>, item: Item<'py>) -> PyResult<Boun
     Ok(dense.data.into_pyarray(py).into_any())
 }
 
-/// Where the dense tensors `(name, dtype, shape)` of a raw `.zt` file lie: its first bytes, the
-/// tensors' offsets, the offset of the file's end, and the end.
+/// First bytes of a file, offsets of its tensors, offset of its end, and the end.
+type Planned<'py> = (Bound<'py, PyBytes>, Vec<u64>, u64, Bound<'py, PyBytes>);
+
+/// Where the dense tensors `(name, dtype, shape)` of a raw `.zt` file lie.
 #[pyfunction]
 pub(crate) fn zt_plan<'py>(
     py: Python<'py>,
     tensors: Vec<(PyBackedStr, PyBackedStr, Vec<u64>)>,
     attributes: &Bound<'py, PyDict>,
-) -> PyResult<(Bound<'py, PyBytes>, Vec<u64>, u64, Bound<'py, PyBytes>)> {
+) -> PyResult<Planned<'py>> {
     let mut plan = ztensor::Plan::new(values::from_dict(attributes)?);
     let mut offsets = Vec::with_capacity(tensors.len());
     for (name, dtype, shape) in &tensors {
