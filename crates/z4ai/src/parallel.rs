@@ -1,13 +1,14 @@
 //! Scoped threads over an atomic work index. No global pool, so it works after a fork.
 
+use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, MutexGuard};
 
 use crate::error::Result;
 
 /// The threads to run for a caller's `threads` (0: one per core) and so many jobs.
-fn workers(threads: usize, jobs: usize) -> usize {
+pub(crate) fn workers(threads: usize, jobs: usize) -> usize {
     let wanted = match threads {
         0 => std::thread::available_parallelism().map_or(1, NonZero::get),
         n => n,
@@ -59,51 +60,83 @@ pub(crate) fn for_each<S>(
     }
 }
 
-/// Lets workers that finish out of order hand in their results in order.
-pub(crate) struct InOrder<T> {
-    state: Mutex<State<T>>,
+/// Lets workers that finish out of order hand in their results in order, without waiting for each
+/// other: a result that comes early is left for whoever brings the one before it.
+pub(crate) struct InOrder<T, R> {
+    state: Mutex<State<T, R>>,
     passed: Condvar,
+    /// How far results may come before their turn.
+    ahead: usize,
 }
 
-struct State<T> {
+struct State<T, R> {
     turn: usize,
     /// A worker died before its turn: nobody will come after it.
     abandoned: bool,
-    sink: T,
+    /// Absent while somebody hands in.
+    sink: Option<T>,
+    early: BTreeMap<usize, R>,
+    /// Results that were handed in, whose buffers can be used again.
+    spare: Vec<R>,
+    /// Workers that wait because they are too far ahead.
+    waiting: usize,
 }
 
-impl<T> InOrder<T> {
-    pub(crate) fn new(sink: T) -> Self {
-        Self { state: Mutex::new(State { turn: 0, abandoned: false, sink }), passed: Condvar::new() }
+impl<T, R: Default> InOrder<T, R> {
+    /// For at most `workers` workers.
+    pub(crate) fn new(sink: T, workers: usize) -> Self {
+        let (early, spare) = (BTreeMap::new(), Vec::new());
+        let state = State { turn: 0, abandoned: false, sink: Some(sink), early, spare, waiting: 0 };
+        Self { state: Mutex::new(state), passed: Condvar::new(), ahead: 4 * workers }
     }
 
-    /// Makes the result of job `i` and hands it in when all before it are in. Every index must
-    /// come exactly once, and jobs must be taken in order.
-    pub(crate) fn deliver<R>(&self, i: usize, make: impl FnOnce() -> R, hand_in: impl FnOnce(&mut T, R)) {
+    fn lock(&self) -> MutexGuard<'_, State<T, R>> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Makes the result of job `i`, in one that was used before or the default, and sees to it that it is
+    /// handed in after all before it. Every index must come exactly once, and jobs must be taken in order.
+    pub(crate) fn deliver(&self, i: usize, make: impl FnOnce(&mut R), hand_in: impl Fn(&mut T, &mut R)) {
         let guard = Abandon(self);
-        let result = make();
-        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
-        while state.turn != i && !state.abandoned {
+        let mut result = self.lock().spare.pop().unwrap_or_default();
+        make(&mut result);
+        let mut state = self.lock();
+        while i >= state.turn + self.ahead && !state.abandoned {
+            state.waiting += 1;
             state = self.passed.wait(state).unwrap_or_else(|e| e.into_inner());
+            state.waiting -= 1;
         }
-        if !state.abandoned {
-            hand_in(&mut state.sink, result);
+        state.early.insert(i, result);
+        while !state.abandoned
+            && state.sink.is_some()
+            && let turn = state.turn
+            && let Some(mut next) = state.early.remove(&turn)
+            && let Some(mut sink) = state.sink.take()
+        {
+            drop(state);
+            hand_in(&mut sink, &mut next);
+            state = self.lock();
+            state.sink = Some(sink);
             state.turn += 1;
+            state.spare.push(next);
+            if state.waiting > 0 {
+                self.passed.notify_all();
+            }
         }
         drop(state);
         std::mem::forget(guard);
-        self.passed.notify_all();
     }
 
-    pub(crate) fn into_inner(self) -> T {
+    /// All that was handed in; `None` if a worker died while it did so.
+    pub(crate) fn into_inner(self) -> Option<T> {
         self.state.into_inner().unwrap_or_else(|e| e.into_inner()).sink
     }
 }
 
 /// Wakes everyone up when a worker panics, so that the panic can travel on.
-struct Abandon<'a, T>(&'a InOrder<T>);
+struct Abandon<'a, T, R>(&'a InOrder<T, R>);
 
-impl<T> Drop for Abandon<'_, T> {
+impl<T, R> Drop for Abandon<'_, T, R> {
     fn drop(&mut self) {
         self.0.state.lock().unwrap_or_else(|e| e.into_inner()).abandoned = true;
         self.0.passed.notify_all();

@@ -5,24 +5,27 @@
 //! What is done beyond appending one code after the other, and why:
 //!
 //! 1. Codes of few symbols, as exponents are, are looked up two at a time.
-//! 2. Four codes, or eight that are short, are joined before they meet the bits that wait: only that
-//!    last step has to wait for the group before.
+//! 2. A code and its length are one word, of which shifts and sums use what they need without taking
+//!    it apart first.
 //! 3. Two streams are written at once, so that one does not wait for the other's steps.
 //! 4. Every group ends with the store of a whole word, of which the next store overwrites what was
 //!    not full: no branch depends on the data.
+//! 5. Meanwhile memory that is needed next can be fetched ([`fetch_meanwhile`]).
 
 use std::cell::RefCell;
 
 use super::huffman::{Lengths, MAX_LEN};
-use super::huffman_stream::{STREAMS, Stored, WORD, run_of};
+use super::huffman_stream::{STREAMS, Stored, WORD, fetch, run_of};
 use crate::kernel::{Isa, dispatch};
 
-/// In a code's word the code has the low bits, its length those from here on.
-const LEN: u32 = 27;
-const _: () = assert!(2 * MAX_LEN <= LEN && 2 * MAX_LEN < 1 << (u32::BITS - LEN));
-/// Bits that can be appended at once: a word has room for them and 7 that wait.
-const AT_ONCE: u32 = 57;
-const _: () = assert!(4 * MAX_LEN <= AT_ONCE);
+/// In a code's word its length has the bits below this, the code those from here on.
+const CODE: u32 = 8;
+const _: () = assert!(2 * MAX_LEN + CODE <= u32::BITS);
+/// Bits that a word of a stream holds: those of a group, and up to 7 that wait.
+const HELD: u32 = u64::BITS;
+/// Codes that always fit.
+const GROUP: usize = 5;
+const _: () = assert!(GROUP as u32 * MAX_LEN + 7 <= HELD);
 /// Fewer symbols than this are one stream: the lengths of others would cost more than they gain.
 const FEW: usize = 4096;
 /// More symbols than this have too many pairs for the first-level cache.
@@ -55,6 +58,7 @@ pub(crate) fn streams_for(symbols: usize) -> usize {
 struct Scratch {
     pairs: Option<Box<Pairs>>,
     streams: [Vec<u8>; 2],
+    ahead: Ahead,
 }
 
 impl Scratch {
@@ -69,14 +73,14 @@ impl Scratch {
             }
         }
         let pairs = fill_pairs(&mut self.pairs, &codes, symbols.len());
-        let [first, second] = &mut self.streams;
+        let ([first, second], ahead) = (&mut self.streams, &mut self.ahead);
         let mut lens = [0; STREAMS];
         for at in (0..streams).step_by(2) {
             // A single stream has an empty one beside it.
             let runs = [run(at), if at + 1 < streams { run(at + 1) } else { &[] }];
             let two = match pairs {
-                Some(pairs) => encode_paired(runs, &codes, pairs, [first, second]),
-                None => encode_single(runs, &codes, [first, second]),
+                Some(pairs) => encode_paired(runs, &codes, pairs, [first, second], ahead),
+                None => encode_single(runs, &codes, [first, second], ahead),
             };
             out.extend_from_slice(&first[..two[0]]);
             out.extend_from_slice(&second[..two[1]]);
@@ -94,21 +98,7 @@ fn room_for(symbols: usize) -> usize {
 
 fn words(lengths: &Lengths) -> Codes {
     let codes = lengths.codes();
-    std::array::from_fn(|symbol| u32::from(codes[symbol]) | u32::from(lengths.0[symbol]) << LEN)
-}
-
-/// A code and its length.
-type Code = (u64, u32);
-
-#[inline(always)]
-fn code_of(word: u32) -> Code {
-    (u64::from(word & ((1 << LEN) - 1)), word >> LEN)
-}
-
-/// One code after the other.
-#[inline(always)]
-fn join(a: Code, b: Code) -> Code {
-    (a.0 << b.1 | b.0, a.1 + b.1)
+    std::array::from_fn(|symbol| u32::from(codes[symbol]) << CODE | u32::from(lengths.0[symbol]))
 }
 
 /// The words of all pairs, if there are few enough to pay for so many symbols.
@@ -123,8 +113,10 @@ fn fill_pairs<'a>(pairs: &'a mut Option<Box<Pairs>>, codes: &Codes, symbols: usi
     });
     for &second in &used {
         for &first in &used {
-            let (joined, len) = join(code_of(codes[first]), code_of(codes[second]));
-            pairs[first | second << 8] = joined as u32 | len << LEN;
+            let (a, b) = (codes[first], codes[second]);
+            // One code after the other, and the sum of their lengths.
+            let shifted = (a >> CODE) << (b & 0xff) << CODE;
+            pairs[first | second << 8] = (shifted | b) + (a & 0xff);
         }
     }
     Some(pairs)
@@ -132,22 +124,34 @@ fn fill_pairs<'a>(pairs: &'a mut Option<Box<Pairs>>, codes: &Codes, symbols: usi
 
 dispatch! {
     /// Writes two bit streams, each to the front of its room; returns their lengths in bytes.
-    fn encode_single(runs: [&[u8]; 2], codes: &Codes, rooms: [&mut Vec<u8>; 2]) -> [usize; 2]
-        = encode_single_with
+    fn encode_single(
+        runs: [&[u8]; 2],
+        codes: &Codes,
+        rooms: [&mut Vec<u8>; 2],
+        ahead: &mut Ahead,
+    ) -> [usize; 2] = encode_single_with
 }
 
 dispatch! {
     /// As `encode_single`, with the codes of pairs as well.
-    fn encode_paired(runs: [&[u8]; 2], codes: &Codes, pairs: &Pairs, rooms: [&mut Vec<u8>; 2]) -> [usize; 2]
-        = encode_paired_with
+    fn encode_paired(
+        runs: [&[u8]; 2],
+        codes: &Codes,
+        pairs: &Pairs,
+        rooms: [&mut Vec<u8>; 2],
+        ahead: &mut Ahead,
+    ) -> [usize; 2] = encode_paired_with
 }
 
 #[inline(always)]
-fn encode_single_with(_: impl Isa, runs: [&[u8]; 2], codes: &Codes, rooms: [&mut Vec<u8>; 2]) -> [usize; 2] {
-    encode_two(runs, codes, rooms, |stream, group: &[u8; 4]| {
-        let [a, b, c, d] = group.map(|symbol| code_of(codes[usize::from(symbol)]));
-        stream.put(join(join(a, b), join(c, d)));
-    })
+fn encode_single_with(
+    _: impl Isa,
+    runs: [&[u8]; 2],
+    codes: &Codes,
+    rooms: [&mut Vec<u8>; 2],
+    ahead: &mut Ahead,
+) -> [usize; 2] {
+    encode_two(runs, codes, rooms, ahead, codes, put_single)
 }
 
 #[inline(always)]
@@ -157,26 +161,45 @@ fn encode_paired_with(
     codes: &Codes,
     pairs: &Pairs,
     rooms: [&mut Vec<u8>; 2],
+    ahead: &mut Ahead,
 ) -> [usize; 2] {
-    encode_two(runs, codes, rooms, |stream, group: &[u8; 8]| {
-        let pair = |i: usize| code_of(pairs[usize::from(u16::from_le_bytes([group[i], group[i + 1]]))]);
-        let (first, second) = (join(pair(0), pair(2)), join(pair(4), pair(6)));
-        // Eight codes of a skewed alphabet are nearly always short enough.
-        if first.1 + second.1 <= AT_ONCE {
-            stream.put(join(first, second));
-        } else {
-            stream.put(first);
-            stream.put(second);
-        }
-    })
+    encode_two(runs, codes, rooms, ahead, pairs, put_paired)
 }
 
 #[inline(always)]
-fn encode_two<const GROUP: usize>(
+fn put_single(stream: &mut Stream<'_>, group: &[u8; GROUP], codes: &Codes) {
+    for &symbol in group {
+        stream.append(codes[usize::from(symbol)]);
+    }
+    stream.store();
+}
+
+#[inline(always)]
+fn put_paired(stream: &mut Stream<'_>, group: &[u8; 8], pairs: &Pairs) {
+    let pair = |i: usize| pairs[usize::from(u16::from_le_bytes([group[i], group[i + 1]]))];
+    let (a, b, c, d) = (pair(0), pair(2), pair(4), pair(6));
+    let lens = stream.lens.wrapping_add(a).wrapping_add(b).wrapping_add(c).wrapping_add(d);
+    stream.append(a);
+    stream.append(b);
+    // Eight codes of a skewed alphabet nearly always fit.
+    if lens & 0xff > HELD {
+        stream.store();
+    }
+    stream.append(c);
+    stream.append(d);
+    stream.store();
+}
+
+/// Writes two streams group by group by `put`, which looks codes up in `table`. A function, not a
+/// closure: it must be compiled for the same machine.
+#[inline(always)]
+fn encode_two<const GROUP: usize, T: ?Sized>(
     runs: [&[u8]; 2],
     codes: &Codes,
     rooms: [&mut Vec<u8>; 2],
-    put_group: impl Fn(&mut Stream<'_>, &[u8; GROUP]),
+    ahead: &mut Ahead,
+    table: &T,
+    put: impl Fn(&mut Stream<'_>, &[u8; GROUP], &T),
 ) -> [usize; 2] {
     let [room_a, room_b] = rooms;
     let (groups_a, rest_a) = runs[0].as_chunks::<GROUP>();
@@ -184,55 +207,96 @@ fn encode_two<const GROUP: usize>(
     let mut a = Stream::new(room_a, runs[0].len());
     let mut b = Stream::new(room_b, runs[1].len());
     for (group_a, group_b) in groups_a.iter().zip(groups_b) {
-        put_group(&mut a, group_a);
-        put_group(&mut b, group_b);
+        put(&mut a, group_a, table);
+        put(&mut b, group_b, table);
+        ahead.fetch(2 * GROUP);
     }
     let both = groups_a.len().min(groups_b.len());
     for (stream, groups, rest) in [(&mut a, groups_a, rest_a), (&mut b, groups_b, rest_b)] {
-        groups[both..].iter().for_each(|group| put_group(stream, group));
+        for group in &groups[both..] {
+            put(stream, group, table);
+        }
         for &symbol in rest {
-            stream.put(code_of(codes[usize::from(symbol)]));
+            stream.append(codes[usize::from(symbol)]);
+            stream.store();
         }
     }
     [a.finish(), b.finish()]
+}
+
+/// Memory that will be needed soon, to be fetched while codes are computed. By address: it is never read
+/// or written through this.
+#[derive(Debug, Default, Clone, Copy)]
+struct Ahead {
+    at: usize,
+    end: usize,
+    /// Bytes per symbol.
+    rate: usize,
+}
+
+impl Ahead {
+    /// Fetches what is due for so many symbols: at most a cache line.
+    #[inline(always)]
+    fn fetch(&mut self, symbols: usize) {
+        if self.at < self.end {
+            fetch(self.at);
+            self.at += symbols * self.rate;
+        }
+    }
+}
+
+/// Has `memory`, at `rate` bytes per symbol, fetched into the caches while this thread encodes the next
+/// symbols: that computes and hardly touches memory.
+pub(crate) fn fetch_meanwhile(memory: &[u8], rate: usize) {
+    let at = memory.as_ptr() as usize;
+    SCRATCH.with_borrow_mut(|scratch| scratch.ahead = Ahead { at, end: at + memory.len(), rate });
 }
 
 /// A bit stream being written.
 struct Stream<'a> {
     room: &'a mut [u8],
     written: usize,
-    /// The lowest `count` (at most 7) bits wait to be written; those above were.
+    /// The lowest bits, as many as `lens` says, wait to be stored; those above were.
     bits: u64,
-    count: u32,
+    /// The sum of all words since the last store, and of the bits that were left then. The sum of
+    /// their lengths is in the bits below [`CODE`]; the others mean nothing.
+    lens: u32,
 }
 
 impl<'a> Stream<'a> {
     fn new(room: &'a mut [u8], symbols: usize) -> Self {
         assert!(room.len() >= room_for(symbols), "room for the longest codes");
-        Self { room, written: 0, bits: 0, count: 0 }
+        Self { room, written: 0, bits: 0, lens: 0 }
     }
 
-    /// Appends codes of at most [`AT_ONCE`] bits.
+    /// Appends the code, or the codes, of a word. No more than [`HELD`] bits may wait.
     #[inline(always)]
-    fn put(&mut self, (codes, len): Code) {
-        self.bits = self.bits << len | codes;
-        let count = self.count + len;
+    fn append(&mut self, word: u32) {
+        // The lowest six bits have the whole length; machines take no others for a shift.
+        self.bits = self.bits << (word & 63) | u64::from(word >> CODE);
+        self.lens = self.lens.wrapping_add(word);
+    }
+
+    /// Stores all bits that wait; those that do not fill a byte go on waiting.
+    #[inline(always)]
+    fn store(&mut self) {
+        let count = self.lens & 0xff;
         // With no bits at all, what is stored does not count either.
-        let top = self.bits.wrapping_shl(64u32.wrapping_sub(count));
+        let top = self.bits.wrapping_shl(HELD.wrapping_sub(count));
         debug_assert!(self.written + WORD <= self.room.len());
-        // SAFETY: what was put before took at most MAX_LEN bits per symbol, all words of codes being
+        // SAFETY: what was appended before took at most MAX_LEN bits per symbol, all words of codes being
         // made of lengths up to that, so `written` is at most `room_for` less a word.
         unsafe {
             let target = self.room.as_mut_ptr().add(self.written);
             target.cast::<[u8; WORD]>().write(top.to_be_bytes());
         }
         self.written += count as usize / 8;
-        self.count = count % 8;
+        self.lens = count % 8;
     }
 
     /// The length of all in bytes.
     fn finish(self) -> usize {
-        self.written + usize::from(self.count > 0)
+        self.written + usize::from(self.lens > 0)
     }
 }
 
@@ -279,10 +343,12 @@ mod tests {
             let runs = [run(0), run(last)];
             let mut rooms = [vec![0; room_for(symbols.len())], vec![0; room_for(symbols.len())]];
             for paired in [false, true] {
-                let [a, b] = &mut rooms;
+                let ([a, b], mut ahead) = (&mut rooms, Ahead::default());
                 let lens = match pairs {
-                    Some(pairs) if paired => encode_paired_with(Portable, runs, &codes, pairs, [a, b]),
-                    _ => encode_single_with(Portable, runs, &codes, [a, b]),
+                    Some(pairs) if paired => {
+                        encode_paired_with(Portable, runs, &codes, pairs, [a, b], &mut ahead)
+                    }
+                    _ => encode_single_with(Portable, runs, &codes, [a, b], &mut ahead),
                 };
                 prop_assert_eq!(&rooms[0][..lens[0]], &expected[0][..]);
                 prop_assert_eq!(&rooms[1][..lens[1]], &expected[last][..]);

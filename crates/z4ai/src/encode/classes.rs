@@ -8,7 +8,7 @@
 
 use super::cost::{self, BIT};
 use crate::kernel::classes::{ClassMap, MAX_CLASSES};
-use crate::kernel::sums;
+use crate::kernel::{histogram, sums};
 
 /// What is known about the rows of a chunk before looking at it.
 #[derive(Debug, Clone, Default)]
@@ -32,11 +32,14 @@ const LAG_SAMPLE: usize = 1024;
 /// Distances tried are multiples of this.
 const LAG_STEP: usize = 64;
 /// Groupings are ruled out by a part of the chunk: one in so many codes.
-const PART: usize = 4;
+const PART: usize = 8;
+/// Classes are made by the counts of about so many codes.
+const COUNTED: usize = 1 << 14;
+/// How far codes are spread is known from so many in each of so many places.
+const SPREAD: usize = 1024;
+const SPREADS: usize = 4;
 /// Chunks of fewer codes are looked at whole.
 const SMALL: usize = 1 << 15;
-/// How often units move to the class that suits them best.
-const MOVES: usize = 3;
 /// Bytes that a class adds to a description: table and lengths.
 const PER_CLASS: u64 = 70;
 
@@ -45,12 +48,12 @@ const PER_CLASS: u64 = 70;
 pub(crate) struct Price {
     /// What they must save, in 1/64 bit per code: they cost another pass to decode.
     pub(crate) must_save: u64,
-    /// Whether to take the time to make them better.
-    pub(crate) refined: bool,
+    /// How often units move to the class that suits them best, which takes time.
+    pub(crate) moves: usize,
 }
 
 /// The grouping of `codes` that saves most, if any pays.
-pub(crate) fn find(codes: &[u8], counts: &[u32; 256], hint: &Hint, price: Price) -> Option<ClassMap> {
+pub(crate) fn find(codes: &[u8], hint: &Hint, price: Price) -> Option<ClassMap> {
     if !hint.searched {
         return None;
     }
@@ -63,8 +66,10 @@ pub(crate) fn find(codes: &[u8], counts: &[u32; 256], hint: &Hint, price: Price)
         &found
     };
     let must_save = |count: usize| count as u64 * price.must_save * BIT / 64;
-    let clip = clip_of(counts, count);
-    let spread = Spread::of(counts, clip, count);
+    let counts = counts_of_some(codes);
+    let looked_at = counts.iter().sum::<u32>() as usize;
+    let clip = clip_of(&counts, looked_at);
+    let spread = Spread::of(&counts, clip, looked_at);
     let candidates = periods.iter().flat_map(|&period| [(false, period), (true, period)]);
     let (gain, columns, period, sums) = candidates
         .filter(|&(columns, period)| {
@@ -88,21 +93,41 @@ pub(crate) fn find(codes: &[u8], counts: &[u32; 256], hint: &Hint, price: Price)
     if gain <= must_save(count) as i64 {
         return None;
     }
-    let (mut map, counts) =
-        assign(codes, columns, period, &sums, must_save(count), if price.refined { 1 } else { PART })?;
-    if price.refined {
+    let (mut map, counts) = assign(codes, columns, period, &sums, must_save(count))?;
+    if price.moves > 0 {
         move_units(codes, &counts, &mut map);
-        refine(codes, &mut map);
+        refine(codes, &mut map, price.moves);
     }
     Some(map)
 }
 
-/// Moves units to the classes that suit them best, which changes what classes suit.
-pub(crate) fn refine(codes: &[u8], map: &mut ClassMap) {
-    for _ in 0..MOVES {
-        let counts = bucket_counts(codes, map.columns, map.period, &map.classes, MAX_CLASSES, 1);
+/// Moves units to the classes that suit them best, which changes what classes suit, `moves` times.
+pub(crate) fn refine(codes: &[u8], map: &mut ClassMap, moves: usize) {
+    for _ in 0..moves {
+        let every = rows_per_counted(codes, map.period);
+        let counts = bucket_counts(codes, map.columns, map.period, &map.classes, MAX_CLASSES, every);
         move_units(codes, &counts[..map.count()], map);
     }
+}
+
+/// One row of so many is counted: enough for what they are counted for.
+fn rows_per_counted(codes: &[u8], period: usize) -> usize {
+    let rows = codes.len().div_ceil(period);
+    // Odd, lest it be in step with longer rows.
+    (codes.len() / COUNTED).min(rows / 16) | 1
+}
+
+/// The counts of all codes, or of some where they are many.
+fn counts_of_some(codes: &[u8]) -> [u32; 256] {
+    if codes.len() < SMALL {
+        return histogram::of_bytes(codes);
+    }
+    let mut some = Vec::with_capacity(SPREADS * SPREAD);
+    for place in 0..SPREADS {
+        let at = place * (codes.len() - SPREAD) / (SPREADS - 1);
+        some.extend_from_slice(&codes[at..at + SPREAD]);
+    }
+    histogram::of_bytes(&some)
 }
 
 /// Row lengths to try on bytes without a shape: one that any row is a multiple of, and the distance
@@ -182,49 +207,47 @@ impl Spread {
     }
 }
 
-/// Puts units into classes of similar mean, and counts the codes of each in one row of `every`; `None`
-/// unless these counts say that they pay.
+/// Puts units into classes of similar mean, and counts some of the codes of each; `None` unless these
+/// counts say that they pay.
 fn assign(
     codes: &[u8],
     columns: bool,
     period: usize,
     sums: &[u64],
     must_save: u64,
-    every: usize,
 ) -> Option<(ClassMap, Vec<[u32; 256]>)> {
     let count = codes.len();
     let units = sums.len();
-    let mut order: Vec<u32> = (0..units as u32).collect();
+    let every = rows_per_counted(codes, period);
     // A partial last row is compared as if it were whole.
     let mean = |unit: usize| match columns || unit + 1 < units || count.is_multiple_of(period) {
         true => sums[unit],
         false => sums[unit] * period as u64 / (count % period) as u64,
     };
-    order.sort_by_key(|&unit| (mean(unit as usize), unit));
-    let mut bucket_of = vec![0u8; units];
-    for (rank, &unit) in order.iter().enumerate() {
-        bucket_of[unit as usize] = (rank * BUCKETS / units) as u8;
-    }
-    let mut buckets = bucket_counts(codes, columns, period, &bucket_of, BUCKETS, every);
-    let mut groups: Vec<Group> = buckets
-        .drain(..)
-        .enumerate()
-        .map(|(bucket, counts)| Group { last_bucket: bucket, cost: cost::entropy(&counts), counts })
-        .collect();
-    let all = std::array::from_fn::<u32, 256, _>(|code| groups.iter().map(|group| group.counts[code]).sum());
-    let whole = cost::entropy(&all);
+    let bucket_of = buckets_of(units, mean);
+    let all = bucket_counts(codes, columns, period, &bucket_of, BUCKETS, every);
+    // Most codes do not occur.
+    let used: Vec<usize> = (0..256).filter(|&code| all.iter().any(|counts| counts[code] > 0)).collect();
+    let groups = all.iter().enumerate().map(|(bucket, counts)| {
+        let counts: Vec<u32> = used.iter().map(|&code| counts[code]).collect();
+        Group { last_bucket: bucket, cost: cost::entropy(&counts), counts }
+    });
+    let mut groups = Groups::new(groups.collect());
+    let whole = groups.cost_as_one();
     let mut best: Option<(u64, Vec<usize>, Vec<[u32; 256]>)> = None;
-    while groups.len() > 1 {
-        if groups.len() <= MAX_CLASSES {
-            let width = if groups.len() > 2 { 2 } else { 1 };
-            let described = units as u64 * width + (groups.len() as u64 - 1) * PER_CLASS * 8;
-            let cost = groups.iter().map(|group| group.cost).sum::<u64>() + described * BIT / every as u64;
+    while groups.list.len() > 1 {
+        if groups.list.len() <= MAX_CLASSES {
+            let list = &groups.list;
+            let width = if list.len() > 2 { 2 } else { 1 };
+            let described = units as u64 * width + (list.len() as u64 - 1) * PER_CLASS * 8;
+            let cost = list.iter().map(|group| group.cost).sum::<u64>() + described * BIT / every as u64;
             if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
-                let last_buckets = groups.iter().map(|group| group.last_bucket).collect();
-                best = Some((cost, last_buckets, groups.iter().map(|group| group.counts).collect()));
+                let last_buckets = list.iter().map(|group| group.last_bucket).collect();
+                let counts = list.iter().map(|group| group.counts_of(&used)).collect();
+                best = Some((cost, last_buckets, counts));
             }
         }
-        merge_cheapest(&mut groups);
+        groups.merge_cheapest();
     }
     let (cost, last_buckets, counts) = best?;
     if cost + must_save / every as u64 >= whole {
@@ -251,25 +274,87 @@ fn move_units(codes: &[u8], counts: &[[u32; 256]], map: &mut ClassMap) {
     }
 }
 
+/// Buckets of about as many units each, of similar mean.
+fn buckets_of(units: usize, mean: impl Fn(usize) -> u64) -> Vec<u8> {
+    /// Steps between the lowest and the highest mean: units are sorted no finer than that.
+    const STEPS: u64 = 1024;
+    let (mut lowest, mut highest) = (u64::MAX, 0);
+    for unit in 0..units {
+        lowest = lowest.min(mean(unit));
+        highest = highest.max(mean(unit));
+    }
+    // A power of two, since it divides for every unit: so steps are at least half as many.
+    let shift = (highest.saturating_sub(lowest) / STEPS + 1).next_power_of_two().ilog2();
+    let step = |unit: usize| (mean(unit) - lowest) >> shift;
+    let mut below = [0u32; STEPS as usize + 1];
+    for unit in 0..units {
+        below[step(unit) as usize] += 1;
+    }
+    let mut before = 0;
+    for count in &mut below {
+        (before, *count) = (before + *count, before);
+    }
+    (0..units).map(|unit| (below[step(unit) as usize] as usize * BUCKETS / units) as u8).collect()
+}
+
 /// Neighbouring buckets under one code.
 struct Group {
     last_bucket: usize,
-    counts: [u32; 256],
+    /// Of the codes in use.
+    counts: Vec<u32>,
     cost: u64,
 }
 
-/// Joins the two neighbours that lose least by it.
-fn merge_cheapest(groups: &mut Vec<Group>) {
-    let joined = |a: &Group, b: &Group| -> [u32; 256] { std::array::from_fn(|i| a.counts[i] + b.counts[i]) };
-    let loss = |pair: &[Group]| {
-        cost::entropy(&joined(&pair[0], &pair[1])) as i64 - pair[0].cost as i64 - pair[1].cost as i64
-    };
-    let Some(at) = (0..groups.len() - 1).min_by_key(|&i| loss(&groups[i..i + 2])) else {
-        return;
-    };
-    let counts = joined(&groups[at], &groups[at + 1]);
-    groups[at + 1] = Group { last_bucket: groups[at + 1].last_bucket, cost: cost::entropy(&counts), counts };
-    groups.remove(at);
+impl Group {
+    /// The counts of all codes, if those are in use.
+    fn counts_of(&self, used: &[usize]) -> [u32; 256] {
+        let mut counts = [0; 256];
+        used.iter().zip(&self.counts).for_each(|(&code, &count)| counts[code] = count);
+        counts
+    }
+
+    /// As if both, which are neighbours, were one.
+    fn with(&self, next: &Self) -> Self {
+        let counts: Vec<u32> = self.counts.iter().zip(&next.counts).map(|(a, b)| a + b).collect();
+        Self { last_bucket: next.last_bucket, cost: cost::entropy(&counts), counts }
+    }
+}
+
+/// All groups, and next to each what it and the next one would be together.
+struct Groups {
+    list: Vec<Group>,
+    pairs: Vec<Group>,
+}
+
+impl Groups {
+    fn new(list: Vec<Group>) -> Self {
+        let pairs = list.windows(2).map(|pair| pair[0].with(&pair[1])).collect();
+        Self { list, pairs }
+    }
+
+    fn cost_as_one(&self) -> u64 {
+        let mut counts = self.list[0].counts.clone();
+        for group in &self.list[1..] {
+            counts.iter_mut().zip(&group.counts).for_each(|(all, count)| *all += count);
+        }
+        cost::entropy(&counts)
+    }
+
+    /// Joins the two neighbours that lose least by it.
+    fn merge_cheapest(&mut self) {
+        let loss =
+            |&i: &usize| self.pairs[i].cost as i64 - self.list[i].cost as i64 - self.list[i + 1].cost as i64;
+        let Some(at) = (0..self.pairs.len()).min_by_key(loss) else {
+            return;
+        };
+        self.list[at] = self.pairs.remove(at);
+        self.list.remove(at + 1);
+        for i in [at.wrapping_sub(1), at] {
+            if i < self.pairs.len() {
+                self.pairs[i] = self.list[i].with(&self.list[i + 1]);
+            }
+        }
+    }
 }
 
 /// The counts of the codes in each of so many buckets, a power of two, by one row of `every`.

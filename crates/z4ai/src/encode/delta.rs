@@ -3,7 +3,7 @@
 use twox_hash::XxHash3_64;
 
 use super::cost::{self, BIT};
-use super::{OVERHEAD, Plan, dense, split, stream};
+use super::{OVERHEAD, Plan, chunks, dense, split, stream};
 use crate::coder::Coder;
 use crate::coder::huffman::Lengths;
 use crate::element::Kind;
@@ -13,9 +13,8 @@ use crate::kernel::difference::{self, SKIP};
 use crate::kernel::histogram;
 use crate::layout::Layout;
 use crate::layout::delta::{Body, Delta, Difference, Elements, List};
+use crate::memory;
 use crate::options::Options;
-use crate::parallel::InOrder;
-use crate::{memory, parallel};
 
 /// What a chunk adds when it is stored as it is.
 const OVERHEAD_PER_CHUNK: usize = 31;
@@ -49,23 +48,14 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
         current.len() as u64,
     )?;
     let header_len = out.len();
-    let sink = InOrder::new((&mut *out, Vec::new()));
-    parallel::for_each(options.threads, chunks, Scratch::default, |scratch, i| {
-        sink.deliver(
-            i,
-            || {
-                scratch.encode(&current[plan.chunk(i)], &reference[plan.chunk(i)], options, &plan);
-                &*scratch
-            },
-            |(out, index), chunk| {
-                out.extend_from_slice(&chunk.payload);
-                index.extend_from_slice(&chunk.description);
-            },
-        );
-        options.advance(plan.chunk(i).len())
-    })?;
-    let (_, index) = sink.into_inner();
-    frame::write_index(out, header_len, &frame::Index { descriptions: &index, chunks, ..Default::default() })
+    let encode = |scratch: &mut Scratch, i: usize, encoded: &mut chunks::Encoded| {
+        scratch.encode(&current[plan.chunk(i)], &reference[plan.chunk(i)], options, &plan);
+        encoded.payload.extend_from_slice(&scratch.payload);
+        encoded.descriptions.extend_from_slice(&scratch.description);
+        plan.chunk(i).len()
+    };
+    let descriptions = &chunks::encode_all(options, chunks, out, encode)?.descriptions;
+    frame::write_index(out, header_len, &frame::Index { descriptions, chunks, ..Default::default() })
 }
 
 /// Buffers of one worker, and the chunk it made last.

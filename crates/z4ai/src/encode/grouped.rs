@@ -3,7 +3,7 @@
 
 use super::classes::Hint;
 use super::cost::{self, BIT};
-use super::probe::Sample;
+use super::probe::{Sample, Sketch};
 use crate::kernel::sparse::load;
 use crate::layout::grouped::MAX_VALUES;
 
@@ -32,7 +32,9 @@ pub(super) fn find(content: &[u8], size: usize, hint: &Hint) -> Option<(u64, usi
     }
     for at in [count / 5, count / 2] {
         let neighbours = &content[at * size..][..NEIGHBOURS * size];
-        if Sample::of(neighbours, size, 1, NEIGHBOURS).distinct > MOST_DISTINCT {
+        if Sketch::of(neighbours, size, 1, NEIGHBOURS).distinct() > MOST_DISTINCT
+            || Sample::of(neighbours, size, 1, NEIGHBOURS).distinct > MOST_DISTINCT
+        {
             return None;
         }
     }

@@ -1,5 +1,6 @@
 //! Encoding: cutting data into chunks, and each chunk into its smallest layout.
 
+mod chunks;
 mod classes;
 mod cost;
 pub(crate) mod delta;
@@ -14,13 +15,12 @@ mod structure;
 
 use twox_hash::XxHash3_64;
 
-use crate::coder::Coder;
+use crate::coder::{Coder, huffman_encode};
 use crate::copies::Copy;
 use crate::error::{Error, Result};
 use crate::kernel::histogram;
 use crate::layout::Layout;
 use crate::options::{Effort, Options};
-use crate::parallel::InOrder;
 use crate::{frame, memory, parallel};
 use classes::Hint;
 pub use stream::DEFAULT_LEVEL;
@@ -88,27 +88,18 @@ fn body(
     let header_len = out.len();
     let group = if options.effort == Effort::Max { (MODELLED / plan.chunk).max(1) } else { 1 };
     let groups = plan.groups(group);
-    let sink = InOrder::new((&mut *out, Vec::new(), 0, false));
-    parallel::for_each(options.threads, groups.len(), Scratch::default, |scratch, i| {
-        sink.deliver(
-            i,
-            || {
-                scratch.encode_group(literals, &plan, groups[i].clone(), options, palette.as_ref());
-                &*scratch
-            },
-            |(out, index, chunks, indexed), group| {
-                out.extend_from_slice(&group.payload);
-                index.extend_from_slice(&group.description);
-                *chunks += group.chunks;
-                *indexed |= group.indexed;
-            },
-        );
-        options.advance(plan.span(&groups[i]).len())
-    })?;
-    let (_, descriptions, chunks, indexed) = sink.into_inner();
-    let palette = if indexed { shared.as_slice() } else { &[] };
-    let index = frame::Index { palette, descriptions: &descriptions, chunks, copies };
-    frame::write_index(out, header_len, &index)
+    let workers = parallel::workers(options.threads, groups.len());
+    let encode = |scratch: &mut Scratch, i: usize, encoded: &mut chunks::Encoded| {
+        // What this worker will probably need next.
+        let next = groups.get(i + workers).map_or(&[][..], |next| &literals[plan.span(next)]);
+        huffman_encode::fetch_meanwhile(next, options.kind.size());
+        scratch.encode_group(literals, &plan, groups[i].clone(), options, palette.as_ref(), encoded);
+        plan.span(&groups[i]).len()
+    };
+    let encoded = chunks::encode_all(options, groups.len(), out, encode)?;
+    let palette = if encoded.indexed { shared.as_slice() } else { &[] };
+    let (descriptions, chunks) = (&encoded.descriptions, encoded.chunks);
+    frame::write_index(out, header_len, &frame::Index { palette, descriptions, chunks, copies })
 }
 
 /// Where data is cut.
@@ -200,22 +191,19 @@ impl Plan {
     }
 }
 
-/// Buffers of one worker, and what it made last.
+/// Buffers of one worker.
 #[derive(Default)]
 struct Scratch {
     content: Vec<u8>,
-    payload: Vec<u8>,
-    description: Vec<u8>,
-    /// How many chunks these are.
-    chunks: usize,
     split: split::Scratch,
     structure: structure::Scratch,
-    /// Whether the chunk needs the palette.
-    indexed: bool,
+    /// The chunks of a group, while they are compared with all of them as one.
+    apart: chunks::Encoded,
+    modelled: Vec<u8>,
 }
 
 impl Scratch {
-    /// Encodes some chunks, or all of them as one where that is smaller.
+    /// Appends some chunks to `encoded`, or all of them as one where that is smaller.
     fn encode_group(
         &mut self,
         data: &[u8],
@@ -223,48 +211,59 @@ impl Scratch {
         chunks: std::ops::Range<usize>,
         options: &Options,
         lookup: Option<&palette::Lookup>,
+        encoded: &mut chunks::Encoded,
     ) {
-        self.chunks = chunks.len();
         if options.effort < Effort::Max {
             for chunk in chunks {
-                self.encode(&data[plan.chunk(chunk)], options, &plan.hint, lookup);
+                self.encode(&data[plan.chunk(chunk)], options, &plan.hint, lookup, encoded);
             }
             return;
         }
-        let (mut payload, mut description, mut indexed) = (Vec::new(), Vec::new(), false);
+        let mut apart = std::mem::take(&mut self.apart);
+        apart.clear();
         for chunk in chunks.clone() {
-            self.encode(&data[plan.chunk(chunk)], options, &plan.hint, lookup);
-            payload.extend_from_slice(&self.payload);
-            description.extend_from_slice(&self.description);
-            indexed |= self.indexed;
+            self.encode(&data[plan.chunk(chunk)], options, &plan.hint, lookup, &mut apart);
         }
         self.content.clear();
         self.content.extend_from_slice(&data[plan.span(&chunks)]);
-        self.payload.clear();
-        let modelled = modelled::encode(&self.content, options.kind, &plan.hint, &mut self.payload);
-        self.description.clear();
+        self.modelled.clear();
+        let modelled = modelled::encode(&self.content, options.kind, &plan.hint, &mut self.modelled);
+        let mut description = Vec::new();
         if let Some(modelled) = modelled {
             let checksum = XxHash3_64::oneshot(&self.content);
             let layout = Layout::Modelled(modelled);
-            frame::write_description(&mut self.description, self.content.len(), checksum, &layout);
-            if self.payload.len() + self.description.len() < payload.len() + description.len() {
-                (self.chunks, self.indexed) = (1, false);
-                return;
-            }
+            frame::write_description(&mut description, self.content.len(), checksum, &layout);
         }
-        (self.payload, self.description, self.indexed) = (payload, description, indexed);
+        let stored = self.modelled.len() + description.len();
+        if !description.is_empty() && stored < apart.payload.len() + apart.descriptions.len() {
+            encoded.payload.extend_from_slice(&self.modelled);
+            encoded.descriptions.extend_from_slice(&description);
+            encoded.chunks += 1;
+        } else {
+            encoded.append(&apart);
+        }
+        self.apart = apart;
     }
 
-    /// Encodes one chunk. The data is copied first: another thread may be changing it, and what
-    /// is hashed, counted and coded must be the same bytes.
-    fn encode(&mut self, data: &[u8], options: &Options, hint: &Hint, lookup: Option<&palette::Lookup>) {
+    /// Appends one chunk to `encoded`. The data is copied first: another thread may be changing it, and
+    /// what is hashed, counted and coded must be the same bytes.
+    fn encode(
+        &mut self,
+        data: &[u8],
+        options: &Options,
+        hint: &Hint,
+        lookup: Option<&palette::Lookup>,
+        encoded: &mut chunks::Encoded,
+    ) {
         self.content.clear();
         self.content.extend_from_slice(data);
         let content = &self.content;
-        self.payload.clear();
-        let mut layout = dense(content, options, hint, &mut self.split, &mut self.payload);
+        let payload = &mut encoded.payload;
+        let start = payload.len();
+        let mut layout = dense(content, options, hint, &mut self.split, payload);
+        let mut indexed = false;
         if structure::wanted(options) {
-            let mut best = structure::Encoded { layout, payload: &mut self.payload };
+            let mut best = structure::Candidate { layout, payload: &mut *payload, start };
             structure::improve(
                 &mut best,
                 content,
@@ -274,22 +273,23 @@ impl Scratch {
                 &mut self.split,
                 &mut self.structure,
             );
-            self.indexed = best.uses_palette();
+            indexed = best.uses_palette();
             layout = best.layout;
         }
-        self.description.clear();
+        let descriptions = &mut encoded.descriptions;
+        let described = descriptions.len();
         let checksum = XxHash3_64::oneshot(content);
-        frame::write_description(&mut self.description, content.len(), checksum, &layout);
-        if layout == Layout::Opaque(Coder::Raw)
-            || self.payload.len() + self.description.len() > content.len() + OVERHEAD_PER_CHUNK
-        {
-            self.payload.clear();
-            self.payload.extend_from_slice(content);
-            self.description.clear();
-            layout = Layout::Opaque(Coder::Raw);
-            self.indexed = false;
-            frame::write_description(&mut self.description, content.len(), checksum, &layout);
+        frame::write_description(descriptions, content.len(), checksum, &layout);
+        let stored = payload.len() - start + descriptions.len() - described;
+        if layout == Layout::Opaque(Coder::Raw) || stored > content.len() + OVERHEAD_PER_CHUNK {
+            payload.truncate(start);
+            payload.extend_from_slice(content);
+            descriptions.truncate(described);
+            indexed = false;
+            frame::write_description(descriptions, content.len(), checksum, &Layout::Opaque(Coder::Raw));
         }
+        encoded.chunks += 1;
+        encoded.indexed |= indexed;
     }
 }
 
@@ -311,11 +311,12 @@ fn dense(
         Layout::Split(split::encode(content, kind, options.effort, hint, split, payload))
     } else {
         // What the default effort makes is a candidate of every later one.
+        let start = payload.len();
         let layout = Layout::Split(split::encode(content, kind, Effort::Default, hint, split, payload));
-        let mut best = structure::Encoded { layout, payload };
+        let mut best = structure::Candidate { layout, payload, start };
         let mut finer = Vec::new();
         let layout = Layout::Split(split::encode(content, kind, options.effort, hint, split, &mut finer));
-        best.improve(content, layout, &mut finer);
+        best.improve(content, layout, &finer);
         best.layout
     }
 }

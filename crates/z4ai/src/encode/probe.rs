@@ -1,7 +1,61 @@
 //! Looking at a few elements to rule out that data has structure.
 
 use super::cost;
-use crate::kernel::sparse::load;
+use crate::kernel::sparse::{for_bytes, load};
+
+/// Calls `look` with `runs` runs of `run` elements each, or with all elements where there are no more.
+fn for_runs(content: &[u8], size: usize, runs: usize, run: usize, mut look: impl FnMut(&[u8])) {
+    let count = content.len() / size;
+    if count <= runs * run {
+        return look(content);
+    }
+    for part in 0..runs {
+        let at = part * (count - run) / (runs - 1).max(1);
+        look(&content[at * size..(at + run) * size]);
+    }
+}
+
+/// Where a value stands in a table, before it is cut to the table's length.
+fn place(value: u64) -> usize {
+    (value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
+}
+
+/// As [`Sample`], but values may share a count: bounds of what it would say, for much less time.
+pub(super) struct Sketch {
+    counts: [u16; COUNTS],
+    pub(super) taken: usize,
+}
+
+/// Counts of a [`Sketch`].
+const COUNTS: usize = 1024;
+
+fn count<const SIZE: usize>(elements: &[u8], counts: &mut [u16; COUNTS]) {
+    for element in elements.as_chunks::<SIZE>().0 {
+        counts[place(load(element)) % COUNTS] += 1;
+    }
+}
+
+impl Sketch {
+    /// Of at most `u16::MAX` elements.
+    pub(super) fn of(content: &[u8], size: usize, runs: usize, run: usize) -> Self {
+        let mut sketch = Self { counts: [0; COUNTS], taken: 0 };
+        for_runs(content, size, runs, run, |elements| {
+            sketch.taken += elements.len() / size;
+            for_bytes!(size, count(elements, &mut sketch.counts));
+        });
+        sketch
+    }
+
+    /// At most how often a value occurs.
+    pub(super) fn most(&self) -> usize {
+        self.counts.iter().max().map_or(0, |&most| usize::from(most))
+    }
+
+    /// At least how many values occur.
+    pub(super) fn distinct(&self) -> usize {
+        self.counts.iter().filter(|&&count| count > 0).count()
+    }
+}
 
 /// A sample of elements: how many there are of each value.
 pub(super) struct Sample {
@@ -14,18 +68,9 @@ impl Sample {
     /// Counts `runs` runs of `run` elements each, spread evenly over `content`, whose elements have
     /// `size` bytes; all elements where there are no more.
     pub(super) fn of(content: &[u8], size: usize, runs: usize, run: usize) -> Self {
-        let count = content.len() / size;
-        let wanted = runs * run;
-        let mut sample =
-            Self { slots: vec![(0, 0); (2 * wanted).next_power_of_two()], taken: 0, distinct: 0 };
-        if count <= wanted {
-            sample.add(content, size);
-            return sample;
-        }
-        for part in 0..runs {
-            let at = part * (count - run) / (runs - 1).max(1);
-            sample.add(&content[at * size..(at + run) * size], size);
-        }
+        let slots = vec![(0, 0); (2 * runs * run).next_power_of_two()];
+        let mut sample = Self { slots, taken: 0, distinct: 0 };
+        for_runs(content, size, runs, run, |elements| sample.add(elements, size));
         sample
     }
 
@@ -33,7 +78,7 @@ impl Sample {
         let mask = self.slots.len() - 1;
         for element in elements.chunks_exact(size) {
             let value = load(element);
-            let mut at = (value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & mask;
+            let mut at = place(value) & mask;
             while self.slots[at].1 > 0 && self.slots[at].0 != value {
                 at = (at + 1) & mask;
             }

@@ -3,14 +3,17 @@
 //! The first bytes of every block go into a table. A repeat that is longer than two blocks holds a
 //! whole block of what it repeats, wherever it starts: so every position is looked up, and one
 //! that is found is compared and extended in both directions. Looking up all positions is slow;
-//! data without long repeats is ruled out by looking at the positions of every 32nd block only.
+//! data without long repeats is ruled out by looking at the positions of a few blocks only.
 
 use crate::copies::{Copy, MAX_COPY};
 
 /// Bytes between the places in the table.
 const BLOCK: usize = 4096;
-/// Blocks of which one is looked at first.
+/// Blocks of which one is looked at first, where there are few and where there are many.
 const SPARSELY: usize = 32;
+const MORE_SPARSELY: usize = 128;
+/// So many blocks are looked at before it is more sparsely.
+const LOOKED_AT: usize = 16;
 /// Bytes of a block that are compared before anything else.
 const KEY: usize = 32;
 /// Bytes of a copy, at least.
@@ -64,8 +67,8 @@ struct Table<'a> {
     data: &'a [u8],
     /// Bits that are set where there is a block: small enough to stay in the cache.
     filter: Vec<u64>,
-    /// Numbers of blocks, plus one.
-    slots: Vec<u32>,
+    /// Numbers of blocks, plus one, and the lowest bits of their hashes.
+    slots: Vec<(u32, u32)>,
     /// How far hashes are shifted for the slots and for the filter.
     shifts: [u32; 2],
 }
@@ -84,7 +87,7 @@ impl<'a> Table<'a> {
         let mut table = Self {
             data,
             filter: vec![0; 1 << (64 - shifts[1] - 6)],
-            slots: vec![0; 1 << (64 - shifts[0])],
+            slots: vec![(0, 0); 1 << (64 - shifts[0])],
             shifts,
         };
         for block in 0..blocks.min(u32::MAX as usize - 1) {
@@ -102,8 +105,8 @@ impl<'a> Table<'a> {
         }
         let hash = Self::hash(first);
         let slot = &mut self.slots[(hash >> self.shifts[0]) as usize];
-        if *slot == 0 {
-            *slot = block as u32 + 1;
+        if slot.0 == 0 {
+            *slot = (block as u32 + 1, hash as u32);
             let bit = hash >> self.shifts[1];
             self.filter[(bit / 64) as usize] |= 1 << (bit % 64);
         }
@@ -113,29 +116,50 @@ impl<'a> Table<'a> {
         (word ^ word >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
+    /// Whether there may be a block with this hash in the table.
+    #[inline(always)]
+    fn may_have(&self, hash: u64) -> bool {
+        let bit = hash >> self.shifts[1];
+        self.filter[(bit / 64) as usize] >> (bit % 64) & 1 == 1
+    }
+
     /// A place that starts like `at`, if there is one in the table.
     #[inline(always)]
     fn look_up(&self, at: usize) -> Option<usize> {
         let hash = Self::hash(word(self.data, at));
-        let bit = hash >> self.shifts[1];
-        if self.filter[(bit / 64) as usize] >> (bit % 64) & 1 == 0 {
+        if self.may_have(hash) { self.compare(at, hash) } else { None }
+    }
+
+    #[inline(never)]
+    fn compare(&self, at: usize, hash: u64) -> Option<usize> {
+        let (block, low) = self.slots[(hash >> self.shifts[0]) as usize];
+        if low != hash as u32 {
             return None;
         }
-        let slot = self.slots[(hash >> self.shifts[0]) as usize];
-        let block = (slot as usize).checked_sub(1)? * BLOCK;
+        let block = (block as usize).checked_sub(1)? * BLOCK;
         (self.data.get(at..at + KEY)? == &self.data[block..block + KEY]).then_some(block)
     }
 
     /// Whether one block of many has a repeat in it.
     fn looks_promising(&self) -> bool {
-        let last = self.data.len() - 2 * BLOCK;
-        (0..=last).step_by(SPARSELY * BLOCK).any(|start| {
-            (start..start + BLOCK).any(|at| {
-                self.look_up(at).is_some_and(|block| {
-                    let end = (at.max(block) + MIN_COPY / 2).min(self.data.len()) - at.max(block);
-                    at.abs_diff(block) >= MIN_COPY && self.data[at..at + end] == self.data[block..block + end]
-                })
+        let blocks = self.data.len() / BLOCK - 1;
+        let sparsely = (blocks / LOOKED_AT).clamp(SPARSELY, MORE_SPARSELY);
+        (0..blocks).step_by(sparsely).any(|block| {
+            let start = block * BLOCK;
+            // All eight bytes from each place of the block on.
+            self.data[start..start + BLOCK + 7].windows(8).enumerate().any(|(i, bytes)| {
+                let hash = Self::hash(word(bytes, 0));
+                self.may_have(hash) && self.repeats(start + i, hash)
             })
+        })
+    }
+
+    /// Whether what starts at `at` is long enough a repeat.
+    #[inline(never)]
+    fn repeats(&self, at: usize, hash: u64) -> bool {
+        self.compare(at, hash).is_some_and(|block| {
+            let end = (at.max(block) + MIN_COPY / 2).min(self.data.len()) - at.max(block);
+            at.abs_diff(block) >= MIN_COPY && self.data[at..at + end] == self.data[block..block + end]
         })
     }
 }

@@ -16,7 +16,7 @@ use crate::wire::Put;
 const MAX_JOINED: u32 = 2;
 /// The cut is chosen by so many elements in each of so many places.
 const SAMPLE: usize = 512;
-const SAMPLES: usize = 16;
+const SAMPLES: usize = 8;
 
 /// What structure must save to be used.
 struct Prices {
@@ -30,15 +30,15 @@ struct Prices {
 impl Prices {
     /// Plain buffers stay fast. Tensors are worth more time, and longer elements have more of it.
     fn of(kind: Kind, effort: Effort, shaped: bool) -> Self {
-        let thorough = classes::Price { must_save: 1, refined: true };
-        let quick = classes::Price { must_save: 2, refined: false };
-        let smallest = classes::Price { must_save: 0, refined: true };
+        let thorough = classes::Price { must_save: 1, moves: 3 };
+        let quick = classes::Price { must_save: 2, moves: 0 };
+        let smallest = classes::Price { must_save: 0, moves: 3 };
         let (joined, joined_with_classes, classes) = match (kind, shaped) {
             _ if effort == Effort::Fast => (None, None, quick),
             _ if effort > Effort::Default => (Some(0), None, smallest),
             (Kind::Bf16, false) => (None, None, quick),
             (Kind::F16, false) => (Some(2), None, quick),
-            (_, false) => (None, Some(0), classes::Price { must_save: 3, refined: true }),
+            (_, false) => (None, Some(0), classes::Price { must_save: 1, moves: 0 }),
             (Kind::Bf16 | Kind::F16, true) => (Some(2), None, thorough),
             (_, true) => (Some(1), None, thorough),
         };
@@ -50,12 +50,11 @@ impl Prices {
 #[derive(Default)]
 pub(crate) struct Scratch {
     codes: Vec<u8>,
-    mid: Vec<u8>,
-    planes: Vec<Vec<u8>>,
     patches: Vec<Patch>,
     runs: Vec<Vec<u8>>,
     pairs: histogram::Pairs,
     sample: Vec<u8>,
+    stream: Vec<u8>,
 }
 
 /// Appends the streams of `elements` to `payload` and describes them.
@@ -70,25 +69,26 @@ pub(crate) fn encode(
     let count = elements.len() / kind.size();
     let prices = Prices::of(kind, effort, hint.shaped);
     let mut fields = choose_symbol(elements, kind, prices.joined, &mut scratch.sample);
-    scratch.cut(fields, elements, count);
-    let counts = histogram::of_few(&scratch.codes[..count], &mut scratch.pairs);
+    let start = payload.len();
+    scratch.cut(fields, elements, count, payload);
     let by_palette = effort == Effort::Fast && kind.is_float();
     let mut classes = match by_palette {
         true => None,
-        false => classes::find(&scratch.codes[..count], &counts, hint, prices.classes),
+        false => classes::find(&scratch.codes[..count], hint, prices.classes),
     };
     if let (Some(_), Some(map)) = (prices.joined_with_classes, &mut classes) {
         fields = choose_symbol(elements, kind, prices.joined_with_classes, &mut scratch.sample);
-        scratch.cut(fields, elements, count);
-        classes::refine(&scratch.codes[..count], map);
+        payload.truncate(start);
+        scratch.cut(fields, elements, count, payload);
+        classes::refine(&scratch.codes[..count], map, 1);
     }
-    let encode_others = if kind.size() == 2 { stream::encode_others } else { stream::encode };
-    let mid = (fields.mid_bits() > 0).then(|| encode_others(&scratch.mid, payload));
-    let planes = scratch.planes.iter().map(|plane| encode_others(plane, payload)).collect();
+    let noise = if kind.size() == 2 { stream::NEARLY_NOISE } else { stream::NOISE };
+    let mid = (fields.mid_bits() > 0).then(|| fields.mid_len(count));
+    let lens: Vec<usize> = mid.into_iter().chain(std::iter::repeat_n(count, fields.planes())).collect();
+    let mut others = stream::encode_in_place(noise, &lens, payload, &mut scratch.stream);
+    let planes = others.split_off(usize::from(mid.is_some()));
     let codes = &scratch.codes[..count];
-    let coders = if by_palette {
-        vec![encode_palette(codes, &counts, fields, &mut scratch.patches, payload)]
-    } else if let Some(map) = &classes {
+    let coders = if let Some(map) = &classes {
         let sizes = map.sizes(count);
         scratch.runs.resize(map.count(), Vec::new());
         for (run, size) in scratch.runs.iter_mut().zip(sizes) {
@@ -103,24 +103,29 @@ pub(crate) fn encode(
         });
         coders.collect()
     } else {
-        vec![stream::encode_codes(codes, &counts, effort, payload)]
+        let counts = histogram::of_few(codes, &mut scratch.pairs);
+        vec![match by_palette {
+            true => encode_palette(codes, &counts, fields, &mut scratch.patches, payload),
+            false => stream::encode_codes(codes, &counts, effort, payload),
+        }]
     };
     scratch.patches.iter().for_each(|patch| payload.put_u32(patch.index));
     scratch.patches.iter().for_each(|patch| payload.put_u16(patch.symbol));
-    Split { fields, patches: scratch.patches.len() as u32, classes, mid, planes, codes: coders }
+    Split { fields, patches: scratch.patches.len() as u32, classes, mid: others.pop(), planes, codes: coders }
 }
 
 impl Scratch {
-    fn cut(&mut self, fields: Fields, elements: &[u8], count: usize) {
+    /// Cuts elements into codes and, right where they stay if they cannot be coded, all the rest.
+    fn cut(&mut self, fields: Fields, elements: &[u8], count: usize, payload: &mut Vec<u8>) {
         self.codes.resize(count + SLACK, 0);
-        self.mid.resize(fields.mid_len(count), 0);
-        self.planes.resize(fields.planes(), Vec::new());
-        self.planes.iter_mut().for_each(|plane| plane.resize(count, 0));
         self.patches.clear();
+        let (start, mid_len) = (payload.len(), fields.mid_len(count));
+        payload.resize(start + mid_len + fields.planes() * count, 0);
+        let (mid, planes) = payload[start..].split_at_mut(mid_len);
         let to = Cut {
             codes: &mut self.codes[..count],
-            mid: &mut self.mid,
-            planes: self.planes.iter_mut().map(Vec::as_mut_slice).collect(),
+            mid,
+            planes: planes.chunks_exact_mut(count.max(1)).collect(),
             patches: &mut self.patches,
         };
         fields::cut(fields, elements, to);

@@ -11,48 +11,97 @@ use crate::kernel::{histogram, packed};
 use crate::options::Effort;
 
 /// Bytes looked at to rule out that a stream compresses.
-const SAMPLE: usize = 8192;
+const SAMPLE: usize = 4096;
 /// A stream is stored raw when its sample needs more than this of 8 bits. The estimate of a
-/// sample of this size is too low by up to 0.03 bits for noise.
+/// sample of this size is too low by up to 0.05 bits for noise.
 pub(super) const NOISE: u64 = 79 * BIT / 10;
+/// Bytes that zstd is tried on before it gets all.
+const OPAQUE_SAMPLE: usize = 1 << 15;
 /// The zstd level of the default effort.
 pub const DEFAULT_LEVEL: i32 = 3;
 
-/// As [`NOISE`], for bytes that are raw otherwise: what little they save would cost much time.
-const NEARLY_NOISE: u64 = 75 * BIT / 10;
+/// As [`NOISE`], for what is not symbols in short elements: what little it saves would cost much time.
+pub(super) const NEARLY_NOISE: u64 = 75 * BIT / 10;
 
 /// Appends `bytes` to `payload` in the smallest way that decodes at full speed.
 pub(crate) fn encode(bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
-    encode_unless(NOISE, bytes, payload)
+    let coder = code_unless(NOISE, bytes, payload);
+    append_raw(&coder, bytes, payload);
+    coder
 }
 
-/// As [`encode`], for what is not symbols: coded only if that saves much.
-pub(crate) fn encode_others(bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
-    encode_unless(NEARLY_NOISE, bytes, payload)
+/// Codes the streams that stand at the end of `payload`, of these lengths, in their place. `spare` is
+/// scratch.
+pub(crate) fn encode_in_place(
+    noise: u64,
+    lens: &[usize],
+    payload: &mut Vec<u8>,
+    spare: &mut Vec<u8>,
+) -> Vec<Coder> {
+    let mut from = payload.len() - lens.iter().sum::<usize>();
+    let mut to = from;
+    let coders = lens.iter().map(|&len| {
+        let bytes = &payload[from..from + len];
+        spare.clear();
+        let mut coder = code_unless(noise, bytes, spare);
+        // Nothing may grow over the streams behind it.
+        if spare.len() > len {
+            coder = Coder::Raw;
+        }
+        if coder == Coder::Raw {
+            payload.copy_within(from..from + len, to);
+            to += len;
+        } else {
+            payload[to..to + spare.len()].copy_from_slice(spare);
+            to += spare.len();
+        }
+        from += len;
+        coder
+    });
+    let coders = coders.collect();
+    payload.truncate(to);
+    coders
 }
 
-fn encode_unless(noise: u64, bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
+/// As [`encode`], except that nothing is appended where bytes stay as they are: always if they look like
+/// `noise`.
+fn code_unless(noise: u64, bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
     if let Some(coder) = trivial(bytes) {
         return coder;
     }
-    if !looks_like_noise(bytes, noise) {
-        let counts = histogram::of_bytes(bytes);
-        if noise == NOISE || cost::entropy(&counts) <= noise * bytes.len() as u64 {
-            return encode_counted(bytes, &counts, payload);
+    let sample = sample(bytes);
+    if let Some(sample) = &sample {
+        if cost::entropy(sample) > noise * SAMPLE as u64 {
+            return Coder::Raw;
+        }
+        // Planes of which but one bit is in use need not be counted byte by byte.
+        if let [a, b] = symbols_of(sample)[..]
+            && let Some(counts) = histogram::of_two(bytes, a, b)
+        {
+            return code_counted(bytes, &counts, payload);
         }
     }
-    payload.extend_from_slice(bytes);
+    let counts = histogram::of_bytes(bytes);
+    if noise == NOISE || cost::entropy(&counts) <= noise * bytes.len() as u64 {
+        return code_counted(bytes, &counts, payload);
+    }
     Coder::Raw
+}
+
+fn append_raw(coder: &Coder, bytes: &[u8], payload: &mut Vec<u8>) {
+    if *coder == Coder::Raw {
+        payload.extend_from_slice(bytes);
+    }
 }
 
 /// As [`encode`], with zstd as another candidate: for bytes of unknown structure.
 pub(crate) fn encode_opaque(bytes: &[u8], level: i32, payload: &mut Vec<u8>) -> Coder {
-    if let Some(coder) = trivial(bytes) {
-        return coder;
-    }
     let start = payload.len();
     let coder = encode(bytes, payload);
-    let sample = &bytes[bytes.len() / 2..][..bytes.len().div_ceil(2).min(4 * SAMPLE)];
+    if matches!(coder, Coder::Constant(_)) {
+        return coder;
+    }
+    let sample = &bytes[bytes.len() / 2..][..bytes.len().div_ceil(2).min(OPAQUE_SAMPLE)];
     let by_symbols = (payload.len() - start) as u64 * sample.len() as u64 / bytes.len() as u64;
     let promising = zstd::bulk::compress(sample, 1).is_ok_and(|packed| (packed.len() as u64) < by_symbols);
     if promising
@@ -68,8 +117,15 @@ pub(crate) fn encode_opaque(bytes: &[u8], level: i32, payload: &mut Vec<u8>) -> 
 
 /// As [`encode`], for bytes whose counts are known.
 pub(crate) fn encode_counted(bytes: &[u8], counts: &[u32; 256], payload: &mut Vec<u8>) -> Coder {
+    let coder = code_counted(bytes, counts, payload);
+    append_raw(&coder, bytes, payload);
+    coder
+}
+
+/// As [`encode_counted`], except that nothing is appended where bytes stay as they are.
+fn code_counted(bytes: &[u8], counts: &[u32; 256], payload: &mut Vec<u8>) -> Coder {
     let len = bytes.len() as u64;
-    let symbols: Vec<u8> = (0..=255u8).filter(|&s| counts[usize::from(s)] > 0).collect();
+    let symbols = symbols_of(counts);
     let Some(lengths) = Lengths::for_counts(counts) else {
         return symbols.first().map_or(Coder::Raw, |&only| Coder::Constant(only));
     };
@@ -100,7 +156,6 @@ pub(crate) fn encode_counted(bytes: &[u8], counts: &[u32; 256], payload: &mut Ve
         return Coder::Packed { width: width as u32, palette };
     }
     if huffman >= len {
-        payload.extend_from_slice(bytes);
         return Coder::Raw;
     }
     let stored = huffman_encode::encode(bytes, &lengths, payload);
@@ -153,6 +208,11 @@ fn encode_joined(bytes: &[u8], width: u32, symbols: &[u8], payload: &mut Vec<u8>
     Coder::Joined { width, palette, inner: Box::new(inner) }
 }
 
+/// The symbols that occur.
+fn symbols_of(counts: &[u32; 256]) -> Vec<u8> {
+    (0..=255).filter(|&symbol| counts[usize::from(symbol)] > 0).collect()
+}
+
 /// A palette of up to sixteen symbols, and the index of each.
 pub(crate) fn palette_of(symbols: &[u8]) -> ([u8; 16], [u8; 256]) {
     let mut palette = [0; 16];
@@ -181,15 +241,15 @@ fn trivial(bytes: &[u8]) -> Option<Coder> {
     constant.then_some(Coder::Constant(first))
 }
 
-/// Whether a sample from four places of `bytes` needs more than `noise` per byte.
-fn looks_like_noise(bytes: &[u8], noise: u64) -> bool {
+/// The counts of a sample from four places of `bytes`, if they are many.
+fn sample(bytes: &[u8]) -> Option<[u32; 256]> {
     if bytes.len() < 4 * SAMPLE {
-        return false;
+        return None;
     }
     let mut sample = Vec::with_capacity(SAMPLE);
     for part in 0..4 {
         let at = part * (bytes.len() - SAMPLE / 4) / 3;
         sample.extend_from_slice(&bytes[at..at + SAMPLE / 4]);
     }
-    cost::entropy(&histogram::of_bytes(&sample)) > noise * SAMPLE as u64
+    Some(histogram::of_bytes(&sample))
 }

@@ -3,7 +3,7 @@
 //! A sample rules candidates out; those that remain are encoded, and the smallest is kept.
 
 use super::palette::Lookup;
-use super::probe::Sample;
+use super::probe::{Sample, Sketch};
 use super::{classes::Hint, dense, encode_bytes, encode_indices, grouped, palette, split, stream};
 use crate::coder::Coder;
 use crate::kernel::difference;
@@ -31,12 +31,14 @@ pub(super) struct Scratch {
 }
 
 /// A chunk in a layout, with what the layout stores.
-pub(super) struct Encoded<'a> {
+pub(super) struct Candidate<'a> {
     pub(super) layout: Layout,
     pub(super) payload: &'a mut Vec<u8>,
+    /// Where what is stored begins in the payload.
+    pub(super) start: usize,
 }
 
-impl Encoded<'_> {
+impl Candidate<'_> {
     /// Whether the palette is needed to decode this.
     pub(super) fn uses_palette(&self) -> bool {
         match &self.layout {
@@ -48,14 +50,15 @@ impl Encoded<'_> {
 
     /// The bytes that this takes.
     fn cost(&self, content: &[u8]) -> usize {
-        cost(&self.layout, self.payload, content)
+        cost(&self.layout, &self.payload[self.start..], content)
     }
 
-    /// Takes a smaller candidate over; its payload goes to where it came from.
-    pub(super) fn improve(&mut self, content: &[u8], layout: Layout, payload: &mut Vec<u8>) {
+    /// Takes a smaller candidate over.
+    pub(super) fn improve(&mut self, content: &[u8], layout: Layout, payload: &[u8]) {
         if cost(&layout, payload, content) < self.cost(content) {
             self.layout = layout;
-            std::mem::swap(self.payload, payload);
+            self.payload.truncate(self.start);
+            self.payload.extend_from_slice(payload);
         }
     }
 }
@@ -75,7 +78,7 @@ pub(super) fn wanted(options: &Options) -> bool {
 
 /// Replaces `best`, an encoding of `content`, by the smallest that its structure allows.
 pub(super) fn improve(
-    best: &mut Encoded<'_>,
+    best: &mut Candidate<'_>,
     content: &[u8],
     options: &Options,
     hint: &Hint,
@@ -94,18 +97,21 @@ pub(super) fn improve(
     {
         groups(best, content, length, options, split, scratch);
     }
-    let sample = Sample::of(content, size, RUNS, RUN);
-    let (fill, share) = sample.most_frequent();
     // A code of one bit is all that a frequent byte takes; wider elements have more to lose.
-    let needed = if size == 1 { sample.taken / 2 } else { sample.taken / 12 };
-    if share > needed {
-        sparse(best, content, fill, options, lookup, split, scratch);
+    let needed = |taken: usize| if size == 1 { taken / 2 } else { taken / 12 };
+    let sketch = Sketch::of(content, size, RUNS, RUN);
+    if sketch.most() > needed(sketch.taken) {
+        let sample = Sample::of(content, size, RUNS, RUN);
+        let (fill, share) = sample.most_frequent();
+        if share > needed(sample.taken) {
+            sparse(best, content, fill, options, lookup, split, scratch);
+        }
     }
 }
 
 /// Candidates that depend on no sample.
 fn few_values(
-    best: &mut Encoded<'_>,
+    best: &mut Candidate<'_>,
     content: &[u8],
     options: &Options,
     lookup: Option<&Lookup>,
@@ -116,7 +122,7 @@ fn few_values(
         candidate.clear();
         if let Some(indexed) = palette::encode(content, lookup, options, &mut scratch.planes, &mut candidate)
         {
-            best.improve(content, Layout::Indexed(indexed), &mut candidate);
+            best.improve(content, Layout::Indexed(indexed), &candidate);
         }
     }
     if !options.kind.is_float() && options.kind.size() > 1 {
@@ -124,7 +130,7 @@ fn few_values(
         if bytes < options.kind.size() {
             candidate.clear();
             let range = encode_range(content, options.kind.size(), base, scratch, &mut candidate);
-            best.improve(content, Layout::Range(range), &mut candidate);
+            best.improve(content, Layout::Range(range), &candidate);
         }
     }
     scratch.candidate = candidate;
@@ -172,7 +178,7 @@ fn encode_inner(
     let hint = Hint::default();
     let mut stored = Vec::new();
     let layout = dense(values, options, &hint, split, &mut stored);
-    let mut inner = Encoded { layout, payload: &mut stored };
+    let mut inner = Candidate { layout, payload: &mut stored, start: 0 };
     few_values(&mut inner, values, options, lookup, scratch);
     match inner.layout {
         Layout::Opaque(Coder::Raw) => payload.extend_from_slice(values),
@@ -182,7 +188,7 @@ fn encode_inner(
 }
 
 fn sparse(
-    best: &mut Encoded<'_>,
+    best: &mut Candidate<'_>,
     content: &[u8],
     fill: u64,
     options: &Options,
@@ -211,12 +217,12 @@ fn sparse(
         let others = &values[..present * size];
         sparse.values = Some(encode_inner(others, options, lookup, split, scratch, &mut payload));
     }
-    best.improve(content, Layout::Sparse(sparse), &mut payload);
+    best.improve(content, Layout::Sparse(sparse), &payload);
     (scratch.mask, scratch.values) = (mask, values);
 }
 
 fn groups(
-    best: &mut Encoded<'_>,
+    best: &mut Candidate<'_>,
     content: &[u8],
     length: usize,
     options: &Options,
@@ -232,7 +238,7 @@ fn groups(
         let indices = encode_indices(&groups.indices, options, &mut payload);
         let total = (groups.values.len() / size) as u32;
         let layout = Grouped { size, group: length as u32, total, counts, values, indices };
-        best.improve(content, Layout::Grouped(layout), &mut payload);
+        best.improve(content, Layout::Grouped(layout), &payload);
     }
     scratch.groups = groups;
 }

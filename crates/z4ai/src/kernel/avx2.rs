@@ -69,19 +69,10 @@ impl Isa for Avx2 {
 
     #[inline(always)]
     fn pack(self, fields: [u16; 16], bits: u32) -> [u64; 2] {
-        // Neighbours join by multiplication, then pairs and pairs of pairs by shifts.
-        let factors: [u16; 16] = std::array::from_fn(|i| if i % 2 == 0 { 1 } else { 1 << bits });
-        let factors = cast!(factors, [u16; 16] => __m256i);
-        let fields = cast!(fields, [u16; 16] => __m256i);
-        // SAFETY: `self` proves AVX2.
-        let quads = unsafe {
-            let pairs = _mm256_madd_epi16(fields, factors);
-            let odd = _mm256_srli_epi64::<32>(pairs);
-            let even = _mm256_and_si256(pairs, _mm256_set1_epi64x(0xffff_ffff));
-            _mm256_or_si256(even, _mm256_sll_epi64(odd, _mm_cvtsi32_si128(2 * bits as i32)))
-        };
-        let quads = cast!(quads, __m256i => [u64; 4]);
-        [quads[0] | quads[1] << (4 * bits), quads[2] | quads[3] << (4 * bits)]
+        let kept = 0x0101_0101_0101_0101 * ((1 << bits) - 1);
+        let words = cast!(self.low_bytes(fields), [u8; 16] => [u64; 2]);
+        // SAFETY: `self` proves BMI2.
+        words.map(|word| unsafe { _pext_u64(word, kept) })
     }
 
     #[inline(always)]
@@ -201,5 +192,23 @@ impl Isa for Avx2 {
         // SAFETY: `self` proves AVX2, which includes the shuffle.
         let shuffled = unsafe { _mm_shuffle_epi8(bytes, index) };
         cast!(shuffled, __m128i => [u8; 16])
+    }
+
+    #[inline(always)]
+    fn sum(self, bytes: [u8; 32], least: u8) -> u32 {
+        let bytes = cast!(bytes, [u8; 32] => __m256i);
+        // SAFETY: `self` proves AVX2.
+        let sums = unsafe {
+            let bytes = _mm256_max_epu8(bytes, _mm256_set1_epi8(least as i8));
+            _mm256_sad_epu8(bytes, _mm256_setzero_si256())
+        };
+        cast!(sums, __m256i => [u64; 4]).into_iter().sum::<u64>() as u32
+    }
+
+    #[inline(always)]
+    fn equal(self, bytes: [u8; 32], value: u8) -> u32 {
+        let bytes = cast!(bytes, [u8; 32] => __m256i);
+        // SAFETY: `self` proves AVX2.
+        unsafe { _mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_set1_epi8(value as i8))) as u32 }
     }
 }

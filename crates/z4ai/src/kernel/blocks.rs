@@ -106,26 +106,36 @@ pub(super) fn cut<const SIZE: usize, const BITS: u32>(
     elements: &[u8],
     to: &mut Cut<'_>,
 ) -> usize {
-    let count = elements.len() / SIZE / BLOCK * BLOCK;
-    let codes = blocks_of_mut(to.codes, count);
+    let blocks = elements.len() / SIZE / BLOCK;
+    let count = blocks * BLOCK;
+    // All have as many blocks, so that no index needs a check.
+    let halves = if SIZE == 2 { &elements.as_chunks::<{ 2 * BLOCK }>().0[..blocks] } else { &[] };
+    let words = if SIZE == 4 { &elements.as_chunks::<{ 4 * BLOCK }>().0[..blocks] } else { &[] };
+    let codes = &mut blocks_of_mut(to.codes, count)[..blocks];
     let mut planes = to.planes.iter_mut().map(|plane| blocks_of_mut(plane, count));
     let (low, middle) = match SIZE {
-        4 => (planes.next().unwrap_or_default(), planes.next().unwrap_or_default()),
+        4 => (
+            &mut planes.next().unwrap_or_default()[..blocks],
+            &mut planes.next().unwrap_or_default()[..blocks],
+        ),
         _ => Default::default(),
     };
-    let high = planes.next().unwrap_or_default();
+    let high = match Shape::<SIZE, BITS>::HIGH_PLANE {
+        true => &mut planes.next().unwrap_or_default()[..blocks],
+        false => Default::default(),
+    };
     let width = Shape::<SIZE, BITS>::MID_WIDTH;
-    assert!(to.mid.len() >= count / 8 * width, "room for the packed fields");
-    for (block, elements) in elements[..count * SIZE].chunks_exact(BLOCK * SIZE).enumerate() {
+    let mut mid = to.mid[..blocks * 2 * width].chunks_exact_mut((2 * width).max(1));
+    for block in 0..blocks {
         let mut top = [0u16; BLOCK];
         if SIZE == 2 {
-            for (top, element) in top.iter_mut().zip(elements.chunks_exact(2)) {
-                *top = u16::from_le_bytes([element[0], element[1]]);
+            for (top, element) in top.iter_mut().zip(halves[block].as_chunks::<2>().0) {
+                *top = u16::from_le_bytes(*element);
             }
         } else {
             let mut wide = [0u32; BLOCK];
-            for (wide, e) in wide.iter_mut().zip(elements.chunks_exact(4)) {
-                *wide = u32::from_le_bytes([e[0], e[1], e[2], e[3]]);
+            for (wide, element) in wide.iter_mut().zip(words[block].as_chunks::<4>().0) {
+                *wide = u32::from_le_bytes(*element);
             }
             (top, middle[block], low[block]) = isa.narrow(wide);
         }
@@ -137,24 +147,31 @@ pub(super) fn cut<const SIZE: usize, const BITS: u32>(
         let code = top.map(|top| (top >> shift & ((1 << BITS) - 1)).wrapping_sub(base));
         let mut raw = top.map(|top| top >> 15 << shift | top & ((1 << shift) - 1));
         codes[block] = isa.low_bytes(code);
-        if isa.any_high(code) {
-            for i in (0..BLOCK).filter(|&i| code[i] > 255) {
-                codes[block][i] = 0;
-                let symbol = code[i].wrapping_add(base);
-                to.patches.push(Patch { index: (block * BLOCK + i) as u32, symbol });
-            }
+        if BITS > 8 && isa.any_high(code) {
+            take_patches(&code, base, block, &mut codes[block], to.patches);
         }
         if Shape::<SIZE, BITS>::HIGH_PLANE {
             high[block] = isa.low_bytes(raw);
             raw = raw.map(|raw| raw >> 8);
         }
-        if width > 0 {
-            let packed = &mut to.mid[block * 2 * width..][..2 * width];
-            let (low, high) = packed.split_at_mut(width);
-            let words = isa.pack(raw, Shape::<SIZE, BITS>::MID_BITS);
-            low.copy_from_slice(&words[0].to_le_bytes()[..width]);
-            high.copy_from_slice(&words[1].to_le_bytes()[..width]);
+        if width > 0
+            && let Some(mid) = mid.next()
+        {
+            let [first, second] = isa.pack(raw, Shape::<SIZE, BITS>::MID_BITS);
+            let packed = u128::from(first) | u128::from(second) << (8 * width);
+            mid.copy_from_slice(&packed.to_le_bytes()[..2 * width]);
         }
     }
     count
+}
+
+/// Lists the elements of a block whose symbols have no code, which gets to be 0.
+#[cold]
+#[inline(never)]
+fn take_patches(code: &[u16; BLOCK], base: u16, block: usize, codes: &mut Block, patches: &mut Vec<Patch>) {
+    for i in (0..BLOCK).filter(|&i| code[i] > 255) {
+        codes[i] = 0;
+        let symbol = code[i].wrapping_add(base);
+        patches.push(Patch { index: (block * BLOCK + i) as u32, symbol });
+    }
 }

@@ -1,5 +1,7 @@
 //! Counting.
 
+use std::ops::Range;
+
 use super::{Isa, dispatch};
 
 /// Counts of pairs of bytes, all zero between uses.
@@ -14,42 +16,71 @@ impl Default for Pairs {
 
 /// Bytes whose pairs cannot overflow their counts.
 const MOST: usize = 2 * (u16::MAX as usize);
-/// Fewer bytes than this are not worth adding up all pairs.
-const FEW: usize = 1 << 15;
+/// Values further apart than this have too many pairs for the first-level cache.
+const PAIRED: usize = 128;
 
-/// As [`of_bytes`], for bytes of which most values do not occur: pairs of them take half as many
-/// stores, of which processors make one at a time.
+/// As [`of_bytes`], for bytes that are close together, as exponents are but for the zeros: pairs of
+/// them take half as many stores, of which processors make one or two at a time.
 pub(crate) fn of_few(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
+    let used = range_of(bytes);
+    // All pairs have to be added up.
+    if used.len() > PAIRED || used.len() * used.len() > bytes.len() / 4 {
+        return of_bytes(bytes);
+    }
     let mut counts = [0; 256];
-    let parts = bytes.chunks(MOST);
-    for part in parts {
-        match part.len() {
-            0..FEW => of_bytes(part).iter().zip(&mut counts).for_each(|(part, all)| *all += part),
-            _ => add_pairs(part, &mut pairs.0, &mut counts),
-        }
+    for part in bytes.chunks(MOST) {
+        add_pairs(part, used.clone(), &mut pairs.0, &mut counts);
     }
     counts
 }
 
 dispatch! {
-    fn add_pairs(bytes: &[u8], pairs: &mut [u16; 1 << 16], counts: &mut [u32; 256]) = add_pairs_with
+    /// From the lowest to the highest byte, zeros not counted.
+    fn range_of(bytes: &[u8]) -> Range<usize> = range_with
+}
+
+dispatch! {
+    /// Adds the counts of bytes that are all 0 or in `used`.
+    fn add_pairs(bytes: &[u8], used: Range<usize>, pairs: &mut [u16; 1 << 16], counts: &mut [u32; 256])
+        = add_pairs_with
 }
 
 #[inline(always)]
-fn add_pairs_with(_: impl Isa, bytes: &[u8], pairs: &mut [u16; 1 << 16], counts: &mut [u32; 256]) {
+fn range_with(_: impl Isa, bytes: &[u8]) -> Range<usize> {
+    // One less, so that zeros become the highest.
+    let (mut below, mut highest) = (u8::MAX, 0);
+    for &byte in bytes {
+        below = below.min(byte.wrapping_sub(1));
+        highest = highest.max(byte);
+    }
+    usize::from(below.min(highest.saturating_sub(1))) + 1..usize::from(highest) + 1
+}
+
+#[inline(always)]
+fn add_pairs_with(
+    _: impl Isa,
+    bytes: &[u8],
+    used: Range<usize>,
+    pairs: &mut [u16; 1 << 16],
+    counts: &mut [u32; 256],
+) {
     let (whole, rest) = bytes.as_chunks::<2>();
     for &pair in whole {
         pairs[usize::from(u16::from_le_bytes(pair))] += 1;
     }
     rest.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
-    for (second, firsts) in pairs.as_chunks_mut::<256>().0.iter_mut().enumerate() {
-        let mut seconds = 0;
-        for (count, first) in counts.iter_mut().zip(&mut *firsts) {
+    let pairs = pairs.as_chunks_mut::<256>().0;
+    for second in std::iter::once(0).chain(used.clone()) {
+        let firsts = &mut pairs[second];
+        let mut seconds = u32::from(firsts[0]);
+        counts[0] += seconds;
+        firsts[0] = 0;
+        for (count, first) in counts[used.clone()].iter_mut().zip(&mut firsts[used.clone()]) {
             *count += u32::from(*first);
             seconds += u32::from(*first);
+            *first = 0;
         }
         counts[second] += seconds;
-        firsts.fill(0);
     }
 }
 
@@ -67,6 +98,29 @@ pub(crate) fn of_bytes(bytes: &[u8]) -> [u32; 256] {
         }
     }
     std::array::from_fn(|b| counts.iter().map(|table| table[b]).sum())
+}
+
+dispatch! {
+    /// As [`of_bytes`], if every byte is one of these two.
+    pub(crate) fn of_two(bytes: &[u8], a: u8, b: u8) -> Option<[u32; 256]> = of_two_with
+}
+
+#[inline(always)]
+fn of_two_with(_: impl Isa, bytes: &[u8], a: u8, b: u8) -> Option<[u32; 256]> {
+    let (mut count, mut others) = (0, 0);
+    for part in bytes.chunks(usize::from(u8::MAX)) {
+        let (mut second, mut other) = (0u8, 0u8);
+        for &byte in part {
+            second += u8::from(byte == b);
+            other |= u8::from(byte != a && byte != b);
+        }
+        count += u32::from(second);
+        others |= other;
+    }
+    let mut counts = [0; 256];
+    counts[usize::from(a)] = bytes.len() as u32 - count;
+    counts[usize::from(b)] = count;
+    (others == 0).then_some(counts)
 }
 
 /// How often each value of the `bits` (at most 13) bits below the sign occurs in elements of
@@ -114,16 +168,24 @@ mod tests {
             (state >> 33) % range
         };
         let mut pairs = Pairs::default();
-        for len in [0, 1, FEW - 1, FEW + 1, MOST, MOST + 1, 3 * MOST + 7] {
-            for values in [1, 20, 256] {
-                let bytes: Vec<u8> = (0..len).map(|_| next(values) as u8).collect();
+        for len in [0, 1, 9, 1500, 5001, MOST, MOST + 1, 3 * MOST + 7] {
+            for (values, lowest) in [(1, 0), (1, 255), (2, 0), (1, 91), (20, 90), (20, 236), (256, 0)] {
+                let with_zeros = len % 2;
+                let byte =
+                    |value: u64| if value % 7 < with_zeros as u64 { 0 } else { (lowest + value) as u8 };
+                let bytes: Vec<u8> = (0..len).map(|_| byte(next(values))).collect();
                 let mut naive = [0; 256];
                 bytes.iter().for_each(|&byte| naive[usize::from(byte)] += 1);
                 assert_eq!(of_bytes(&bytes), naive);
                 assert_eq!(of_few(&bytes, &mut pairs), naive);
+                let two = (naive[0] + naive[91] == len as u32).then_some(naive);
+                assert_eq!(of_two(&bytes, 0, 91), two);
+                assert_eq!(of_two_with(Portable, &bytes, 0, 91), two);
+                let used = range_with(Portable, &bytes);
+                assert_eq!(used, range_of(&bytes));
                 if len <= MOST {
                     let mut portable = [0; 256];
-                    add_pairs_with(Portable, &bytes, &mut pairs.0, &mut portable);
+                    add_pairs_with(Portable, &bytes, used, &mut pairs.0, &mut portable);
                     assert_eq!(portable, naive);
                 }
             }

@@ -54,6 +54,10 @@ pub(crate) trait Isa: Copy {
     fn look_up(self, palette: [u8; 16], nibbles: [u8; 16]) -> [[u8; 16]; 2];
     /// Byte `i` of the result is byte `index[i]` of `bytes`, or 0 where `index[i]` is 128 or more.
     fn shuffle(self, bytes: [u8; 16], index: [u8; 16]) -> [u8; 16];
+    /// The sum of all bytes, those below `least` counted as that.
+    fn sum(self, bytes: [u8; 32], least: u8) -> u32;
+    /// Bit `i` is set where byte `i` is `value`.
+    fn equal(self, bytes: [u8; 32], value: u8) -> u32;
 }
 
 /// Plain arithmetic, for every machine.
@@ -130,6 +134,16 @@ impl Isa for Portable {
     fn shuffle(self, bytes: [u8; 16], index: [u8; 16]) -> [u8; 16] {
         index.map(|i| if i < 128 { bytes[usize::from(i & 15)] } else { 0 })
     }
+
+    #[inline(always)]
+    fn sum(self, bytes: [u8; 32], least: u8) -> u32 {
+        bytes.into_iter().map(|byte| u32::from(byte.max(least))).sum()
+    }
+
+    #[inline(always)]
+    fn equal(self, bytes: [u8; 32], value: u8) -> u32 {
+        bytes.iter().rev().fold(0, |bits, &byte| bits << 1 | u32::from(byte == value))
+    }
 }
 
 /// Defines `$name`, which runs `$body` compiled for the best instruction set at hand. `$body` is
@@ -163,6 +177,9 @@ mod tests {
         fn avx2_equals_portable(a: [u8; 16], b: [u8; 16], wide: [u32; 16], bits in 1u32..8) {
             let Some(avx2) = Avx2::new() else { return Ok(()) };
             prop_assert_eq!(avx2.shuffle(a, b), Portable.shuffle(a, b));
+            let both: [u8; 32] = std::array::from_fn(|i| if i < 16 { a[i] } else { b[i - 16] });
+            prop_assert_eq!(avx2.sum(both, b[3]), Portable.sum(both, b[3]));
+            prop_assert_eq!(avx2.equal(both, a[3]), Portable.equal(both, a[3]));
             prop_assert_eq!(avx2.look_up(a, b), Portable.look_up(a, b));
             let fields = avx2.unpack(a, b, avx2.unpacker(bits));
             prop_assert_eq!(fields, Portable.unpack(a, b, bits));

@@ -56,12 +56,36 @@ fn expand_groups<const N: usize>(width: u32, palette: &[u8; 16], stored: &[u8], 
     done
 }
 
-/// Packs the indices of `bytes`, each below `1 << width`, lowest bits first.
+/// Packs the indices of `bytes`, each below `1 << width` and of one byte, lowest bits first.
 pub(crate) fn pack(width: u32, bytes: &[u8], index_of: &[u8; 256], out: &mut Vec<u8>) {
     match width {
         4 => pack_groups::<2>(width, bytes, index_of, out),
         2 => pack_groups::<4>(width, bytes, index_of, out),
-        _ => pack_groups::<8>(width, bytes, index_of, out),
+        _ => {
+            let start = out.len();
+            out.resize(start + bytes.len().div_ceil(8), 0);
+            // Of the bytes that occur one at most has index 1.
+            if let Some(set) = index_of.iter().position(|&index| index == 1) {
+                pack_bits(bytes, set as u8, &mut out[start..]);
+            }
+        }
+    }
+}
+
+dispatch! {
+    /// Sets the bits of the bytes that are `set` in `out`, which is zero.
+    fn pack_bits(bytes: &[u8], set: u8, out: &mut [u8]) = pack_bits_with
+}
+
+#[inline(always)]
+fn pack_bits_with(isa: impl Isa, bytes: &[u8], set: u8, out: &mut [u8]) {
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    let (words, last) = out.split_at_mut(blocks.len() * 4);
+    for (word, block) in words.as_chunks_mut::<4>().0.iter_mut().zip(blocks) {
+        *word = isa.equal(*block, set).to_le_bytes();
+    }
+    for (i, &byte) in rest.iter().enumerate() {
+        last[i / 8] |= u8::from(byte == set) << (i % 8);
     }
 }
 
@@ -91,6 +115,11 @@ mod tests {
             let indices: Vec<u8> = bytes.iter().map(|byte| byte & ((1 << width) - 1)).collect();
             let mut stored = Vec::new();
             pack(width, &indices, &identity, &mut stored);
+            if width == 1 {
+                let mut bits = vec![0; stored.len()];
+                pack_bits_with(Portable, &indices, 1, &mut bits);
+                prop_assert_eq!(&bits, &stored);
+            }
             // The naive twin: one bit after the other.
             let bit = |at: usize| stored[at / 8] >> (at % 8) & 1;
             let naive: Vec<u8> = (0..indices.len())

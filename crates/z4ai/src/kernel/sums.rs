@@ -31,14 +31,39 @@ dispatch! {
 
 #[inline(always)]
 fn distance_with(_: impl Isa, a: &[u8], b: &[u8]) -> u32 {
-    a.iter().zip(b).map(|(&a, &b)| u32::from(a.abs_diff(b).min(FAR))).sum()
+    const LANES: usize = 64;
+    /// Terms that a sum of eight bits holds.
+    const TERMS: usize = u8::MAX as usize / FAR as usize;
+    let far = |a: u8, b: u8| a.abs_diff(b).min(FAR);
+    let mut total = 0;
+    for (a, b) in a.chunks(TERMS * LANES).zip(b.chunks(TERMS * LANES)) {
+        let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+        let mut sums = [0u8; LANES];
+        for (a, b) in a.iter().zip(b) {
+            for i in 0..LANES {
+                sums[i] += far(a[i], b[i]);
+            }
+        }
+        total += sums.iter().map(|&sum| u32::from(sum)).sum::<u32>();
+        total += a_rest.iter().zip(b_rest).map(|(&a, &b)| u32::from(far(a, b))).sum::<u32>();
+    }
+    total
 }
 
 #[inline(always)]
-fn of_units_with(_: impl Isa, codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> {
+fn of_units_with(isa: impl Isa, codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> {
     if !columns {
-        let sum = |row: &[u8]| row.iter().map(|&code| u32::from(code.max(clip))).sum::<u32>();
-        return codes.chunks(period).map(|row| u64::from(sum(row))).collect();
+        let mut sums = Vec::with_capacity(codes.len().div_ceil(period));
+        for row in codes.chunks(period) {
+            let (parts, rest) = row.as_chunks::<32>();
+            let mut sum = 0;
+            for part in parts {
+                sum += isa.sum(*part, clip);
+            }
+            rest.iter().for_each(|&code| sum += u32::from(code.max(clip)));
+            sums.push(u64::from(sum));
+        }
+        return sums;
     }
     let mut sums = vec![0u64; period];
     // In narrow sums, so that more of them fit a register.
@@ -72,12 +97,17 @@ fn costs_of_units_with(
     };
     let cost = |&code: &u8| costs[usize::from(code)];
     if !columns {
-        let row_costs = |row: &[u8]| {
+        let mut sums = Vec::with_capacity(codes.len().div_ceil(period));
+        for row in codes.chunks(period) {
             let mut wide = [0; MAX_CLASSES];
-            row.chunks(NARROW).for_each(|part| widen(&mut wide, part.iter().map(cost).sum()));
-            wide
-        };
-        return codes.chunks(period).map(row_costs).collect();
+            for part in row.chunks(NARROW) {
+                let mut narrow = 0;
+                part.iter().for_each(|code| narrow += cost(code));
+                widen(&mut wide, narrow);
+            }
+            sums.push(wide);
+        }
+        return sums;
     }
     let mut sums = vec![[0; MAX_CLASSES]; period];
     let mut narrow = vec![0u64; period];
