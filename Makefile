@@ -1,4 +1,4 @@
-.PHONY: demo test lint bench venv wheel install rust-test python-test doc
+.PHONY: demo test lint bench bench-all venv wheel install rust-test python-test doc
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -31,10 +31,21 @@ doc: $(VENV)/.tools
 python-test: $(VENV)/.installed
 	$(VENV)/bin/pytest
 
+# A few of the claims about speed, in some minutes.
 bench: wheel
+	$(PYTHON) benchmark/bench.py run --print-only --size 128 --dist mixed --runs 5 --warmup 1
+	$(PYTHON) benchmark/bench.py run --print-only --size 128 --dist small --runs 3 --warmup 1 \
+		--formats zt,safetensors --cache warm
+	$(PYTHON) benchmark/bench.py codec --print-only minilm --runs 3
+
+# All of them: an hour and more.
+bench-all: wheel
 	BENCH_PYTHON=$(PYTHON) cargo run --release -p ztensor-bench
-	$(PYTHON) benchmark/python/run.py
-	$(PYTHON) benchmark/distributed.py
+	for script in python/run codec delta structure containers distributed; do \
+		$(PYTHON) benchmark/$$script.py || exit 1; done
+	$(PYTHON) benchmark/bench.py sweep
+	$(PYTHON) benchmark/bench.py codec
+	$(PYTHON) benchmark/bench.py report
 
 venv: $(VENV)/.tools
 

@@ -30,7 +30,7 @@ FORMATS = ("zt", "safetensors", "pt", "npz", "gguf", "onnx", "h5", "pkl")
 DISTS = ("llama-1b", "large", "mixed", "small")
 
 
-def run_one(arguments: argparse.Namespace, dist: str, size: int, style: str) -> Path:
+def run_one(arguments: argparse.Namespace, dist: str, size: int, style: str) -> None:
     """One distribution of tensors in all formats: reading, writing and, for ours, compressing."""
     session = Session(dist, size << 20, style, arguments.formats)
     entries: list[Entry] = []
@@ -50,9 +50,9 @@ def run_one(arguments: argparse.Namespace, dist: str, size: int, style: str) -> 
         if "zt" in arguments.formats:
             measure(session.writing(["zt"], {"compression": 3}, " zstd-3"))
             measure(compressed_reading(session, arguments.backend))
-    path = results.save("formats", sys.argv[1:], session, entries)
-    print(f"{path.relative_to(HERE.parent)}: {len(entries)} results")
-    return path
+    if arguments.save:
+        path = results.save("formats", sys.argv[1:], session, entries)
+        print(f"{path.relative_to(HERE.parent)}: {len(entries)} results")
 
 
 def compressed_reading(session: Session, backend: str) -> list[Contestant]:
@@ -89,8 +89,9 @@ def sweep(arguments: argparse.Namespace) -> None:
 
 def codec(arguments: argparse.Namespace) -> None:
     """The weight codec against others, on real and synthetic weights."""
-    path = codecs.run(arguments.runs, arguments.filter)
-    print(path.relative_to(HERE.parent))
+    path = codecs.run(arguments.runs, arguments.filter, arguments.save)
+    if path:
+        print(path.relative_to(HERE.parent))
 
 
 def plot(_: argparse.Namespace) -> None:
@@ -118,8 +119,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
+    measuring = []
     for name, work in (("run", run), ("sweep", sweep)):
         command = commands.add_parser(name)
+        measuring.append(command)
         command.set_defaults(work=work)
         command.add_argument("--runs", type=int, default=5)
         command.add_argument("--warmup", type=int, default=2)
@@ -138,12 +141,16 @@ def main() -> None:
             command.add_argument(
                 "--sizes", type=lambda text: [int(n) for n in text.split(",")], default=[128, 512]
             )
-    command = commands.add_parser("codec")
-    command.set_defaults(work=codec)
-    command.add_argument("filter", nargs="*", help="words that a model or a type has")
-    command.add_argument("--runs", type=int, default=5)
+    codec_command = commands.add_parser("codec")
+    codec_command.set_defaults(work=codec)
+    codec_command.add_argument("filter", nargs="*", help="words that a model or a type has")
+    codec_command.add_argument("--runs", type=int, default=5)
     commands.add_parser("plot").set_defaults(work=plot)
     commands.add_parser("report").set_defaults(work=report)
+    for command in (*measuring, codec_command):
+        command.add_argument(
+            "--print-only", dest="save", action="store_false", help="leave the results as they are"
+        )
     arguments = parser.parse_args()
     arguments.work(arguments)
 

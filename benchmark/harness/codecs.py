@@ -113,7 +113,7 @@ class Codec:
         self.process.wait()
 
 
-def run(rounds: int, words: list[str]) -> Path:
+def run(rounds: int, words: list[str], save: bool) -> Path | None:
     """All codecs on all files whose name has one of the words."""
     python = environment()
     table: list[dict[str, Any]] = []
@@ -150,6 +150,8 @@ def run(rounds: int, words: list[str]) -> Path:
             )
     for name in sorted(absent):
         print(f"{name} is not here and was left out", file=sys.stderr)
+    if not save:
+        return None
     document = {
         "kind": "codec",
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
