@@ -50,6 +50,7 @@ def run_one(arguments: argparse.Namespace, dist: str, size: int, style: str) -> 
         if "zt" in arguments.formats:
             measure(session.writing(["zt"], {"compression": 3}, " zstd-3"))
             measure(compressed_reading(session, arguments.backend))
+    session.clean()
     if arguments.save:
         path = results.save("formats", sys.argv[1:], session, entries)
         print(f"{path.relative_to(HERE.parent)}: {len(entries)} results")
