@@ -251,7 +251,7 @@ impl Ahead {
 
 /// Asks for the cache line at an address, which may be any.
 #[inline(always)]
-pub(super) fn fetch(address: usize) {
+pub(crate) fn fetch(address: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};

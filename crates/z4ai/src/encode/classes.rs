@@ -52,48 +52,53 @@ pub(crate) struct Price {
     pub(crate) moves: usize,
 }
 
-/// The grouping of `codes` that saves most, if any pays.
-pub(crate) fn find(codes: &[u8], hint: &Hint, price: Price) -> Option<ClassMap> {
-    if !hint.searched {
+/// Row lengths worth a try for `codes`.
+pub(crate) fn periods_of(codes: &[u8], hint: &Hint) -> Vec<usize> {
+    match hint {
+        Hint { searched: false, .. } => Vec::new(),
+        Hint { shaped: true, periods, .. } => periods.clone(),
+        _ => likely_periods(codes),
+    }
+}
+
+/// The row lengths that a part of all codes does not rule out.
+pub(crate) fn open_periods(part: &[u8], hint: &Hint, price: Price) -> Vec<usize> {
+    let mut periods = periods_of(part, hint);
+    let search = Search::new(part, price);
+    periods.retain(|&period| [false, true].iter().any(|&columns| search.leaves_open(part, columns, period)));
+    periods
+}
+
+/// The grouping of `codes` into rows or columns, with one of these row lengths, that saves most, if any
+/// pays.
+pub(crate) fn find(codes: &[u8], periods: &[usize], price: Price) -> Option<ClassMap> {
+    let count = codes.len();
+    if periods.is_empty() {
         return None;
     }
-    let count = codes.len();
-    let found;
-    let periods = if hint.shaped {
-        &hint.periods
-    } else {
-        found = likely_periods(codes);
-        &found
-    };
-    let must_save = |count: usize| count as u64 * price.must_save * BIT / 64;
-    let counts = counts_of_some(codes);
-    let looked_at = counts.iter().sum::<u32>() as usize;
-    let clip = clip_of(&counts, looked_at);
-    let spread = Spread::of(&counts, clip, looked_at);
+    let search = Search::new(codes, price);
     let candidates = periods.iter().flat_map(|&period| [(false, period), (true, period)]);
     let (gain, columns, period, sums) = candidates
         .filter(|&(columns, period)| {
             ClassMap::units(columns, period, count) <= count / 8 && period * 4 <= count
         })
         .filter(|&(columns, period)| {
-            // A part from the middle that shows less than half of what is needed rules it out.
             let rows = count / PART / period;
             if count < SMALL || rows < 4 {
                 return true;
             }
             let part = &codes[(count - rows * period) / 2 / period * period..][..rows * period];
-            let sums = sums::of_units(part, columns, period, clip);
-            2 * spread.gain(&sums, columns, period, part.len()) > must_save(part.len()) as i64
+            search.leaves_open(part, columns, period)
         })
         .map(|(columns, period)| {
-            let sums = sums::of_units(codes, columns, period, clip);
-            (spread.gain(&sums, columns, period, count), columns, period, sums)
+            let (gain, sums) = search.gain(codes, columns, period);
+            (gain, columns, period, sums)
         })
         .max_by_key(|candidate| (candidate.0, std::cmp::Reverse(candidate.2)))?;
-    if gain <= must_save(count) as i64 {
+    if gain <= search.must_save(count) as i64 {
         return None;
     }
-    let (mut map, counts) = assign(codes, columns, period, &sums, must_save(count))?;
+    let (mut map, counts) = assign(codes, columns, period, &sums, search.must_save(count))?;
     if price.moves > 0 {
         move_units(codes, &counts, &mut map);
         refine(codes, &mut map, price.moves);
@@ -101,8 +106,40 @@ pub(crate) fn find(codes: &[u8], hint: &Hint, price: Price) -> Option<ClassMap> 
     Some(map)
 }
 
+/// What groupings of some codes are judged by.
+struct Search {
+    price: Price,
+    clip: u8,
+    spread: Spread,
+}
+
+impl Search {
+    fn new(codes: &[u8], price: Price) -> Self {
+        let counts = counts_of_some(codes);
+        let looked_at = counts.iter().sum::<u32>() as usize;
+        let clip = clip_of(&counts, looked_at);
+        Self { price, clip, spread: Spread::of(&counts, clip, looked_at) }
+    }
+
+    /// What a grouping of so many codes must save, in units of [`BIT`].
+    fn must_save(&self, count: usize) -> u64 {
+        count as u64 * self.price.must_save * BIT / 64
+    }
+
+    /// About what a grouping saves, and the sums of its units.
+    fn gain(&self, codes: &[u8], columns: bool, period: usize) -> (i64, Vec<u64>) {
+        let sums = sums::of_units(codes, columns, period, self.clip);
+        (self.spread.gain(&sums, columns, period, codes.len()), sums)
+    }
+
+    /// Whether a part of all codes shows at least half of what is needed.
+    fn leaves_open(&self, part: &[u8], columns: bool, period: usize) -> bool {
+        2 * self.gain(part, columns, period).0 > self.must_save(part.len()) as i64
+    }
+}
+
 /// Moves units to the classes that suit them best, which changes what classes suit, `moves` times.
-pub(crate) fn refine(codes: &[u8], map: &mut ClassMap, moves: usize) {
+fn refine(codes: &[u8], map: &mut ClassMap, moves: usize) {
     for _ in 0..moves {
         let every = rows_per_counted(codes, map.period);
         let counts = bucket_counts(codes, map.columns, map.period, &map.classes, MAX_CLASSES, every);

@@ -5,6 +5,7 @@
 //! that is found is compared and extended in both directions. Looking up all positions is slow;
 //! data without long repeats is ruled out by looking at the positions of a few blocks only.
 
+use crate::coder::huffman_stream::fetch;
 use crate::copies::{Copy, MAX_COPY};
 
 /// Bytes between the places in the table.
@@ -16,6 +17,8 @@ const MORE_SPARSELY: usize = 128;
 const LOOKED_AT: usize = 16;
 /// Bytes of a block that are compared before anything else.
 const KEY: usize = 32;
+/// Blocks that are fetched before they are looked at.
+const FETCHED_AHEAD: usize = 12;
 /// Bytes of a copy, at least.
 const MIN_COPY: usize = BLOCK;
 
@@ -91,6 +94,8 @@ impl<'a> Table<'a> {
             shifts,
         };
         for block in 0..blocks.min(u32::MAX as usize - 1) {
+            // No block is where the machine would expect it.
+            fetch(data.as_ptr().wrapping_add((block + FETCHED_AHEAD) * BLOCK) as usize);
             table.insert(block);
         }
         table

@@ -68,26 +68,35 @@ pub(crate) fn encode(
 ) -> Split {
     let count = elements.len() / kind.size();
     let prices = Prices::of(kind, effort, hint.shaped);
-    let mut fields = choose_symbol(elements, kind, prices.joined, &mut scratch.sample);
     let start = payload.len();
-    scratch.cut(fields, elements, count, payload);
     let by_palette = effort == Effort::Fast && kind.is_float();
-    let mut classes = match by_palette {
-        true => None,
-        false => classes::find(&scratch.codes[..count], hint, prices.classes),
-    };
-    if let (Some(_), Some(map)) = (prices.joined_with_classes, &mut classes) {
-        fields = choose_symbol(elements, kind, prices.joined_with_classes, &mut scratch.sample);
+    let mut fields = choose_symbol(elements, kind, prices.joined, &mut scratch.sample);
+    let periods = if prices.joined_with_classes.is_some() {
+        // Classes change the cut, and a part of all elements tells whether there may be any.
+        let part = middle_of(elements, kind.size());
+        scratch.cut(fields, part, payload);
         payload.truncate(start);
-        scratch.cut(fields, elements, count, payload);
-        classes::refine(&scratch.codes[..count], map, 1);
+        let periods = classes::open_periods(scratch.codes(), hint, prices.classes);
+        if !periods.is_empty() {
+            fields = choose_symbol(elements, kind, prices.joined_with_classes, &mut scratch.sample);
+        }
+        scratch.cut(fields, elements, payload);
+        periods
+    } else {
+        scratch.cut(fields, elements, payload);
+        if by_palette { Vec::new() } else { classes::periods_of(scratch.codes(), hint) }
+    };
+    let classes = classes::find(scratch.codes(), &periods, prices.classes);
+    if classes.is_none() && !periods.is_empty() && prices.joined_with_classes.is_some() {
+        fields = choose_symbol(elements, kind, prices.joined, &mut scratch.sample);
+        payload.truncate(start);
+        scratch.cut(fields, elements, payload);
     }
     let noise = if kind.size() == 2 { stream::NEARLY_NOISE } else { stream::NOISE };
     let mid = (fields.mid_bits() > 0).then(|| fields.mid_len(count));
     let lens: Vec<usize> = mid.into_iter().chain(std::iter::repeat_n(count, fields.planes())).collect();
     let mut others = stream::encode_in_place(noise, &lens, payload, &mut scratch.stream);
     let planes = others.split_off(usize::from(mid.is_some()));
-    let codes = &scratch.codes[..count];
     let coders = if let Some(map) = &classes {
         let sizes = map.sizes(count);
         scratch.runs.resize(map.count(), Vec::new());
@@ -103,6 +112,7 @@ pub(crate) fn encode(
         });
         coders.collect()
     } else {
+        let codes = &scratch.codes[..count];
         let counts = histogram::of_few(codes, &mut scratch.pairs);
         vec![match by_palette {
             true => encode_palette(codes, &counts, fields, &mut scratch.patches, payload),
@@ -115,8 +125,14 @@ pub(crate) fn encode(
 }
 
 impl Scratch {
+    /// The codes of what was cut last.
+    fn codes(&self) -> &[u8] {
+        &self.codes[..self.codes.len() - SLACK]
+    }
+
     /// Cuts elements into codes and, right where they stay if they cannot be coded, all the rest.
-    fn cut(&mut self, fields: Fields, elements: &[u8], count: usize, payload: &mut Vec<u8>) {
+    fn cut(&mut self, fields: Fields, elements: &[u8], payload: &mut Vec<u8>) {
+        let count = elements.len() / fields.size;
         self.codes.resize(count + SLACK, 0);
         self.patches.clear();
         let (start, mid_len) = (payload.len(), fields.mid_len(count));
@@ -163,6 +179,16 @@ fn choose_symbol(elements: &[u8], kind: Kind, joined: Option<u64>, sample: &mut 
     });
     let (_, bits, base) = candidates.min().expect("at least one candidate");
     cut(bits, base)
+}
+
+/// A quarter of many elements.
+fn middle_of(elements: &[u8], size: usize) -> &[u8] {
+    const FEW: usize = 1 << 15;
+    let count = elements.len() / size;
+    if count < FEW {
+        return elements;
+    }
+    &elements[count / 8 * 3 * size..][..count / 4 * size]
 }
 
 /// Elements from all over the chunk, or all of them.

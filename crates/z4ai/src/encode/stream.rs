@@ -49,7 +49,9 @@ pub(crate) fn encode_in_place(
             coder = Coder::Raw;
         }
         if coder == Coder::Raw {
-            payload.copy_within(from..from + len, to);
+            if to < from {
+                payload.copy_within(from..from + len, to);
+            }
             to += len;
         } else {
             payload[to..to + spare.len()].copy_from_slice(spare);
