@@ -6,11 +6,14 @@ import errno
 import math
 import os
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import torch
@@ -25,9 +28,9 @@ from ztensor.distributed._store import named, replacing, write_at
 from ztensor.distributed._team import Team
 from ztensor.distributed._tensors import Box, CheckpointTensors
 
-_PIECE = 64 << 20
+_PIECE = 32 << 20
 """Copies are cut into pieces of this many bytes, which threads and ranks share."""
-_BLOCK = 16 << 20
+_BLOCK = 8 << 20
 """What cannot be copied as it lies is put together in blocks of about this many bytes."""
 
 _Files = Sequence[tuple[Path, Layout, list[Target]]]
@@ -149,6 +152,17 @@ def _jobs(source: CheckpointTensors, file: str, target: Target, offset: int) -> 
         yield _Block(file, target, first, some, offset + first * row, some * row)
 
 
+_used = threading.local()
+
+
+def _memory(count: int) -> torch.Tensor:
+    """Some bytes that this thread has used before: memory that is new costs more than the work."""
+    memory: torch.Tensor | None = getattr(_used, "memory", None)
+    if memory is None or len(memory) < count:
+        memory = _used.memory = torch.empty(max(count, _BLOCK), dtype=torch.uint8)
+    return memory[:count]
+
+
 def _data(source: CheckpointTensors, target: Target, chunk: Chunk) -> dict[str, Any]:
     """What a rank file says about a chunk, which must be what the checkpoint says."""
     found = source.files.reader(chunk.file).metadata(chunk.object)
@@ -171,7 +185,7 @@ def _run(source: CheckpointTensors, job: _Job) -> None:
             return
         entry = job.target.entry
         shape = (job.rows, *entry.shape[1:]) if entry.shape else ()
-        rows = torch.empty(shape, dtype=_dtypes.torch_dtype(entry.element))
+        rows = _memory(job.nbytes).view(_dtypes.torch_dtype(entry.element)).reshape(shape)
         start = (job.first, *(0 for _ in entry.shape[1:])) if entry.shape else ()
         source.read([Box(job.target.source, start, rows)])
         write_at(out, rows.reshape(-1).view(torch.uint8).numpy().data, job.offset)
@@ -203,19 +217,74 @@ def _copy(file: int, out: int, start: int, offset: int, count: int) -> None:
         start, offset, count = start + copied, offset + copied, count - copied
 
 
+class _Queue:
+    """Jobs for several threads. The system lets one at a time write to a file, so one thread
+    copies to each while the others check and decode, as long as there is anything of that kind."""
+
+    def __init__(self, jobs: Sequence[_Job]) -> None:
+        self._lock = threading.Lock()
+        self._copies: dict[str, deque[_Copy]] = {}
+        self._others: deque[_Job] = deque()
+        self._busy: set[str] = set()
+        for job in jobs:
+            if isinstance(job, _Copy):
+                self._copies.setdefault(job.file, deque()).append(job)
+            else:
+                self._others.append(job)
+
+    def take(self, done: _Job | None) -> _Job | None:
+        """The next job for a thread that has done one."""
+        with self._lock:
+            if isinstance(done, _Copy):
+                self._busy.discard(done.file)
+            for file, copies in self._copies.items():
+                if copies and file not in self._busy:
+                    self._busy.add(file)
+                    return copies.popleft()
+            if self._others:
+                return self._others.popleft()
+            return next((copies.popleft() for copies in self._copies.values() if copies), None)
+
+    def clear(self) -> None:
+        """Leaves nothing to do, as something has failed."""
+        with self._lock:
+            self._copies.clear()
+            self._others.clear()
+
+
 def _in_threads(
     work: Callable[[_Job], None],
     jobs: Sequence[_Job],
     threads: int,
     tell: Callable[[int], object] | None,
 ) -> None:
-    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
+    queue = _Queue(jobs)
+    told: SimpleQueue[int | None] = SimpleQueue()
+
+    def thread() -> None:
         try:
-            started = {pool.submit(work, job): job for job in jobs}
-            for done in as_completed(started):
-                done.result()
-                if tell is not None:
-                    tell(started[done].nbytes)
+            job = queue.take(None)
+            while job is not None:
+                work(job)
+                told.put(job.nbytes)
+                job = queue.take(job)
         except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
+            queue.clear()
             raise
+        finally:
+            told.put(None)
+
+    count = min(threads or len(os.sched_getaffinity(0)), max(len(jobs), 1))
+    with ThreadPoolExecutor(count) as pool:
+        running = [pool.submit(thread) for _ in range(count)]
+        try:
+            while count:
+                done = told.get()
+                if done is None:
+                    count -= 1
+                elif tell is not None:
+                    tell(done)
+        finally:
+            queue.clear()
+    for one in running:
+        one.result()
