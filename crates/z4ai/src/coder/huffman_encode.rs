@@ -7,15 +7,17 @@
 //! 1. Codes of few symbols, as exponents are, are looked up two at a time.
 //! 2. A code and its length are one word, of which shifts and sums use what they need without taking
 //!    it apart first.
-//! 3. Two streams are written at once, so that one does not wait for the other's steps.
-//! 4. Every group ends with the store of a whole word, of which the next store overwrites what was
+//! 3. Where vectors can do it, sixteen codes are joined before they are appended ([`Window`]).
+//! 4. Two streams are written at once, so that one does not wait for the other's steps.
+//! 5. Every group ends with the store of a whole word, of which the next store overwrites what was
 //!    not full: no branch depends on the data.
-//! 5. Meanwhile memory that is needed next can be fetched ([`fetch_meanwhile`]).
+//! 6. Meanwhile memory that is needed next can be fetched ([`fetch_meanwhile`]).
 
 use std::cell::RefCell;
 
 use super::huffman::{Lengths, MAX_LEN};
 use super::huffman_stream::{STREAMS, Stored, WORD, fetch, run_of};
+use crate::kernel::window::Window;
 use crate::kernel::{Isa, dispatch};
 
 /// In a code's word its length has the bits below this, the code those from here on.
@@ -64,6 +66,7 @@ struct Scratch {
 impl Scratch {
     fn encode(&mut self, symbols: &[u8], lengths: &Lengths, out: &mut Vec<u8>) -> Stored {
         let codes = words(lengths);
+        let window = Window::new(lengths, &lengths.codes());
         let streams = streams_for(symbols.len());
         let run = |index: usize| &symbols[run_of(index, streams, symbols.len())];
         let room = room_for(run(0).len());
@@ -78,9 +81,12 @@ impl Scratch {
         for at in (0..streams).step_by(2) {
             // A single stream has an empty one beside it.
             let runs = [run(at), if at + 1 < streams { run(at + 1) } else { &[] }];
-            let two = match pairs {
-                Some(pairs) => encode_paired(runs, &codes, pairs, [first, second], ahead),
-                None => encode_single(runs, &codes, [first, second], ahead),
+            let two = match (pairs, &window) {
+                (Some(pairs), Some(window)) => {
+                    encode_windowed(runs, &codes, pairs, window, [first, second], ahead)
+                }
+                (Some(pairs), None) => encode_paired(runs, &codes, pairs, [first, second], ahead),
+                (None, _) => encode_single(runs, &codes, [first, second], ahead),
             };
             out.extend_from_slice(&first[..two[0]]);
             out.extend_from_slice(&second[..two[1]]);
@@ -143,6 +149,18 @@ dispatch! {
     ) -> [usize; 2] = encode_paired_with
 }
 
+dispatch! {
+    /// As `encode_paired`, with a window of codes as well.
+    fn encode_windowed(
+        runs: [&[u8]; 2],
+        codes: &Codes,
+        pairs: &Pairs,
+        window: &Window,
+        rooms: [&mut Vec<u8>; 2],
+        ahead: &mut Ahead,
+    ) -> [usize; 2] = encode_windowed_with
+}
+
 #[inline(always)]
 fn encode_single_with(
     _: impl Isa,
@@ -151,7 +169,7 @@ fn encode_single_with(
     rooms: [&mut Vec<u8>; 2],
     ahead: &mut Ahead,
 ) -> [usize; 2] {
-    encode_two(runs, codes, rooms, ahead, codes, put_single)
+    encode_two(runs, codes, rooms, ahead, Single(codes))
 }
 
 #[inline(always)]
@@ -163,43 +181,90 @@ fn encode_paired_with(
     rooms: [&mut Vec<u8>; 2],
     ahead: &mut Ahead,
 ) -> [usize; 2] {
-    encode_two(runs, codes, rooms, ahead, pairs, put_paired)
+    encode_two(runs, codes, rooms, ahead, Paired(pairs))
 }
 
 #[inline(always)]
-fn put_single(stream: &mut Stream<'_>, group: &[u8; GROUP], codes: &Codes) {
-    for &symbol in group {
-        stream.append(codes[usize::from(symbol)]);
-    }
-    stream.store();
+fn encode_windowed_with<I: Isa>(
+    isa: I,
+    runs: [&[u8]; 2],
+    codes: &Codes,
+    pairs: &Pairs,
+    window: &Window,
+    rooms: [&mut Vec<u8>; 2],
+    ahead: &mut Ahead,
+) -> [usize; 2] {
+    encode_two(runs, codes, rooms, ahead, Windowed(isa, window, Paired(pairs)))
 }
 
-#[inline(always)]
-fn put_paired(stream: &mut Stream<'_>, group: &[u8; 8], pairs: &Pairs) {
-    let pair = |i: usize| pairs[usize::from(u16::from_le_bytes([group[i], group[i + 1]]))];
-    let (a, b, c, d) = (pair(0), pair(2), pair(4), pair(6));
-    let lens = stream.lens.wrapping_add(a).wrapping_add(b).wrapping_add(c).wrapping_add(d);
-    stream.append(a);
-    stream.append(b);
-    // Eight codes of a skewed alphabet nearly always fit.
-    if lens & 0xff > HELD {
+/// How the codes of a group of symbols are appended. A trait and no closure, because only what is always
+/// inlined is compiled for the same machine.
+trait Put<const GROUP: usize>: Copy {
+    fn put(self, stream: &mut Stream<'_>, group: &[u8; GROUP]);
+}
+
+#[derive(Clone, Copy)]
+struct Single<'a>(&'a Codes);
+
+impl Put<GROUP> for Single<'_> {
+    #[inline(always)]
+    fn put(self, stream: &mut Stream<'_>, group: &[u8; GROUP]) {
+        for &symbol in group {
+            stream.append(self.0[usize::from(symbol)]);
+        }
         stream.store();
     }
-    stream.append(c);
-    stream.append(d);
-    stream.store();
 }
 
-/// Writes two streams group by group by `put`, which looks codes up in `table`. A function, not a
-/// closure: it must be compiled for the same machine.
+#[derive(Clone, Copy)]
+struct Paired<'a>(&'a Pairs);
+
+impl Put<8> for Paired<'_> {
+    #[inline(always)]
+    fn put(self, stream: &mut Stream<'_>, group: &[u8; 8]) {
+        let [a, b, c, d] =
+            [[group[0], group[1]], [group[2], group[3]], [group[4], group[5]], [group[6], group[7]]]
+                .map(|pair| self.0[usize::from(u16::from_le_bytes(pair))]);
+        let lens = stream.lens.wrapping_add(a).wrapping_add(b).wrapping_add(c).wrapping_add(d);
+        stream.append(a);
+        stream.append(b);
+        // Eight codes of a skewed alphabet nearly always fit.
+        if lens & 0xff > HELD {
+            stream.store();
+        }
+        stream.append(c);
+        stream.append(d);
+        stream.store();
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Windowed<'a, I>(I, &'a Window, Paired<'a>);
+
+impl<I: Isa> Put<32> for Windowed<'_, I> {
+    #[inline(always)]
+    fn put(self, stream: &mut Stream<'_>, group: &[u8; 32]) {
+        let Some([first, second]) = self.0.join_codes(*group, self.1) else {
+            for group in group.as_chunks::<8>().0 {
+                self.2.put(stream, group);
+            }
+            return;
+        };
+        stream.append_many(first);
+        stream.store();
+        stream.append_many(second);
+        stream.store();
+    }
+}
+
+/// Writes two streams, group by group.
 #[inline(always)]
-fn encode_two<const GROUP: usize, T: ?Sized>(
+fn encode_two<const GROUP: usize>(
     runs: [&[u8]; 2],
     codes: &Codes,
     rooms: [&mut Vec<u8>; 2],
     ahead: &mut Ahead,
-    table: &T,
-    put: impl Fn(&mut Stream<'_>, &[u8; GROUP], &T),
+    by: impl Put<GROUP>,
 ) -> [usize; 2] {
     let [room_a, room_b] = rooms;
     let (groups_a, rest_a) = runs[0].as_chunks::<GROUP>();
@@ -207,14 +272,14 @@ fn encode_two<const GROUP: usize, T: ?Sized>(
     let mut a = Stream::new(room_a, runs[0].len());
     let mut b = Stream::new(room_b, runs[1].len());
     for (group_a, group_b) in groups_a.iter().zip(groups_b) {
-        put(&mut a, group_a, table);
-        put(&mut b, group_b, table);
+        by.put(&mut a, group_a);
+        by.put(&mut b, group_b);
         ahead.fetch(2 * GROUP);
     }
     let both = groups_a.len().min(groups_b.len());
     for (stream, groups, rest) in [(&mut a, groups_a, rest_a), (&mut b, groups_b, rest_b)] {
         for group in &groups[both..] {
-            put(stream, group, table);
+            by.put(stream, group);
         }
         for &symbol in rest {
             stream.append(codes[usize::from(symbol)]);
@@ -232,15 +297,22 @@ struct Ahead {
     end: usize,
     /// Bytes per symbol.
     rate: usize,
+    /// Bytes that should have been fetched by now.
+    due: usize,
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 impl Ahead {
-    /// Fetches what is due for so many symbols: at most a cache line.
+    /// Fetches what is due for so many symbols.
     #[inline(always)]
     fn fetch(&mut self, symbols: usize) {
-        if self.at < self.end {
+        self.due += symbols * self.rate;
+        while self.due >= LINE && self.at < self.end {
             fetch(self.at);
-            self.at += symbols * self.rate;
+            self.at += LINE;
+            self.due -= LINE;
         }
     }
 }
@@ -249,7 +321,7 @@ impl Ahead {
 /// symbols: that computes and hardly touches memory.
 pub(crate) fn fetch_meanwhile(memory: &[u8], rate: usize) {
     let at = memory.as_ptr() as usize;
-    SCRATCH.with_borrow_mut(|scratch| scratch.ahead = Ahead { at, end: at + memory.len(), rate });
+    SCRATCH.with_borrow_mut(|scratch| scratch.ahead = Ahead { at, end: at + memory.len(), rate, due: 0 });
 }
 
 /// A bit stream being written.
@@ -275,6 +347,13 @@ impl<'a> Stream<'a> {
         // The lowest six bits have the whole length; machines take no others for a shift.
         self.bits = self.bits << (word & 63) | u64::from(word >> CODE);
         self.lens = self.lens.wrapping_add(word);
+    }
+
+    /// Appends joined codes of at most [`JOINED`](crate::kernel::window::JOINED) bits.
+    #[inline(always)]
+    fn append_many(&mut self, (codes, len): (u64, u64)) {
+        self.bits = self.bits << (len & 63) | codes;
+        self.lens += len as u32;
     }
 
     /// Stores all bits that wait; those that do not fill a byte go on waiting.
@@ -342,6 +421,13 @@ mod tests {
             let last = lens.streams() - 1;
             let runs = [run(0), run(last)];
             let mut rooms = [vec![0; room_for(symbols.len())], vec![0; room_for(symbols.len())]];
+            let window = Window::new(&lengths, &lengths.codes());
+            if let (Some(pairs), Some(window)) = (pairs, &window) {
+                let ([a, b], mut ahead) = (&mut rooms, Ahead::default());
+                let lens = encode_windowed_with(Portable, runs, &codes, pairs, window, [a, b], &mut ahead);
+                prop_assert_eq!(&rooms[0][..lens[0]], &expected[0][..]);
+                prop_assert_eq!(&rooms[1][..lens[1]], &expected[last][..]);
+            }
             for paired in [false, true] {
                 let ([a, b], mut ahead) = (&mut rooms, Ahead::default());
                 let lens = match pairs {

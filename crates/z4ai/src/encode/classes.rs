@@ -3,8 +3,8 @@
 //! The scale of the row or column a weight stands in is the strongest context there is, and it is
 //! known before decoding starts. How much of the variance of the codes a grouping explains tells
 //! what it could save; the best grouping is then put into at most four classes of similar mean,
-//! and taken if exact counts say that it pays. Where smaller counts for more than faster, each row
-//! or column then moves to the class whose code suits it best.
+//! and taken if the counts of some rows say that it pays. Where smaller counts for more than faster, all
+//! rows are counted, and each row or column moves to the class whose code suits it best.
 
 use super::cost::{self, BIT};
 use crate::kernel::classes::{ClassMap, MAX_CLASSES};
@@ -98,7 +98,9 @@ pub(crate) fn find(codes: &[u8], periods: &[usize], price: Price) -> Option<Clas
     if gain <= search.must_save(count) as i64 {
         return None;
     }
-    let (mut map, counts) = assign(codes, columns, period, &sums, search.must_save(count))?;
+    // Where units move, which takes time anyway, all rows are counted.
+    let every = if price.moves > 0 { 1 } else { rows_per_counted(codes, period) };
+    let (mut map, counts) = assign(codes, columns, period, &sums, search.must_save(count), every)?;
     if price.moves > 0 {
         move_units(codes, &counts, &mut map);
         refine(codes, &mut map, price.moves);
@@ -141,8 +143,7 @@ impl Search {
 /// Moves units to the classes that suit them best, which changes what classes suit, `moves` times.
 fn refine(codes: &[u8], map: &mut ClassMap, moves: usize) {
     for _ in 0..moves {
-        let every = rows_per_counted(codes, map.period);
-        let counts = bucket_counts(codes, map.columns, map.period, &map.classes, MAX_CLASSES, every);
+        let counts = bucket_counts(codes, map.columns, map.period, &map.classes, MAX_CLASSES, 1);
         move_units(codes, &counts[..map.count()], map);
     }
 }
@@ -244,18 +245,18 @@ impl Spread {
     }
 }
 
-/// Puts units into classes of similar mean, and counts some of the codes of each; `None` unless these
-/// counts say that they pay.
+/// Puts units into classes of similar mean, and counts the codes of each in one row of `every`; `None`
+/// unless these counts say that they pay.
 fn assign(
     codes: &[u8],
     columns: bool,
     period: usize,
     sums: &[u64],
     must_save: u64,
+    every: usize,
 ) -> Option<(ClassMap, Vec<[u32; 256]>)> {
     let count = codes.len();
     let units = sums.len();
-    let every = rows_per_counted(codes, period);
     // A partial last row is compared as if it were whole.
     let mean = |unit: usize| match columns || unit + 1 < units || count.is_multiple_of(period) {
         true => sums[unit],

@@ -13,6 +13,8 @@ mod split;
 mod stream;
 mod structure;
 
+use std::hash::Hasher;
+
 use twox_hash::XxHash3_64;
 
 use crate::coder::{Coder, huffman_encode};
@@ -30,6 +32,8 @@ pub use stream::DEFAULT_LEVEL;
 const CHUNK: usize = 248 << 10;
 /// How many times longer chunks of palette indices are: they are small and decode fast.
 const CHUNKS_OF_PALETTE: usize = 16;
+/// Bytes that are hashed together, while they are in the first-level cache.
+const HASHED: usize = 16 << 10;
 /// Bytes that are modelled together, about: tables take a thousandth of that.
 const MODELLED: usize = 2 << 20;
 /// A last chunk shorter than this share of a usual one joins the one before it.
@@ -256,7 +260,13 @@ impl Scratch {
         encoded: &mut chunks::Encoded,
     ) {
         self.content.clear();
-        self.content.extend_from_slice(data);
+        let mut hasher = XxHash3_64::new();
+        for part in data.chunks(HASHED) {
+            let start = self.content.len();
+            self.content.extend_from_slice(part);
+            hasher.write(&self.content[start..]);
+        }
+        let checksum = hasher.finish();
         let content = &self.content;
         let payload = &mut encoded.payload;
         let start = payload.len();
@@ -278,7 +288,6 @@ impl Scratch {
         }
         let descriptions = &mut encoded.descriptions;
         let described = descriptions.len();
-        let checksum = XxHash3_64::oneshot(content);
         frame::write_description(descriptions, content.len(), checksum, &layout);
         let stored = payload.len() - start + descriptions.len() - described;
         if layout == Layout::Opaque(Coder::Raw) || stored > content.len() + OVERHEAD_PER_CHUNK {

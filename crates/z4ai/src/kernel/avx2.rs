@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Isa;
+use super::window::{JOINED, Window};
 
 /// A value of this type proves that AVX2 and BMI2 were detected.
 #[derive(Debug, Clone, Copy)]
@@ -210,5 +211,74 @@ impl Isa for Avx2 {
         let bytes = cast!(bytes, [u8; 32] => __m256i);
         // SAFETY: `self` proves AVX2.
         unsafe { _mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_set1_epi8(value as i8))) as u32 }
+    }
+
+    #[inline(always)]
+    fn join_codes(self, symbols: [u8; 32], window: &Window) -> Option<[(u64, u64); 2]> {
+        macro_rules! both {
+            ($half:expr) => {
+                cast!([$half, $half], [[u8; 16]; 2] => __m256i)
+            };
+        }
+        let (code_low, code_high) = (both!(window.codes[0]), both!(window.codes[1]));
+        let (power_low, power_high) = (both!(window.powers[0]), both!(window.powers[1]));
+        let lens = both!(window.lens);
+        let symbols = cast!(symbols, [u8; 32] => __m256i);
+        // SAFETY: `self` proves AVX2.
+        let (codes, lens, fits) = unsafe {
+            let at = _mm256_sub_epi8(symbols, _mm256_set1_epi8(window.first as i8));
+            let inside = _mm256_testz_si256(at, _mm256_set1_epi8(-16)) == 1;
+            let (low, high) = (_mm256_shuffle_epi8(code_low, at), _mm256_shuffle_epi8(code_high, at));
+            let power_low = _mm256_shuffle_epi8(power_low, at);
+            let power_high = _mm256_shuffle_epi8(power_high, at);
+            let lens = _mm256_maddubs_epi16(_mm256_shuffle_epi8(lens, at), _mm256_set1_epi8(1));
+            let zero = _mm256_setzero_si256();
+            // Four codes per lane of 64 bits: those at 0, 4, 16 and 20, then those at 8, 12, 24 and 28.
+            let (first, first_lens) = join_fours(
+                _mm256_unpacklo_epi8(low, high),
+                _mm256_unpacklo_epi8(power_low, power_high),
+                _mm256_unpacklo_epi16(lens, zero),
+            );
+            let (second, second_lens) = join_fours(
+                _mm256_unpackhi_epi8(low, high),
+                _mm256_unpackhi_epi8(power_low, power_high),
+                _mm256_unpackhi_epi16(lens, zero),
+            );
+            // Eight per lane, in order, then sixteen in every other lane.
+            let behind = _mm256_unpackhi_epi64(first_lens, second_lens);
+            let eights = _mm256_or_si256(
+                _mm256_sllv_epi64(_mm256_unpacklo_epi64(first, second), behind),
+                _mm256_unpackhi_epi64(first, second),
+            );
+            let lens = _mm256_add_epi64(_mm256_unpacklo_epi64(first_lens, second_lens), behind);
+            let behind = _mm256_unpackhi_epi64(lens, lens);
+            let codes =
+                _mm256_or_si256(_mm256_sllv_epi64(eights, behind), _mm256_unpackhi_epi64(eights, eights));
+            let lens = _mm256_add_epi64(lens, behind);
+            let long = _mm256_cmpgt_epi64(lens, _mm256_set1_epi64x(JOINED as i64));
+            (codes, lens, inside && _mm256_testz_si256(long, _mm256_set_epi64x(0, -1, 0, -1)) == 1)
+        };
+        let (codes, lens) = (cast!(codes, __m256i => [u64; 4]), cast!(lens, __m256i => [u64; 4]));
+        fits.then_some([(codes[0], lens[0]), (codes[2], lens[2])])
+    }
+}
+
+/// Joins every four codes of sixteen bits, given two to the power of their lengths, and the lengths of
+/// every two of them, 32 bits each; returns the codes and their lengths, 64 bits each.
+///
+/// # Safety
+/// The machine must have AVX2.
+#[inline(always)]
+unsafe fn join_fours(codes: __m256i, powers: __m256i, lens: __m256i) -> (__m256i, __m256i) {
+    // SAFETY: as above.
+    unsafe {
+        let low = _mm256_set1_epi64x(0xffff_ffff);
+        // The first code of two moves up by the length of the second.
+        let factors = _mm256_or_si256(_mm256_srli_epi32::<16>(powers), _mm256_set1_epi32(0x1_0000));
+        let pairs = _mm256_madd_epi16(codes, factors);
+        let behind = _mm256_srli_epi64::<32>(lens);
+        let first = _mm256_sllv_epi64(_mm256_and_si256(pairs, low), behind);
+        let fours = _mm256_or_si256(first, _mm256_srli_epi64::<32>(pairs));
+        (fours, _mm256_and_si256(_mm256_add_epi64(lens, behind), low))
     }
 }

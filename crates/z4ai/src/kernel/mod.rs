@@ -20,9 +20,11 @@ pub(crate) mod lookup;
 pub(crate) mod packed;
 pub(crate) mod sparse;
 pub(crate) mod sums;
+pub(crate) mod window;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
+use window::Window;
 
 /// The few operations that instruction sets differ in.
 pub(crate) trait Isa: Copy {
@@ -58,6 +60,10 @@ pub(crate) trait Isa: Copy {
     fn sum(self, bytes: [u8; 32], least: u8) -> u32;
     /// Bit `i` is set where byte `i` is `value`.
     fn equal(self, bytes: [u8; 32], value: u8) -> u32;
+    /// The codes of the first and of the last sixteen symbols, joined, and how many bits they are. `None`
+    /// if a symbol is outside the window, if there are more than [`JOINED`](window::JOINED) bits, or if
+    /// this is not faster than other ways.
+    fn join_codes(self, symbols: [u8; 32], window: &Window) -> Option<[(u64, u64); 2]>;
 }
 
 /// Plain arithmetic, for every machine.
@@ -143,6 +149,11 @@ impl Isa for Portable {
     #[inline(always)]
     fn equal(self, bytes: [u8; 32], value: u8) -> u32 {
         bytes.iter().rev().fold(0, |bits, &byte| bits << 1 | u32::from(byte == value))
+    }
+
+    #[inline(always)]
+    fn join_codes(self, _: [u8; 32], _: &Window) -> Option<[(u64, u64); 2]> {
+        None
     }
 }
 
