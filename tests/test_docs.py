@@ -39,6 +39,17 @@ def test_the_guides(name: str) -> None:
     assert doctest.testfile(str(guide), module_relative=False, optionflags=OPTIONS).failed == 0
 
 
+def test_the_guide_to_remote_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("moto", reason="needs moto, the S3-compatible test server")
+    from remote_servers import s3_server
+
+    with s3_server() as s3:
+        for name, value in s3.variables.items():
+            monkeypatch.setenv(name, value)
+        guide = str(DOCS / "remote.md")
+        assert doctest.testfile(guide, module_relative=False, optionflags=OPTIONS).failed == 0
+
+
 def test_the_readme() -> None:
     readme = (DOCS.parent / "README.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)

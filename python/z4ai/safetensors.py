@@ -17,14 +17,13 @@ True
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from z4ai import _codec, _memory
-from ztensor import _dtypes, _frameworks, _native
+from ztensor import _dtypes, _frameworks, _native, store
 from ztensor._errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from ztensor._progress import reporting
 
@@ -366,7 +365,7 @@ def _stats(packed: tuple[int, int, int, int, bool]) -> dict[str, Any]:
 
 
 def _size(path: Path, progress: Progress) -> int:
-    return os.stat(path).st_size if progress else 0
+    return (store.size(path) or 0) if progress else 0
 
 
 def _bytes(data: Data) -> bytes:

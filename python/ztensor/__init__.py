@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ztensor import store
 from ztensor._edits import remove_tensors, replace_tensor
 from ztensor._errors import (
     CorruptError,
@@ -56,6 +57,7 @@ __all__ = [
     "remove_tensors",
     "replace_tensor",
     "safe_open",
+    "store",
     "torch",
 ]
 

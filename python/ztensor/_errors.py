@@ -69,6 +69,10 @@ class _NotPermittedError(FileError, PermissionError):
     """The file may not be read or written."""
 
 
+class _TimedOutError(FileError, TimeoutError):
+    """A server did not answer in time."""
+
+
 _CLASSES: dict[str, type[ZTensorError]] = {
     "io": FileError,
     "corrupt": CorruptError,
@@ -82,6 +86,7 @@ _BY_ERRNO: dict[int | None, type[FileError]] = {
     _errno.ENOENT: _NoSuchFileError,
     _errno.EACCES: _NotPermittedError,
     _errno.EPERM: _NotPermittedError,
+    _errno.ETIMEDOUT: _TimedOutError,
 }
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ztensor import _native
 from ztensor._progress import reporting
 from ztensor._writer import Compression, write_all
+from ztensor.store import settings
 
 if TYPE_CHECKING:
-    from ztensor._types import Path, Progress
+    from ztensor._types import Path, Progress, StorageOptions
 
 
 def save_file(
@@ -20,9 +21,10 @@ def save_file(
     compression: Compression,
     checksum: str,
     progress: Progress,
+    storage_options: StorageOptions,
 ) -> None:
     """Writes a file, which appears under its name only when it is complete."""
-    writer = _native.Writer.create(filename)
+    writer = _native.Writer.create(filename, remote=settings(storage_options))
     try:
         write_all(writer, tensors, metadata, compression, checksum, progress)
         writer.finish()
@@ -56,6 +58,11 @@ def load_all(
         return reader.fetch(None, framework, copy, other)
     with reporting(progress, reader.byte_len(None), "loading") as tell:
         return reader.fetch(None, framework, copy, other, tell)
+
+
+def open_file(filename: Path, storage_options: StorageOptions) -> _native.Reader:
+    """A reader of a file, by its path or its URL."""
+    return _native.Reader.open(filename, remote=settings(storage_options))
 
 
 def opened(data: bytes | bytearray | memoryview) -> _native.Reader:

@@ -11,11 +11,12 @@ from ztensor._errors import InvalidArgumentError, UnsupportedError
 from ztensor._metadata import TensorMetadata
 from ztensor._progress import reporting
 from ztensor._tensor import Tensor
+from ztensor.store import settings
 
 if TYPE_CHECKING:
     import torch
 
-    from ztensor._types import AnyArray, Device, Names, Path, Progress
+    from ztensor._types import AnyArray, Device, Names, Path, Progress, StorageOptions
 
 
 class Verification(NamedTuple):
@@ -48,6 +49,11 @@ class Reader:
     ``verify=False`` skips the checksums that copying reads compare.
     ``threads`` limits the threads of one read. ``max_bytes`` refuses to decode
     tensors larger than that, for files from strangers.
+
+    The path may be a URL: of an object store (``s3://``, ``gs://``, ``az://``) or
+    a web server. Only what is asked for is then read, by ranges, into arrays of
+    its own. ``storage_options`` say how to reach the store, where the
+    environment does not.
     """
 
     def __init__(
@@ -58,11 +64,23 @@ class Reader:
         verify: bool = True,
         threads: int = 0,
         max_bytes: int | None = None,
+        storage_options: StorageOptions = None,
     ) -> None:
         self._path = path
-        self._options = {"map": map, "verify": verify, "threads": threads, "max_bytes": max_bytes}
+        self._options = {
+            "map": map,
+            "verify": verify,
+            "threads": threads,
+            "max_bytes": max_bytes,
+            "storage_options": storage_options,
+        }
         self._open: _native.Reader | None = _native.Reader.open(
-            path, map=map, verify=verify, threads=threads, max_component=max_bytes
+            path,
+            map=map,
+            verify=verify,
+            threads=threads,
+            max_component=max_bytes,
+            remote=settings(storage_options),
         )
 
     @property
@@ -225,9 +243,9 @@ class Reader:
         return f"<ztensor.Reader {path}: {self.format}, {len(self)} tensors>"
 
 
-def open(path: Path) -> Reader:
+def open(path: Path, *, storage_options: StorageOptions = None) -> Reader:
     """Opens a tensor file of any format: the same as ``Reader(path)``."""
-    return Reader(path)
+    return Reader(path, storage_options=storage_options)
 
 
 def _reopened(path: Path, options: dict[str, Any]) -> Reader:

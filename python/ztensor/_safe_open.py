@@ -12,7 +12,7 @@ from ztensor._errors import InvalidArgumentError, UnsupportedError
 from ztensor._reader import Reader
 
 if TYPE_CHECKING:
-    from ztensor._types import Device, Path
+    from ztensor._types import Device, Path, StorageOptions
 
 _FRAMEWORKS = {
     "pt": "torch",
@@ -36,7 +36,14 @@ class safe_open:
     array([5, 8])
     """
 
-    def __init__(self, filename: Path, framework: str = "pt", device: Device = "cpu") -> None:
+    def __init__(
+        self,
+        filename: Path,
+        framework: str = "pt",
+        device: Device = "cpu",
+        *,
+        storage_options: StorageOptions = None,
+    ) -> None:
         try:
             self._framework = _FRAMEWORKS[framework]
         except (KeyError, TypeError):
@@ -46,7 +53,7 @@ class safe_open:
         if self._framework == "numpy" and device != "cpu":
             raise InvalidArgumentError(f"NumPy arrays live on the CPU, not on {device!r}")
         self._device = device
-        self._reader = Reader(filename)
+        self._reader = Reader(filename, storage_options=storage_options)
 
     def keys(self) -> list[str]:
         """The names of all tensors."""

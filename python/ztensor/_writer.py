@@ -13,11 +13,12 @@ from ztensor import _dtypes, _items, _native
 from ztensor._errors import InvalidArgumentError
 from ztensor._progress import reporting
 from ztensor._tensor import Tensor
+from ztensor.store import settings
 
 if TYPE_CHECKING:
     import torch
 
-    from ztensor._types import AnyArray, Path, Progress
+    from ztensor._types import AnyArray, Path, Progress, StorageOptions
 
 Compression = bool | int | str | None
 """``True`` or a level from 1 to 22 for zstd; the name of an effort for the weight codec."""
@@ -65,6 +66,9 @@ class Writer:
 
     ``attributes`` describe the whole file; ``durable`` makes :meth:`finish`
     wait until the disk has it all.
+
+    The path may be a URL of an object store. The file is then uploaded in parts
+    while it is written, and appears there when it is finished.
     """
 
     def __init__(
@@ -73,8 +77,11 @@ class Writer:
         *,
         attributes: Mapping[str, Any] | None = None,
         durable: bool = False,
+        storage_options: StorageOptions = None,
     ) -> None:
-        self._native = _native.Writer.create(path, durable=durable)
+        self._native = _native.Writer.create(
+            path, durable=durable, remote=settings(storage_options)
+        )
         self._path, self._finished = path, False
         if attributes:
             self._native.set_attributes(dict(attributes))

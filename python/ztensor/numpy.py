@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ztensor import _files, _native
+from ztensor import _files
 from ztensor._tensor import Tensor
 
 if TYPE_CHECKING:
-    from ztensor._types import Path, Progress
+    from ztensor._types import Path, Progress, StorageOptions
     from ztensor._writer import Compression
 
 __all__ = ["load", "load_file", "save", "save_file"]
@@ -31,6 +31,7 @@ def save_file(
     *,
     checksum: str = "none",
     progress: Progress = None,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Saves a dictionary of arrays to a ``.zt`` file.
 
@@ -42,13 +43,16 @@ def save_file(
     weight codec: ``"fast"``, ``"default"``, ``"balanced"`` or ``"max"``.
     ``checksum`` is ``"none"``, ``"crc32c"`` or ``"sha256"``.
     ``progress`` is ``True`` for a bar, or a function of the bytes done and the bytes in all.
+    ``filename`` may be a URL of an object store; ``storage_options`` say how to reach it.
 
     >>> import numpy as np, ztensor
     >>> save_file({"x": np.arange(5)}, "x.zt", metadata={"made by": "hand"}, compression=True)
     >>> ztensor.open("x.zt").attributes
     {'made by': 'hand'}
     """
-    _files.save_file(tensors, filename, metadata, compression, checksum, progress)
+    _files.save_file(
+        tensors, filename, metadata, compression, checksum, progress, storage_options
+    )
 
 
 def save(
@@ -68,17 +72,24 @@ def save(
     return _files.save(tensors, metadata, compression, checksum, progress)
 
 
-def load_file(filename: Path, copy: bool = False, *, progress: Progress = None) -> dict[str, Any]:
+def load_file(
+    filename: Path,
+    copy: bool = False,
+    *,
+    progress: Progress = None,
+    storage_options: StorageOptions = None,
+) -> dict[str, Any]:
     """Loads all tensors of a file of any format.
 
     With ``copy=False`` the arrays are views of a private mapping: they can be
     written to without changing the file, and whatever is never touched is
-    never read. With ``copy=True`` they are independent of the file.
+    never read. With ``copy=True`` they are independent of the file, as those of
+    a remote file (``filename`` may be a URL) always are.
 
     Tensors that NumPy has no array for (sparse and quantized ones, and bfloat16
     and fp8 without ml_dtypes) are ``ztensor.Tensor`` objects.
     """
-    reader = _native.Reader.open(filename)
+    reader = _files.open_file(filename, storage_options)
     return _files.load_all(reader, "numpy", copy, Tensor._trusted, progress)
 
 

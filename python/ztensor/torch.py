@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ztensor import _files, _native
+from ztensor import _files
 from ztensor._errors import InvalidArgumentError, ModelMismatchError
 from ztensor._reader import moved
 from ztensor._tensor import Tensor
 
 if TYPE_CHECKING:
-    from ztensor._types import Device, Path, Progress
+    from ztensor._types import Device, Path, Progress, StorageOptions
     from ztensor._writer import Compression
 
 __all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
@@ -35,6 +35,7 @@ def save_file(
     *,
     checksum: str = "none",
     progress: Progress = None,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Saves a dictionary of tensors to a ``.zt`` file.
 
@@ -46,6 +47,7 @@ def save_file(
     weight codec: ``"fast"``, ``"default"``, ``"balanced"`` or ``"max"``.
     ``checksum`` is ``"none"``, ``"crc32c"`` or ``"sha256"``.
     ``progress`` is ``True`` for a bar, or a function of the bytes done and the bytes in all.
+    ``filename`` may be a URL of an object store; ``storage_options`` say how to reach it.
 
     >>> import torch
     >>> embedding = torch.zeros(10, 4)
@@ -54,7 +56,9 @@ def save_file(
     >>> loaded["embed"] is loaded["head"]
     True
     """
-    _files.save_file(tensors, filename, metadata, compression, checksum, progress)
+    _files.save_file(
+        tensors, filename, metadata, compression, checksum, progress, storage_options
+    )
 
 
 def save(
@@ -75,18 +79,24 @@ def save(
 
 
 def load_file(
-    filename: Path, device: Device = "cpu", copy: bool = False, *, progress: Progress = None
+    filename: Path,
+    device: Device = "cpu",
+    copy: bool = False,
+    *,
+    progress: Progress = None,
+    storage_options: StorageOptions = None,
 ) -> dict[str, Any]:
     """Loads all tensors of a file of any format.
 
     With ``copy=False`` CPU tensors are views of a private mapping: they can be
     written to without changing the file, and whatever is never touched is
-    never read. With ``copy=True`` they are independent of the file.
+    never read. With ``copy=True`` they are independent of the file, as those of
+    a remote file (``filename`` may be a URL) always are.
 
     Sparse tensors are torch's sparse tensors; those that torch has no tensor
     for, such as quantized ones, are ``ztensor.Tensor`` objects.
     """
-    reader = _native.Reader.open(filename)
+    reader = _files.open_file(filename, storage_options)
     tensors = _files.load_all(reader, "torch", copy, _other, progress)
     return tensors if device == "cpu" else moved(tensors, device)
 

@@ -11,7 +11,8 @@ use crate::coding::Coding;
 /// Inspect, convert, verify, compare and edit any tensor file.
 ///
 /// Reads .zt, .safetensors, .pt/.pth/.bin, .gguf, .npz/.npy, .onnx and .h5 files,
-/// never executing anything in them.
+/// never executing anything in them. A file may also be a URL of an object store
+/// (s3://, gs://, az://) or a web server, of which only what is needed is read.
 #[derive(Debug, Parser)]
 #[command(name = "ztensor", version, arg_required_else_help = true)]
 #[command(
@@ -36,14 +37,16 @@ pub enum Command {
     #[command(after_help = "Examples:
   ztensor info model.safetensors
   ztensor info model.gguf --all --sort size
-  ztensor info model.zt --json | jq .totals")]
+  ztensor info model.zt --json | jq .totals
+  ztensor info s3://models/llama/model.safetensors")]
     Info(Info),
     /// Write one file from one or several, in the format that OUT's extension says.
     #[command(after_help = "Examples:
   ztensor convert model.safetensors -o model.zt
   ztensor convert model-*.safetensors -o model.zt -c --checksum crc32c
   ztensor convert model.zt -o layers.npz --only 'layers.*'
-  ztensor convert model.gguf -o model.safetensors --dequantize")]
+  ztensor convert model.gguf -o model.safetensors --dequantize
+  ztensor convert https://example.org/model.safetensors -o s3://models/model.zt")]
     Convert(Convert),
     /// Write a .zt file with its tensors compressed.
     #[command(

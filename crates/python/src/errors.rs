@@ -20,11 +20,24 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
             Kind::Limit => "limit",
             _ => "unsupported",
         };
-        let errno = error.io_error().and_then(|cause| cause.raw_os_error());
+        let errno = error.io_error().and_then(number);
         let args = (kind, error.to_string(), errno, error.file(), error.tensor(), error.rule());
         Ok(PyErr::from_value(make.call1(args)?))
     };
     make().unwrap_or_else(|failure| failure)
+}
+
+/// The operating system's number for an error, also for one that a store answered with.
+fn number(cause: &std::io::Error) -> Option<i32> {
+    use std::io::ErrorKind;
+    cause.raw_os_error().or(match cause.kind() {
+        ErrorKind::NotFound => Some(2),
+        ErrorKind::PermissionDenied => Some(13),
+        ErrorKind::TimedOut => Some(110),
+        ErrorKind::ConnectionAborted => Some(103),
+        ErrorKind::NotConnected => Some(107),
+        _ => None,
+    })
 }
 
 /// Turns the library's results into Python's.

@@ -12,6 +12,7 @@ mod items;
 mod model_delta;
 mod packed;
 mod reader;
+mod store;
 mod values;
 mod watch;
 mod writer;
@@ -48,5 +49,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(z4ai_main, module)?)?;
     model_delta::register(module)?;
     packed::register(module)?;
+    store::register(module)?;
     codec::register(module)
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
-use ztensor::source::{FileSource, MapMode, MemorySource, Source};
+use ztensor::remote::Options;
+use ztensor::source::{self, MapMode, MemorySource, Source};
 use ztensor::zstn::{self, Info, PackOptions, PackStats, UnpackOptions};
 use ztensor::{Error, Kind, Observer};
 
@@ -48,7 +49,7 @@ pub(crate) fn zstn_pack(
     settings: Settings,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Stats> {
-    pack_to_file(py, || Ok(Arc::new(FileSource::open(&input, MapMode::Auto)?)), output, &settings, progress)
+    pack_to_file(py, || source::open(&input, MapMode::Auto, &Options::default()), output, &settings, progress)
 }
 
 /// Packs a file that lies in memory.
@@ -131,7 +132,7 @@ pub(crate) fn zstn_unpack(
     let watch = Watch::new(progress);
     let options = UnpackOptions { threads, observer: Some(&watch), ..UnpackOptions::default() };
     watch.run(py, |_| {
-        let source: Arc<dyn Source> = Arc::new(FileSource::open(&input, MapMode::Auto)?);
+        let source = source::open(&input, MapMode::Auto, &Options::default())?;
         let mut written = 0;
         ztensor::write_atomically(&output, |mut out| {
             written = zstn::unpack_source(Arc::clone(&source), &mut out, &options)

@@ -13,7 +13,7 @@ use crate::codec::new_bytes;
 use crate::errors::{OrRaise, invalid};
 use crate::fetch::{Framework, fetch};
 use crate::watch::Watch;
-use crate::{arrays, dtypes, values};
+use crate::{arrays, dtypes, store, values};
 
 /// An open tensor file. Safe to use from many threads.
 #[pyclass(frozen, module = "ztensor._native")]
@@ -32,7 +32,7 @@ fn options(map: bool, verify: bool, threads: usize, max_component: Option<u64>) 
 #[pymethods]
 impl Reader {
     #[staticmethod]
-    #[pyo3(signature = (path, *, map = true, verify = true, threads = 0, max_component = None))]
+    #[pyo3(signature = (path, *, map = true, verify = true, threads = 0, max_component = None, remote = None))]
     fn open(
         py: Python<'_>,
         path: PathBuf,
@@ -40,8 +40,9 @@ impl Reader {
         verify: bool,
         threads: usize,
         max_component: Option<u64>,
+        remote: Option<store::Settings>,
     ) -> PyResult<Reader> {
-        let options = options(map, verify, threads, max_component);
+        let options = options(map, verify, threads, max_component).remote(store::options(remote));
         let inner = py.detach(|| options.open(path)).or_raise(py)?;
         Ok(Reader { inner: Arc::new(inner) })
     }

@@ -13,8 +13,8 @@ use ztensor::{Checksum, Compression, Kind, Tensor, WriteOptions};
 
 use crate::errors::{OrRaise, invalid};
 use crate::items::{Item, Tie, array_bytes};
-use crate::values;
 use crate::watch::Watch;
+use crate::{store, values};
 
 /// A `.zt` file being written.
 #[pyclass(frozen, module = "ztensor._native")]
@@ -85,11 +85,16 @@ fn closed(py: Python<'_>) -> PyErr {
 #[pymethods]
 impl Writer {
     #[staticmethod]
-    #[pyo3(signature = (path, *, durable = false))]
-    fn create(py: Python<'_>, path: PathBuf, durable: bool) -> PyResult<Writer> {
-        let create = || match durable {
+    #[pyo3(signature = (path, *, durable = false, remote = None))]
+    fn create(
+        py: Python<'_>,
+        path: PathBuf,
+        durable: bool,
+        remote: Option<store::Settings>,
+    ) -> PyResult<Writer> {
+        let create = || match durable && remote.is_none() {
             true => ztensor::Writer::create_durable(path),
-            false => ztensor::Writer::create(path),
+            false => ztensor::Writer::create_remote(path, &store::options(remote)),
         };
         py.detach(create).or_raise(py).map(Writer::of)
     }

@@ -8,14 +8,75 @@ use tempfile::NamedTempFile;
 
 use crate::disk;
 use crate::error::{Error, Result};
+use crate::remote::{self, Options, Place, Upload};
 
 /// Asking the disk for less than this costs more than it saves.
 const WORTH_RESERVING: u64 = 1 << 20;
 
-/// A file being written beside its final place. Dropped before
+/// A file that appears under its name when it is complete. Dropped before
 /// [`commit`](AtomicFile::commit), it leaves nothing behind.
 #[derive(Debug)]
-pub(crate) struct AtomicFile {
+pub(crate) enum AtomicFile {
+    Local(LocalFile),
+    /// Uploaded in parts, which the store shows when all are there.
+    Remote(Box<Upload>),
+}
+
+impl AtomicFile {
+    /// Starts a file that will replace what `path`, or a URL, names.
+    pub(crate) fn create(path: &Path) -> Result<AtomicFile> {
+        Self::create_with(path, &Options::default())
+    }
+
+    /// The same for a store that has to be told how to reach it.
+    pub(crate) fn create_with(path: &Path, options: &Options) -> Result<AtomicFile> {
+        match remote::place(path)? {
+            Place::Local(path) => LocalFile::create(&path).map(AtomicFile::Local),
+            Place::Remote(location) => Ok(AtomicFile::Remote(Box::new(Upload::create(&location, options)?))),
+        }
+    }
+
+    /// Says that `len` more bytes will be written, at least.
+    pub(crate) fn reserve(&mut self, len: u64) -> io::Result<()> {
+        match self {
+            AtomicFile::Local(file) => file.reserve(len),
+            AtomicFile::Remote(_) => Ok(()),
+        }
+    }
+
+    /// Puts the file under its name; `durable` waits until the disk has it, as a store
+    /// always does.
+    pub(crate) fn commit(self, durable: bool) -> Result<()> {
+        match self {
+            AtomicFile::Local(file) => file.commit(durable),
+            AtomicFile::Remote(upload) => upload.finish(),
+        }
+    }
+}
+
+impl Write for AtomicFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            AtomicFile::Local(file) => file.write(bytes),
+            AtomicFile::Remote(upload) => upload.write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            AtomicFile::Local(file) => file.write_vectored(pieces),
+            AtomicFile::Remote(upload) => upload.write_vectored(pieces),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(()) // a file has no buffer of its own, and an upload sends parts when they are full
+    }
+}
+
+/// A file being written beside its final place.
+#[derive(Debug)]
+pub(crate) struct LocalFile {
     temporary: NamedTempFile,
     target: PathBuf,
     position: u64,
@@ -23,10 +84,10 @@ pub(crate) struct AtomicFile {
     reserved: u64,
 }
 
-impl AtomicFile {
+impl LocalFile {
     /// Starts a file that will replace `path`. A symlink is followed, so that the
     /// file it names is replaced; the mode of an existing file is kept.
-    pub(crate) fn create(path: &Path) -> Result<AtomicFile> {
+    fn create(path: &Path) -> Result<LocalFile> {
         let failed = |error| Error::io("cannot create", error).in_file(path);
         let target = match std::fs::canonicalize(path) {
             Ok(target) => target,
@@ -54,11 +115,10 @@ impl AtomicFile {
             .tempfile_in(folder)
             .map_err(failed)?;
         disk::created(temporary.path(), temporary.as_file()).map_err(failed)?;
-        Ok(AtomicFile { temporary, target, position: 0, reserved: 0 })
+        Ok(LocalFile { temporary, target, position: 0, reserved: 0 })
     }
 
-    /// Says that `len` more bytes will be written, at least.
-    pub(crate) fn reserve(&mut self, len: u64) -> io::Result<()> {
+    fn reserve(&mut self, len: u64) -> io::Result<()> {
         let end = self.position.saturating_add(len);
         if len >= WORTH_RESERVING && end > self.reserved {
             disk::reserve(self.temporary.as_file(), self.position, len)?;
@@ -67,8 +127,7 @@ impl AtomicFile {
         Ok(())
     }
 
-    /// Puts the file under its name; `durable` waits until the disk has it.
-    pub(crate) fn commit(self, durable: bool) -> Result<()> {
+    fn commit(self, durable: bool) -> Result<()> {
         let failed = |error| Error::io("cannot finish", error).in_file(&self.target);
         if self.reserved > self.position {
             disk::set_len(self.temporary.as_file(), self.position).map_err(failed)?; // gives back the rest
@@ -87,7 +146,7 @@ impl AtomicFile {
     }
 }
 
-impl Write for AtomicFile {
+impl Write for LocalFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         disk::write_at(self.temporary.as_file(), self.position, bytes)?;
         self.position += bytes.len() as u64;

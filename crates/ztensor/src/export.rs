@@ -25,6 +25,7 @@ use crate::gather::{Gather, LONGEST_PIECE};
 use crate::object::{Layout, Object};
 use crate::progress::{Observer, advance};
 use crate::read::Reader;
+use crate::source::Staged;
 use crate::tensor::Tensor;
 use crate::value::Attributes;
 
@@ -139,6 +140,11 @@ pub trait ExportSource {
 
     /// The tensor at that index of [`objects`](ExportSource::objects).
     fn fetch(&self, index: usize) -> Result<Tensor<'_>>;
+
+    /// Says that these are fetched next, one after another, while what is returned is held.
+    fn stage(&self, _indices: &[usize]) -> Result<Vec<Staged>> {
+        Ok(Vec::new())
+    }
 }
 
 impl ExportSource for Reader {
@@ -153,13 +159,16 @@ impl ExportSource for Reader {
     fn fetch(&self, index: usize) -> Result<Tensor<'_>> {
         match self.catalog().objects.get_index(index) {
             Some((name, _)) => {
-                if self.options().verify {
-                    self.verify(name)?; // a copy must not inherit damage
-                }
-                self.read_object(name)
+                self.read_checked(name) // a copy must not inherit damage
             }
             None => Err(Error::invalid(format!("there is no tensor {index}"))),
         }
+    }
+
+    fn stage(&self, indices: &[usize]) -> Result<Vec<Staged>> {
+        let object = |index: &usize| self.catalog().objects.get_index(*index);
+        let names: Vec<&str> = indices.iter().filter_map(object).map(|(name, _)| &**name).collect();
+        Reader::stage(self, &names)
     }
 }
 
@@ -328,6 +337,7 @@ impl<'a> Plan<'a> {
                 first || bytes <= HELD
             };
             let (batch, after) = rest.split_at(rest.iter().take_while(fits).count());
+            let _staged = self.source.stage(batch)?;
             let tensors: Vec<_> =
                 batch.iter().map(|&index| self.fetch(index, "data")).collect::<Result<_>>()?;
             let mut gather = Gather::default();

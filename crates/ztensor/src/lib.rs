@@ -41,6 +41,7 @@
 //! every byte is then read, and trouble is an error.
 
 mod atomic;
+mod batch;
 mod buffer;
 mod codec;
 mod compress;
@@ -61,6 +62,7 @@ mod parts;
 pub mod progress;
 mod quantized;
 pub mod read;
+pub mod remote;
 mod simd;
 pub mod source;
 pub mod tensor;

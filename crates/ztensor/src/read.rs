@@ -13,6 +13,7 @@ use crate::format::{self, Context, Format};
 use crate::object::{Catalog, Component, Object, Role, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance};
+use crate::remote::{self, Place};
 use crate::source::{MapMode, MemorySource, Source, check_range};
 use crate::tensor::{Array, Tensor, check_type, typed_view};
 use crate::value::Attributes;
@@ -29,11 +30,19 @@ pub struct OpenOptions {
     pub threads: usize,
     /// Whether owned reads compare stored digests.
     pub verify: bool,
+    /// How remote files are reached.
+    pub remote: remote::Options,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { map: MapMode::Auto, max_component: u64::MAX, threads: 0, verify: true }
+        OpenOptions {
+            map: MapMode::Auto,
+            max_component: u64::MAX,
+            threads: 0,
+            verify: true,
+            remote: remote::Options::default(),
+        }
     }
 }
 
@@ -62,17 +71,27 @@ impl OpenOptions {
         self
     }
 
-    /// Opens a file.
+    /// How remote files are reached.
+    pub fn remote(mut self, options: remote::Options) -> Self {
+        self.remote = options;
+        self
+    }
+
+    /// Opens a file, by its path or its URL.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Reader> {
-        let path = path.as_ref();
-        let context = Context { path: Some(path.to_owned()), map_mode: self.map };
-        let catalog = format::open(path, &context).map_err(|error| error.in_file(path))?;
+        let (path, name) = match remote::place(path.as_ref())? {
+            Place::Local(path) => (path.clone(), path),
+            // What follows a `?` is no part of the name, and may be a secret.
+            Place::Remote(location) => (path.as_ref().to_owned(), location.url().into()),
+        };
+        let context = Context { path: Some(name.clone()), map_mode: self.map, remote: self.remote.clone() };
+        let catalog = format::open(&path, &context).map_err(|error| error.in_file(name))?;
         Ok(Reader { catalog, options: self })
     }
 
     /// Opens any source, such as bytes in memory.
     pub fn open_source(self, source: Arc<dyn Source>) -> Result<Reader> {
-        let context = Context { path: None, map_mode: self.map };
+        let context = Context { path: None, map_mode: self.map, remote: self.remote.clone() };
         let catalog = format::parse(source, &context)?;
         Ok(Reader { catalog, options: self })
     }
@@ -272,6 +291,13 @@ impl Reader {
             self.cut(name, component, out, &mut jobs);
         }
         jobs.sort_by_key(|job| job.component.extent().map(|extent| (extent, job.skip)));
+        let (far, near): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| self.is_remote(job.component));
+        self.run_all(near, observer)?;
+        self.read_remote(far, observer)
+    }
+
+    /// Reads and decodes each on its own, on all threads.
+    pub(crate) fn run_all(&self, jobs: Vec<Job<'_>>, observer: Option<&dyn Observer>) -> Result<()> {
         // A decoder may use its share of the threads: with few or very unequal tensors
         // that is more than one.
         let total = jobs.iter().map(|job| job.out.len() as u64).sum();
@@ -390,6 +416,19 @@ impl Reader {
         })
     }
 
+    /// Like [`read_object`](Reader::read_object), with digests compared if this reader compares them.
+    pub fn read_checked(&self, name: &str) -> Result<Tensor<'_>> {
+        let object = self.get(name)?;
+        // Reading compares as well, and what is remote should come once.
+        if object.components.iter().any(|(_, component)| self.is_remote(component)) {
+            return self.read_owned(name);
+        }
+        if self.options.verify {
+            self.verify(name)?;
+        }
+        self.read_object(name)
+    }
+
     /// A tensor with its own copy of the bytes, digests compared.
     pub fn read_owned(&self, name: &str) -> Result<Tensor<'static>> {
         self.object_with(name, |role, _| self.read_component(name, role).map(Cow::Owned))
@@ -491,19 +530,19 @@ pub struct Summary {
 }
 
 /// One piece of a batch read.
-struct Job<'a> {
-    name: &'a str,
-    component: &'a Component,
-    skip: u64,
-    out: &'a mut [u8],
+pub(crate) struct Job<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) component: &'a Component,
+    pub(crate) skip: u64,
+    pub(crate) out: &'a mut [u8],
 }
 
-fn hasher(digest: &Digest) -> Hasher {
+pub(crate) fn hasher(digest: &Digest) -> Hasher {
     // Callers pass only digests that can be computed.
     digest.hasher().unwrap_or(Hasher::Crc32c(0))
 }
 
-fn compare(hasher: Hasher, expected: &Digest) -> Result<()> {
+pub(crate) fn compare(hasher: Hasher, expected: &Digest) -> Result<()> {
     let found = hasher.finish();
     match found == *expected {
         true => Ok(()),

@@ -14,6 +14,9 @@ use crate::write::{Compression, WriteOptions, Writer, duplicate};
 /// Tensors are held in memory up to this many bytes, or one of them.
 const BATCH: u64 = 64 << 20;
 
+/// So many tensors of a remote file are fetched together, as far as they are small.
+const STAGED: usize = 256;
+
 impl Writer<'_> {
     /// Writes the tensors `names` of an open file, decoding what is encoded.
     ///
@@ -31,8 +34,13 @@ impl Writer<'_> {
         let mut first_names: HashMap<(Extent, DType), &str> = HashMap::new();
         let mut batch: Vec<(&str, Tensor<'_>)> = Vec::new();
         let mut held = 0;
-        for &name in names {
+        let mut staged = Vec::new();
+        for (index, &name) in names.iter().enumerate() {
             let object = reader.get(name)?;
+            if index % STAGED == 0 {
+                drop(std::mem::take(&mut staged));
+                staged = reader.stage(&names[index..names.len().min(index + STAGED)])?;
+            }
             if self.contains(name) {
                 return Err(duplicate(name));
             }

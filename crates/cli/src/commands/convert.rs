@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use ztensor::export::{ExportFormat, ExportOptions, ExportSource, export};
+use ztensor::source::Staged;
 use ztensor::{Attributes, Compression, Layout, Object, Observer, Reader, Tensor, WriteOptions, Writer};
 
 use super::Common;
@@ -215,15 +216,22 @@ impl ExportSource for Exported<'_> {
 
     fn fetch(&self, index: usize) -> ztensor::Result<Tensor<'_>> {
         let (name, object, reader) = self.chosen.tensors[index];
-        if reader.options().verify {
-            reader.verify(name)?;
-        }
-        let tensor = reader.read_object(name)?;
+        let tensor = reader.read_checked(name)?;
         if !(self.dequantize && is_quantized(object)) {
             return Ok(tensor);
         }
         let dense = tensor.dequantize().map_err(|error| error.in_tensor(name))?;
         Ok(Tensor::from_slice(dense.shape.clone(), &dense.data)?.into_owned())
+    }
+
+    fn stage(&self, indices: &[usize]) -> ztensor::Result<Vec<Staged>> {
+        let mut staged = Vec::new();
+        for reader in &self.chosen.readers {
+            let owned = indices.iter().map(|&index| self.chosen.tensors[index]);
+            let owned = owned.filter(|(_, _, owner)| std::ptr::eq(*owner, *reader));
+            staged.extend(reader.stage(&owned.map(|(name, _, _)| name).collect::<Vec<_>>())?);
+        }
+        Ok(staged)
     }
 }
 
@@ -260,7 +268,7 @@ fn write_other(
 }
 
 fn report(output: &Path, read: u64, common: Common) -> Result<(), Failure> {
-    let written = std::fs::metadata(output)?.len();
+    let written = ztensor::remote::store::len(output, &Default::default())?.unwrap_or(0);
     let percent = 100.0 * written as f64 / read.max(1) as f64;
     let (read, written) = (human::bytes(read), human::bytes(written));
     common.say(format_args!("{}: {written} from {read} of tensors ({percent:.1} %)", output.display()));

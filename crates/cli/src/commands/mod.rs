@@ -83,7 +83,7 @@ impl Output {
             let message = format!("{} is the input too: choose another output", input.display());
             return Err(Failure::usage(message));
         }
-        if output.exists() && !self.force {
+        if !self.force && ztensor::remote::store::exists(output, &Default::default())? {
             let message = format!("{} is there already: --force replaces it", output.display());
             return Err(Failure::usage(message));
         }

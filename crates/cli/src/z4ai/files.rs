@@ -85,6 +85,8 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     };
     if is_pipe(path) {
         read(&mut std::io::stdin().lock(), 0)?;
+    } else if ztensor::remote::is_url(path) {
+        data = ztensor::remote::store::read(path, &Default::default())?;
     } else {
         let mut file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
@@ -122,7 +124,7 @@ impl Target {
         if let Some(input) = inputs.iter().find(same) {
             return Err(Failure::usage(format!("{} is the input too: choose another output", name(input))));
         }
-        if path.exists() && !force {
+        if !force && ztensor::remote::store::exists(&path, &Default::default())? {
             return Err(Failure::usage(format!("{} is there already: --force replaces it", name(&path))));
         }
         Ok(Target(path))

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ztensor::source::{FileSource, MapMode, MemorySource, Source};
+use ztensor::source::{MapMode, MemorySource, Source};
 use ztensor::zstn::{self, PackOptions, UnpackOptions};
 
 use super::args::{Pack, Unpack};
@@ -69,7 +69,7 @@ pub fn unpack(options: &Unpack, run: Run) -> Outcome {
 pub fn open(path: &Path) -> Result<Arc<dyn Source>, Failure> {
     match files::is_pipe(path) {
         true => Ok(Arc::new(MemorySource::new(files::read(path)?))),
-        false => Ok(Arc::new(FileSource::open(path, MapMode::Auto)?)),
+        false => Ok(ztensor::source::open(path, MapMode::Auto, &Default::default())?),
     }
 }
 

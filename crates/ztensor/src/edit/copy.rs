@@ -10,6 +10,7 @@ use crate::error::{Error, Result, quoted};
 use crate::format::{self, Context, zt};
 use crate::object::{Catalog, Component, Extent, Storage};
 use crate::progress::{Observer, advance};
+use crate::remote::{self, Place};
 use crate::source::MapMode;
 use crate::write::Writer;
 
@@ -147,8 +148,13 @@ impl<'a> CopyOptions<'a> {
 
 /// Reads the catalog of a `.zt` file of the present version.
 fn open(path: &Path) -> Result<Catalog> {
-    let context = Context { path: Some(path.to_owned()), map_mode: MapMode::Never };
-    let catalog = format::open(path, &context).and_then(|catalog| {
+    let name = match remote::place(path)? {
+        Place::Local(path) => path,
+        Place::Remote(location) => location.url().into(),
+    };
+    let context = Context { path: Some(name.clone()), map_mode: MapMode::Never, ..Context::default() };
+    let opened = if remote::is_url(&name) { path } else { &name };
+    let catalog = format::open(opened, &context).and_then(|catalog| {
         check_magic(&catalog.sources.get(0)?.bytes(0, 8)?)?;
         match catalog.manifest {
             Some(_) => Ok(catalog),
@@ -163,6 +169,7 @@ struct Claim(Option<Lock>);
 
 impl Claim {
     fn over(path: &Path) -> Result<Claim> {
+        let Place::Local(path) = remote::place(path)? else { return Ok(Claim(None)) };
         match std::fs::canonicalize(path) {
             Ok(target) if target.is_file() => {
                 let mode = std::fs::metadata(&target).map_or(0o666, |metadata| metadata.mode());

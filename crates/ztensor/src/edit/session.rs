@@ -46,6 +46,7 @@ impl Session {
     /// Takes the lock, cuts off what an interrupted edit left, and reads the catalog.
     /// The catalog's source is never mapped.
     pub(crate) fn open(path: &Path) -> Result<(Session, Catalog)> {
+        let path = &crate::remote::local(path)?;
         Self::open_unnamed(path).map_err(|error| error.in_file(path))
     }
 

@@ -22,7 +22,8 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::object::Catalog;
-use crate::source::{FileSource, MapMode, Source};
+use crate::remote::{self, Options};
+use crate::source::{self, Access, MapMode, Source};
 
 /// A file format that this library reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -96,6 +97,20 @@ pub(crate) struct Context {
     pub(crate) path: Option<PathBuf>,
     /// How siblings are to be opened.
     pub(crate) map_mode: MapMode,
+    /// How remote siblings are reached.
+    pub(crate) remote: Options,
+}
+
+impl Context {
+    /// The same for another file.
+    pub(crate) fn at(&self, path: &Path) -> Context {
+        Context { path: Some(path.to_owned()), ..self.clone() }
+    }
+
+    /// Opens another file in the same way.
+    pub(crate) fn open(&self, path: &Path) -> Result<Arc<dyn Source>> {
+        source::open(path, self.map_mode, &self.remote)
+    }
 }
 
 /// One format: how to recognise it and how to read its catalog.
@@ -122,14 +137,44 @@ static DRIVERS: &[&Driver] = &[
 
 /// Opens a path: a file of any format, an index of shards, or a folder.
 pub(crate) fn open(path: &Path, context: &Context) -> Result<Catalog> {
-    if shards::handles(path) {
-        return shards::open(path, context);
+    let name = context.path.as_deref().unwrap_or(path);
+    if shards::handles(name) {
+        return shards::open(path, name, context);
     }
-    parse(Arc::new(FileSource::open(path, context.map_mode)?), context)
+    match context.open(path) {
+        // Stores have no folders, only names that begin alike.
+        Err(error) if is_missing(&error) && is_prefix(name, context) => {
+            let folder = PathBuf::from(format!("{}/", name.display()));
+            shards::open(&folder, &folder, context)
+        }
+        source => parse(source?, context),
+    }
+}
+
+fn is_missing(error: &Error) -> bool {
+    error.io_error().is_some_and(|cause| cause.kind() == std::io::ErrorKind::NotFound)
+}
+
+fn is_prefix(name: &Path, context: &Context) -> bool {
+    remote::is_url(name) && remote::store::list(name, &context.remote).is_ok_and(|found| !found.is_empty())
 }
 
 /// Recognises a source and reads its catalog.
 pub(crate) fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
+    let Some(remote) = source.remote() else {
+        return recognise(source, context);
+    };
+    remote.expect(Access::Headers);
+    let catalog = recognise(Arc::clone(&source), context);
+    remote.expect(Access::Data);
+    catalog
+}
+
+fn recognise(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
+    if zt::is_known_by_its_end(&*source) {
+        let label = source.label().to_owned();
+        return zt::parse_settled(source).map_err(|error| error.in_file(label));
+    }
     let head_len = source.len().min(4096);
     let head = source.bytes(0, head_len)?;
     let extension = context

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use indexmap::IndexMap;
 
@@ -18,7 +18,9 @@ use crate::error::{Error, Result, quoted};
 use crate::format::json::Scanner;
 use crate::format::{Context, parse};
 use crate::object::{Catalog, Decode, Extent, Object, Storage};
-use crate::source::{FileSource, MapMode, Source, Sources};
+use crate::parallel;
+use crate::remote::{self, store};
+use crate::source::{self, MapMode, Sources};
 use crate::value::{Attributes, Value};
 
 /// A larger index is refused before it is read: it would name millions of tensors.
@@ -30,14 +32,23 @@ const PREFERENCE: &[&str] =
 
 /// Whether a path is to be opened here rather than as a tensor file.
 pub(crate) fn handles(path: &Path) -> bool {
-    extension(path).as_deref() == Some("json") || path.is_dir()
+    extension(path).as_deref() == Some("json") || is_folder(path)
 }
 
-/// Opens an index or a folder.
-pub(crate) fn open(path: &Path, context: &Context) -> Result<Catalog> {
-    match path.is_dir() {
-        true => open_folder(path, context.map_mode),
-        false => open_index(path, context.map_mode),
+/// Whether a path is a folder; a URL is one if it ends like one.
+fn is_folder(path: &Path) -> bool {
+    match remote::is_url(path) {
+        true => path.as_os_str().as_encoded_bytes().ends_with(b"/"),
+        false => path.is_dir(),
+    }
+}
+
+/// Opens an index or a folder. `path` is what the caller said; a URL may have a query,
+/// which is no part of its name.
+pub(crate) fn open(path: &Path, name: &Path, context: &Context) -> Result<Catalog> {
+    match is_folder(name) {
+        true => open_folder(name, context),
+        false => open_index(path, name, context),
     }
 }
 
@@ -45,33 +56,43 @@ fn extension(path: &Path) -> Option<String> {
     Some(path.extension()?.to_str()?.to_ascii_lowercase())
 }
 
-fn open_folder(folder: &Path, mode: MapMode) -> Result<Catalog> {
+/// The files directly in a folder.
+fn files_in(folder: &Path, context: &Context) -> Result<Vec<PathBuf>> {
+    if remote::is_url(folder) {
+        let listing = store::list(folder, &context.remote)?;
+        let direct = listing.into_iter().filter(|entry| !entry.name.contains('/'));
+        return Ok(direct.map(|entry| store::join(folder, &entry.name)).collect());
+    }
     let listing = std::fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
     let listing = listing.map_err(|error| Error::io("cannot list the folder", error).in_file(folder))?;
-    let mut files: Vec<PathBuf> = listing.into_iter().map(|entry| entry.path()).collect();
-    files.retain(|path| !hidden(path) && path.is_file());
+    Ok(listing.into_iter().map(|entry| entry.path()).filter(|path| path.is_file()).collect())
+}
+
+fn open_folder(folder: &Path, context: &Context) -> Result<Catalog> {
+    let mut files = files_in(folder, context)?;
+    files.retain(|path| !hidden(path));
     files.sort_unstable();
     for kind in PREFERENCE {
         let suffix = format!(".{kind}.index.json");
         let indexes: Vec<_> = files.iter().filter(|path| file_name(path).ends_with(&suffix)).collect();
         if !indexes.is_empty() {
-            return open_index(only(&indexes, folder, "indexes")?, mode);
+            let index = only(&indexes, folder, "indexes")?;
+            return open_index(index, index, context);
         }
         let parts: Vec<_> = files.iter().filter(|path| extension(path).as_deref() == Some(*kind)).collect();
         match &parts[..] {
             [] => continue,
             // A split file finds its other parts itself.
             [first, rest @ ..] if rest.is_empty() || *kind == "gguf" && numbered(&parts) => {
-                return open_file(first, mode);
+                return open_file(first, context);
             }
             several if numbered(several) || matches!(*kind, "safetensors" | "zt" | "zstn") => {
-                let mut shards = Shards::default();
-                for path in several {
-                    shards.add(path, mode)?;
-                }
-                return shards.finish();
+                let paths: Vec<&Path> = several.iter().map(|path| path.as_path()).collect();
+                return Shards::open(&paths, context)?.finish();
             }
-            several => return only(several, folder, "tensor files").and_then(|path| open_file(path, mode)),
+            several => {
+                return only(several, folder, "tensor files").and_then(|path| open_file(path, context));
+            }
         }
     }
     Err(Error::not_found("there is no tensor file in this folder").in_file(folder))
@@ -115,36 +136,34 @@ fn numbered(paths: &[&PathBuf]) -> bool {
     })
 }
 
-fn open_file(path: &Path, mode: MapMode) -> Result<Catalog> {
-    let source = Arc::new(FileSource::open(path, mode)?);
-    parse(source, &Context { path: Some(path.to_owned()), map_mode: mode })
+fn open_file(path: &Path, context: &Context) -> Result<Catalog> {
+    parse(context.open(path)?, &context.at(path))
 }
 
-fn open_index(path: &Path, mode: MapMode) -> Result<Catalog> {
-    let index = read_index(path).map_err(|error| error.in_file(path))?;
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let mut shards = Shards::default();
-    for (file, names) in &index {
-        let added = shards.add(&folder.join(file), mode)?;
-        let there = |name: &String| shards.catalogs[added].objects.contains_key(name.as_str());
-        if let Some(name) = names.iter().find(|name| !there(name)) {
+fn open_index(path: &Path, name: &Path, context: &Context) -> Result<Catalog> {
+    let index = read_index(path, context).map_err(|error| error.in_file(name))?;
+    let folder = name.parent().unwrap_or(Path::new(""));
+    let paths: Vec<PathBuf> = index.keys().map(|file| store::join(folder, file)).collect();
+    let shards = Shards::open(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>(), context)?;
+    for ((file, names), catalog) in index.iter().zip(&shards.catalogs) {
+        let there = |tensor: &String| catalog.objects.contains_key(tensor.as_str());
+        if let Some(tensor) = names.iter().find(|tensor| !there(tensor)) {
             let message = format!("the index says that it is in {}, but it is not", quoted(file));
-            return Err(Error::corrupt("shards.missing", message).in_tensor(name).in_file(path));
+            return Err(Error::corrupt("shards.missing", message).in_tensor(tensor).in_file(name));
         }
     }
-    shards.finish().map_err(|error| error.in_file(path))
+    shards.finish().map_err(|error| error.in_file(name))
 }
 
 /// The tensors' names by shard.
-fn read_index(path: &Path) -> Result<BTreeMap<String, Vec<String>>> {
-    let source = FileSource::open(path, MapMode::Never)?;
+fn read_index(path: &Path, context: &Context) -> Result<BTreeMap<String, Vec<String>>> {
+    let source = source::open(path, MapMode::Never, &context.remote)?;
     if source.len() > MAX_INDEX {
         return Err(Error::limit(format!(
             "an index of {} bytes; at most {MAX_INDEX} are read",
             source.len()
         )));
     }
-    let source: &dyn Source = &source;
     let bytes = source.bytes(0, source.len())?;
     let text = std::str::from_utf8(&bytes)
         .map_err(|error| Error::corrupt("shards.utf8", format!("the index is not UTF-8: {error}")))?;
@@ -189,16 +208,21 @@ fn is_plain_name(name: &str) -> bool {
 }
 
 /// Catalogs of single files on their way to become one.
-#[derive(Default)]
 struct Shards {
     catalogs: Vec<Catalog>,
 }
 
 impl Shards {
-    /// Opens and parses one more shard, and returns its index.
-    fn add(&mut self, path: &Path, mode: MapMode) -> Result<usize> {
-        self.catalogs.push(open_file(path, mode)?);
-        Ok(self.catalogs.len() - 1)
+    /// Opens and parses shards; remote ones several at a time.
+    fn open(paths: &[&Path], context: &Context) -> Result<Shards> {
+        const AT_A_TIME: usize = 16;
+        let threads = if paths.iter().any(|path| remote::is_url(path)) { AT_A_TIME } else { 1 };
+        let slots: Vec<OnceLock<Catalog>> = paths.iter().map(|_| OnceLock::new()).collect();
+        parallel::for_each(threads, paths.iter().zip(&slots).collect(), |(path, slot)| {
+            let _ = slot.set(open_file(path, context)?); // it is empty until now
+            Ok(())
+        })?;
+        Ok(Shards { catalogs: slots.into_iter().filter_map(OnceLock::into_inner).collect() })
     }
 
     /// One catalog of all. A tensor that two shards have is an error.

@@ -61,14 +61,20 @@ pub(crate) fn entries(source: &dyn Source) -> Result<Vec<Entry>> {
             format!("the archive ends at byte {}, the file at {}", archive.end_offset(), source.len()),
         ));
     }
-    if source.len() / archive.entries_hint().max(1) >= FAR_APART {
+    if source.remote().is_some() || source.len() / archive.entries_hint().max(1) >= FAR_APART {
         let mut headers = Vec::new();
         let mut directory = archive.entries(&mut buffer);
         // What is wrong with the directory is said below.
         while let Ok(Some(record)) = directory.next_entry() {
             headers.push((record.local_header_offset(), LOCAL_HEADER));
         }
-        source.will_read(&headers);
+        match source.remote() {
+            Some(remote) => {
+                let range = |&(start, len): &(u64, u64)| start..start.saturating_add(len);
+                remote.fetch_headers(&headers.iter().map(range).collect::<Vec<_>>())?;
+            }
+            None => source.will_read(&headers),
+        }
     }
     let mut members = Vec::new();
     let mut names = HashSet::new();

@@ -20,7 +20,8 @@ use crate::error::{Error, Kind, Result};
 use crate::object::Decode;
 use crate::parallel;
 use crate::progress::{Observer, advance};
-use crate::source::{FileSource, MapMode, Source, Sources, zeroed};
+use crate::remote::Options;
+use crate::source::{self, MapMode, Source, Sources, zeroed};
 
 /// How to apply a delta.
 #[derive(Clone, Copy)]
@@ -94,7 +95,7 @@ pub fn apply_to(
 }
 
 pub(super) fn open(path: &Path) -> Result<Delta> {
-    Delta::read(Arc::new(FileSource::open(path, MapMode::Auto)?)).map_err(|error| error.in_file(path))
+    Delta::read(source::open(path, MapMode::Auto, &Options::default())?).map_err(|error| error.in_file(path))
 }
 
 fn apply_one(base: &Path, delta: &Arc<Delta>, output: &Path, options: &ApplyOptions<'_>) -> Result<u64> {

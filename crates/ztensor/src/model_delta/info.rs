@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::ModelDigest;
 use super::segments::{BaseCheck, Delta, How};
 use crate::error::Result;
-use crate::source::{FileSource, MapMode, Source};
+use crate::remote::Options;
+use crate::source::{self, MapMode, Source};
 
 /// What a delta is, and what it changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub struct Change {
 /// Describes a delta.
 pub fn info(path: impl AsRef<Path>) -> Result<Info> {
     let path = path.as_ref();
-    info_source(Arc::new(FileSource::open(path, MapMode::Auto)?)).map_err(|error| error.in_file(path))
+    info_source(source::open(path, MapMode::Auto, &Options::default())?).map_err(|error| error.in_file(path))
 }
 
 /// Describes a delta of any source, such as memory.

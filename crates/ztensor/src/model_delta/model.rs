@@ -14,7 +14,8 @@ use crate::object::{Component, Object, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance};
 use crate::read::{OpenOptions, Reader};
-use crate::source::{FileSource, MapMode, Source};
+use crate::remote::Options;
+use crate::source::{self, MapMode, Source};
 
 /// Content of one length and hash.
 pub(crate) type Fingerprint = (u64, u128);
@@ -46,7 +47,7 @@ impl Model {
             Ok(reader) => Ok(Self::of(reader)),
             Err(error) if matches!(error.kind(), Kind::Io | Kind::InvalidArgument) => Err(error),
             Err(error) => {
-                let source = Arc::new(FileSource::open(path, MapMode::Auto)?);
+                let source = source::open(path, MapMode::Auto, &Options::default())?;
                 Self::lenient(source, options)?.ok_or(error)
             }
         }

@@ -1,21 +1,25 @@
-//! Where bytes live: a mapped file, positioned reads, or memory.
+//! Where bytes live: a mapped file, positioned reads, memory, or somewhere else.
 
 pub(crate) mod beside;
 mod cursor;
 mod file;
 mod memory;
 mod pieces;
+mod remote;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 pub use cursor::Cursor;
 pub use file::{FileSource, MapMode};
 pub use memory::MemorySource;
+pub use remote::{Access, Budget, Remote, Staged};
 
 use crate::error::{Error, Result};
 use crate::object::Extent;
+use crate::remote::{self as places, Options, Place};
 
 /// Bytes of a known length that can be read at any position.
 pub trait Source: Send + Sync + fmt::Debug {
@@ -32,11 +36,6 @@ pub trait Source: Send + Sync + fmt::Debug {
 
     /// Fills `out` from `offset` on, or fails.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()>;
-
-    /// Fills several buffers; a remote source can batch them.
-    fn read_many(&self, requests: &mut [(u64, &mut [u8])]) -> Result<()> {
-        requests.iter_mut().try_for_each(|(offset, out)| self.read_at(*offset, out))
-    }
 
     /// All bytes, if they are addressable: a read-only mapping, or memory.
     fn mapped(&self) -> Result<&[u8]>;
@@ -58,6 +57,19 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// writable memory. `None` if the source cannot be mapped that way.
     fn copy_on_write(&self) -> Option<CowRegion> {
         None
+    }
+
+    /// What else can be asked of a source where every read is a request.
+    fn remote(&self) -> Option<&dyn Remote> {
+        None
+    }
+}
+
+/// Opens what a path or a URL names: a file, or an object somewhere else.
+pub fn open(path: impl AsRef<Path>, mode: MapMode, options: &Options) -> Result<Arc<dyn Source>> {
+    match places::place(path.as_ref())? {
+        Place::Local(path) => Ok(Arc::new(FileSource::open(path, mode)?)),
+        Place::Remote(location) => Ok(Arc::new(places::RemoteSource::open(&location, options)?)),
     }
 }
 

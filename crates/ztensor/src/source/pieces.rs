@@ -13,6 +13,9 @@ const PIECE: u64 = 1 << 20;
 /// A thread that reads ahead pays from this many bytes on.
 const AHEAD_FROM: u64 = 8 << 20;
 
+/// A piece of a remote source is many requests at a time.
+const FAR_PIECE: u64 = 16 << 20;
+
 /// Pieces that are read but not yet used.
 const AHEAD: usize = 2;
 
@@ -25,16 +28,18 @@ impl Sources {
         threads: usize,
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        if extent.len < AHEAD_FROM || parallel::resolve(threads) < 2 {
-            return self.one_by_one(extent, &mut each);
+        let far = self.get(extent.source)?.remote().is_some();
+        let step = if far { FAR_PIECE } else { PIECE };
+        if extent.len < AHEAD_FROM || parallel::resolve(threads) < 2 && !far {
+            return self.one_by_one(extent, step, &mut each);
         }
         std::thread::scope(|scope| {
             let (full, filled) = sync_channel(AHEAD);
             let (empty, emptied) = channel();
             let reading = std::thread::Builder::new()
-                .spawn_scoped(scope, move || self.read_ahead(extent, &full, &emptied));
+                .spawn_scoped(scope, move || self.read_ahead(extent, step, &full, &emptied));
             if reading.is_err() {
-                return self.one_by_one(extent, &mut each); // no thread to be had
+                return self.one_by_one(extent, step, &mut each); // no thread to be had
             }
             // When this returns early the reader finds its channel closed and ends.
             for piece in filled {
@@ -46,9 +51,15 @@ impl Sources {
         })
     }
 
-    fn read_ahead(&self, extent: Extent, full: &SyncSender<Result<Vec<u8>>>, emptied: &Receiver<Vec<u8>>) {
-        for skip in (0..extent.len).step_by(PIECE as usize) {
-            let len = (extent.len - skip).min(PIECE);
+    fn read_ahead(
+        &self,
+        extent: Extent,
+        step: u64,
+        full: &SyncSender<Result<Vec<u8>>>,
+        emptied: &Receiver<Vec<u8>>,
+    ) {
+        for skip in (0..extent.len).step_by(step as usize) {
+            let len = (extent.len - skip).min(step);
             let read = || {
                 let mut piece = match emptied.try_recv() {
                     Ok(piece) => piece,
@@ -66,10 +77,10 @@ impl Sources {
         }
     }
 
-    fn one_by_one(&self, extent: Extent, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let mut piece = zeroed(extent.len.min(PIECE))?;
-        for skip in (0..extent.len).step_by(PIECE as usize) {
-            let piece = &mut piece[..(extent.len - skip).min(PIECE) as usize];
+    fn one_by_one(&self, extent: Extent, step: u64, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut piece = zeroed(extent.len.min(step))?;
+        for skip in (0..extent.len).step_by(step as usize) {
+            let piece = &mut piece[..(extent.len - skip).min(step) as usize];
             self.read(extent, skip, piece)?;
             each(piece)?;
         }

@@ -19,6 +19,7 @@ use crate::gather::{Gather, LONGEST_PIECE};
 use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage, elements};
 use crate::parallel;
 use crate::progress::{Observer, advance};
+use crate::remote;
 use crate::source::Sources;
 use crate::tensor::{Array, Tensor, check_coo, check_csr};
 use crate::value::Value;
@@ -62,8 +63,17 @@ impl Writer<'static> {
         Self::create_file(path.as_ref(), true)
     }
 
+    /// Like [`create`](Writer::create), for a URL whose store has to be told how to reach it.
+    pub fn create_remote(path: impl AsRef<Path>, options: &remote::Options) -> Result<Writer<'static>> {
+        let path = path.as_ref();
+        Self::into_file(AtomicFile::create_with(path, options)?, path, false)
+    }
+
     fn create_file(path: &Path, durable: bool) -> Result<Writer<'static>> {
-        let file = AtomicFile::create(path)?;
+        Self::into_file(AtomicFile::create(path)?, path, durable)
+    }
+
+    fn into_file(file: AtomicFile, path: &Path, durable: bool) -> Result<Writer<'static>> {
         let mut writer = Self::start(Box::new(NewFile { file, durable }))?;
         writer.label = Some(path.to_owned());
         Ok(writer)

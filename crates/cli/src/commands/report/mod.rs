@@ -40,7 +40,7 @@ pub fn run(options: &Report, common: Common) -> Outcome {
             })
         })?;
     }
-    let size = human::bytes(std::fs::metadata(output)?.len());
+    let size = human::bytes(ztensor::remote::store::len(output, &Default::default())?.unwrap_or(0));
     common.say(format_args!("{}: {} tensors, {size}", output.display(), human::count(chosen.len() as u64)));
     Ok(FINE)
 }

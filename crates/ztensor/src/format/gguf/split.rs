@@ -10,7 +10,8 @@ use super::header::{self, Header};
 use super::value::TYPES;
 use crate::error::{Error, Result, quoted};
 use crate::format::Context;
-use crate::source::{FileSource, Source};
+use crate::remote::store::join;
+use crate::source::Source;
 use crate::value::{Attributes, Value};
 
 /// Which part this is, counted from 0; how many there are; how many tensors they hold.
@@ -40,7 +41,7 @@ pub(crate) fn open_rest(first: &mut Header, context: &Context) -> Result<Vec<Par
     let mut tensors = first.tensors.len() as i128;
     for index in 1..count {
         let path = sibling(path, index, count)?;
-        let source: Arc<dyn Source> = Arc::new(FileSource::open(&path, context.map_mode)?);
+        let source = context.open(&path)?;
         let header = header::read(&*source)
             .and_then(|header| check(&header, index, count, first).map(|()| header))
             .map_err(|error| error.in_file(&path))?;
@@ -121,7 +122,7 @@ fn sibling(first: &Path, index: i128, count: i128) -> Result<PathBuf> {
     let suffix = |index: i128| format!("-{:05}-of-{count:05}.gguf", index + 1);
     let name = first.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     match name.strip_suffix(&suffix(0)) {
-        Some(stem) => Ok(first.with_file_name(format!("{stem}{}", suffix(index)))),
+        Some(stem) => Ok(join(first.parent().unwrap_or(Path::new("")), &format!("{stem}{}", suffix(index)))),
         None => Err(Error::corrupt(
             "gguf.split",
             format!(

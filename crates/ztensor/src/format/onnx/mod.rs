@@ -17,6 +17,7 @@ use indexmap::IndexMap;
 use crate::error::{Error, Result};
 use crate::format::{Context, Driver, Format, Probe, Verdict};
 use crate::object::Catalog;
+use crate::remote::{self, store::join};
 use crate::source::{Cursor, Source, Sources, beside};
 use crate::value::Value;
 use properties::Properties;
@@ -150,9 +151,13 @@ impl Externals {
 
     fn push_onto(self, sources: &mut Sources, context: &Context) {
         for (location, ()) in self.0 {
-            let (model, mode) = (context.path.clone(), context.map_mode);
-            sources.push_lazy(location.clone(), move || match &model {
-                Some(model) => Ok(Arc::new(beside::open(model, &location, mode)?)),
+            let context = context.clone();
+            sources.push_lazy(location.clone(), move || match &context.path {
+                // What `check` lets through can only name something below the model's folder.
+                Some(model) if remote::is_url(model) => {
+                    context.open(&join(model.parent().unwrap_or(model), &location))
+                }
+                Some(model) => Ok(Arc::new(beside::open(model, &location, context.map_mode)?)),
                 None => Err(Error::invalid(format!(
                     "its data is in the file {} beside the model: open the model by its path",
                     crate::error::quoted(&location)

@@ -7,7 +7,8 @@ use super::container::{Container, Mode, Stored, in_data_order};
 use crate::error::Result;
 use crate::format::{Format, safetensors};
 use crate::object::Catalog;
-use crate::source::{FileSource, MapMode, Source, Sources};
+use crate::remote::Options;
+use crate::source::{self, MapMode, Source, Sources};
 
 /// What a packed file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +46,8 @@ pub struct Entry {
 /// Describes a packed file.
 pub fn inspect(path: impl AsRef<Path>) -> Result<Info> {
     let path = path.as_ref();
-    inspect_source(Arc::new(FileSource::open(path, MapMode::Auto)?)).map_err(|error| error.in_file(path))
+    inspect_source(source::open(path, MapMode::Auto, &Options::default())?)
+        .map_err(|error| error.in_file(path))
 }
 
 /// Describes a packed file of any source, such as memory.

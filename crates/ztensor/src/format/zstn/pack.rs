@@ -20,7 +20,8 @@ use crate::format::{Context, safetensors};
 use crate::object::{Catalog, Extent};
 use crate::parallel;
 use crate::progress::{Observer, advance};
-use crate::source::{FileSource, MapMode, Source, Sources};
+use crate::remote::Options;
+use crate::source::{self, MapMode, Source, Sources};
 
 /// How to pack.
 #[derive(Clone, Copy, Default)]
@@ -64,7 +65,7 @@ pub fn pack(
     options: &PackOptions<'_>,
 ) -> Result<PackStats> {
     let (input, output) = (input.as_ref(), output.as_ref());
-    let source = Arc::new(FileSource::open(input, MapMode::Auto)?);
+    let source = source::open(input, MapMode::Auto, &Options::default())?;
     let file = AtomicFile::create(output)?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let stats = pack_source(source, &mut out, options).map_err(|error| match error.kind() {

@@ -12,7 +12,8 @@ use crate::error::{Error, Kind, Result};
 use crate::object::Extent;
 use crate::parallel;
 use crate::progress::{Observer, advance};
-use crate::source::{FileSource, MapMode, Source, Sources, zeroed};
+use crate::remote::Options;
+use crate::source::{self, MapMode, Source, Sources, zeroed};
 
 /// How to unpack.
 #[derive(Clone, Copy)]
@@ -37,7 +38,7 @@ impl Default for UnpackOptions<'_> {
 /// its name when it is complete and every checksum was right.
 pub fn unpack(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &UnpackOptions<'_>) -> Result<u64> {
     let (input, output) = (input.as_ref(), output.as_ref());
-    let source = Arc::new(FileSource::open(input, MapMode::Auto)?);
+    let source = source::open(input, MapMode::Auto, &Options::default())?;
     let container = Container::read(source).map_err(|error| error.in_file(input))?;
     let mut out = BufWriter::with_capacity(1 << 16, AtomicFile::create(output)?);
     let restored = restore(container, &mut out, options).map_err(|error| match error.kind() {

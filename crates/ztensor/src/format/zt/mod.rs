@@ -31,6 +31,20 @@ fn detect(probe: &Probe<'_>) -> Verdict {
     }
 }
 
+/// Whether a remote source, whose end is already here, ends as only these files do: looking
+/// at its start would cost a request.
+pub(crate) fn is_known_by_its_end(source: &dyn Source) -> bool {
+    let Some(remote) = source.remote() else { return false };
+    let Some(start) = source.len().checked_sub(FOOTER_LEN) else { return false };
+    if !remote.holds(start..source.len()) {
+        return false;
+    }
+    let ends = source.bytes(start, FOOTER_LEN).is_ok_and(|footer| &footer[8..] == MAGIC);
+    // A start that is here too must agree.
+    let starts = !remote.holds(0..8) || source.bytes(0, 8).is_ok_and(|head| head.as_ref() == MAGIC);
+    ends && starts
+}
+
 fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
     let head = source.bytes(0, source.len().min(8))?;
     if head.as_ref() == v01::MAGIC {
@@ -40,8 +54,10 @@ fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
     drop(head);
     match &context.path {
         // What an editor has not finished, or never will, is not part of the file.
-        Some(path) => parse_settled(journal::settle(path, source, context.map_mode)?),
-        None => parse_settled(source),
+        Some(path) if source.remote().is_none() => {
+            parse_settled(journal::settle(path, source, context.map_mode)?)
+        }
+        _ => parse_settled(source),
     }
 }
 

@@ -1,0 +1,255 @@
+//! What a path means: a local file, or an object somewhere else.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result, quoted};
+
+/// The kind of place that a URL names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Scheme {
+    /// Amazon S3, or anything that speaks its protocol.
+    S3,
+    /// Google Cloud Storage.
+    Gs,
+    /// Azure Blob Storage.
+    Az,
+    /// A web server.
+    Http,
+    /// A web server behind TLS.
+    Https,
+}
+
+impl Scheme {
+    const ALL: [(&'static str, Scheme); 5] = [
+        ("s3", Scheme::S3),
+        ("gs", Scheme::Gs),
+        ("az", Scheme::Az),
+        ("http", Scheme::Http),
+        ("https", Scheme::Https),
+    ];
+
+    /// What stands before `://`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::S3 => "s3",
+            Scheme::Gs => "gs",
+            Scheme::Az => "az",
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        }
+    }
+
+    /// Whether it is a web server, whose paths are percent-encoded and which is only read from.
+    pub fn is_web(self) -> bool {
+        matches!(self, Scheme::Http | Scheme::Https)
+    }
+}
+
+/// An object in a store or on a web server.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// What kind of place it is in.
+    pub scheme: Scheme,
+    /// The bucket, the container, or the host with its port.
+    pub authority: String,
+    /// The key, as the store knows it: no leading slash, nothing encoded.
+    pub key: String,
+    /// What follows `?` in the URL of a web server, such as a signature.
+    pub query: Option<String>,
+}
+
+impl Location {
+    /// The URL without its query, which may be a secret.
+    pub fn url(&self) -> String {
+        match self.scheme.is_web() {
+            true => format!("{}://{}/{}", self.scheme.name(), self.authority, encoded(&self.key)),
+            false => format!("{}://{}/{}", self.scheme.name(), self.authority, self.key),
+        }
+    }
+
+    /// The extension of the last part of the key, in lower case.
+    pub fn extension(&self) -> Option<String> {
+        Some(Path::new(&self.key).extension()?.to_str()?.to_ascii_lowercase())
+    }
+
+    /// The same place with another key and without the query.
+    pub(crate) fn with_key(&self, key: impl Into<String>) -> Location {
+        Location { key: key.into(), query: None, ..self.clone() }
+    }
+}
+
+/// What a path means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A file of this machine.
+    Local(PathBuf),
+    /// An object somewhere else.
+    Remote(Location),
+}
+
+/// Whether a path is a URL rather than a file name.
+pub fn is_url(path: &Path) -> bool {
+    split(path).is_some()
+}
+
+/// The scheme, in lower case, and what follows `://`.
+fn split(path: &Path) -> Option<(String, &str)> {
+    let (scheme, rest) = path.to_str()?.split_once("://")?;
+    let mut letters = scheme.bytes();
+    let first = letters.next()?;
+    let plain = first.is_ascii_alphabetic()
+        && letters.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));
+    plain.then(|| (scheme.to_ascii_lowercase(), rest))
+}
+
+/// What a path means: `s3://`, `gs://`, `az://`, `http://`, `https://` and `file://` are
+/// URLs, everything else is the name of a file.
+pub fn place(path: &Path) -> Result<Place> {
+    let Some((name, rest)) = split(path) else {
+        return Ok(Place::Local(path.to_owned()));
+    };
+    let bad = |why: &str| Error::invalid(format!("the URL {why}")).in_file(path);
+    if name == "file" {
+        let rest = rest.strip_prefix("localhost").unwrap_or(rest);
+        if !rest.starts_with('/') {
+            return Err(bad("of a file names another machine: write file:///folder/name"));
+        }
+        return Ok(Place::Local(PathBuf::from(decoded(rest).ok_or_else(|| bad("is not UTF-8"))?)));
+    }
+    let Some(&(_, scheme)) = Scheme::ALL.iter().find(|(known, _)| *known == name) else {
+        if path.exists() {
+            return Ok(Place::Local(path.to_owned()));
+        }
+        let known: Vec<_> = Scheme::ALL.iter().map(|(name, _)| *name).chain(["file"]).collect();
+        let message = format!("nothing can be opened by {}: there are {}", quoted(&name), known.join(", "));
+        return Err(Error::unsupported(message).in_file(path));
+    };
+    let (rest, query) = match scheme.is_web() {
+        true => {
+            let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
+            rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query.to_owned())))
+        }
+        false => (rest, None),
+    };
+    let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
+    if authority.is_empty() {
+        return Err(bad("names no bucket or host"));
+    }
+    if authority.contains(['\\', ' ', '?', '#']) {
+        return Err(bad("has a strange bucket or host"));
+    }
+    let key = match scheme.is_web() {
+        true => decoded(key).ok_or_else(|| bad("is not UTF-8"))?,
+        false => key.to_owned(),
+    };
+    Ok(Place::Remote(Location { scheme, authority: authority.to_owned(), key, query }))
+}
+
+/// The file of this machine that a path means, for what can be done only to those.
+pub(crate) fn local(path: &Path) -> Result<PathBuf> {
+    match place(path)? {
+        Place::Local(path) => Ok(path),
+        Place::Remote(location) => {
+            let message = "a remote file cannot be edited in place: write a new one, or edit a copy";
+            Err(Error::unsupported(message).in_file(location.url()))
+        }
+    }
+}
+
+/// Undoes percent-encoding; `None` if what comes out is not UTF-8.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+        match (first, tail) {
+            (b'%', [high, low, after @ ..]) if digit(*high).is_some() && digit(*low).is_some() => {
+                bytes.push(digit(*high)? << 4 | digit(*low)?);
+                rest = after;
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// A key as part of a URL.
+fn encoded(key: &str) -> String {
+    let mut url = String::with_capacity(key.len());
+    for byte in key.bytes() {
+        match byte {
+            b'a'..=b'z'
+            | b'A'..=b'Z'
+            | b'0'..=b'9'
+            | b'-'
+            | b'.'
+            | b'_'
+            | b'~'
+            | b'/'
+            | b'='
+            | b':'
+            | b'@'
+            | b'+' => {
+                url.push(char::from(byte));
+            }
+            _ => url.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote(url: &str) -> Location {
+        match place(Path::new(url)).unwrap() {
+            Place::Remote(location) => location,
+            Place::Local(path) => panic!("{url} is the file {}", path.display()),
+        }
+    }
+
+    #[test]
+    fn urls_of_stores_are_taken_literally() {
+        for (scheme, name) in [(Scheme::S3, "s3"), (Scheme::Gs, "gs"), (Scheme::Az, "az")] {
+            let location = remote(&format!("{name}://bucket/a folder/50%25?#.zt"));
+            assert_eq!((location.scheme, location.authority.as_str()), (scheme, "bucket"));
+            assert_eq!(location.key, "a folder/50%25?#.zt");
+            assert_eq!(location.url(), format!("{name}://bucket/a folder/50%25?#.zt"));
+        }
+        assert_eq!(remote("S3://b/k").scheme, Scheme::S3);
+        assert_eq!(remote("s3://bucket").key, "");
+        assert_eq!(remote("s3://b/x.SafeTensors").extension().as_deref(), Some("safetensors"));
+    }
+
+    #[test]
+    fn urls_of_web_servers_are_decoded_and_keep_their_query() {
+        let location = remote("https://host:8443/a%20b/model.zt?sig=a%2Fb#part");
+        assert_eq!((location.authority.as_str(), location.key.as_str()), ("host:8443", "a b/model.zt"));
+        assert_eq!(location.query.as_deref(), Some("sig=a%2Fb"));
+        assert_eq!(location.url(), "https://host:8443/a%20b/model.zt");
+        assert_eq!(location.extension().as_deref(), Some("zt"));
+    }
+
+    #[test]
+    fn urls_of_files_are_files() {
+        let local = |url: &str| place(Path::new(url)).unwrap();
+        assert_eq!(local("file:///a%20b/c"), Place::Local("/a b/c".into()));
+        assert_eq!(local("file://localhost/c"), Place::Local("/c".into()));
+        assert_eq!(local("a/b:c"), Place::Local("a/b:c".into()));
+        assert_eq!(local("1:://x"), Place::Local("1:://x".into()));
+        assert!(place(Path::new("file://other/c")).is_err());
+    }
+
+    #[test]
+    fn what_is_neither_is_refused() {
+        for bad in ["ftp://host/x", "s3://", "s3:///key", "http:///x", "s3://a b/x"] {
+            let error = place(Path::new(bad)).unwrap_err();
+            assert!(error.to_string().starts_with(bad), "{error}");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! One object, and the promise that it stays the same one.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt, TryStreamExt};
+use object_store::path::Path as Key;
+use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use super::cache::Cache;
+use super::plan::{Block, Span};
+use super::settings::Settings;
+use super::{Location, Options, failure, plan, runtime};
+use crate::error::{Error, Result};
+
+/// Where the first request looks, which also tells the object's length and identity.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum First {
+    /// The first bytes, for formats that start with what describes them.
+    Head(u64),
+    /// The last bytes, for formats that end with it.
+    Tail(u64),
+}
+
+/// An object as it was when it was opened.
+#[derive(Debug)]
+pub(super) struct Object {
+    pub(super) url: String,
+    pub(super) settings: Arc<Settings>,
+    key: Key,
+    meta: ObjectMeta,
+    cache: Option<Cache>,
+}
+
+/// The key as the store's client wants it.
+pub(super) fn key(location: &Location) -> Result<Key> {
+    Key::parse(&location.key).map_err(|error| {
+        Error::invalid(format!("a key that no store can have: {error}")).in_file(location.url())
+    })
+}
+
+/// Waits longer after every failure.
+async fn pause(attempt: usize) {
+    tokio::time::sleep(Duration::from_millis(100 << attempt.min(6))).await;
+}
+
+/// How often a body that broke off is asked for again.
+const ATTEMPTS: usize = 4;
+
+impl Object {
+    /// Asks for the first bytes of interest, and remembers whose they are.
+    pub(super) fn open(
+        location: &Location,
+        options: &Options,
+        first: First,
+    ) -> Result<(Object, u64, Vec<u8>)> {
+        let settings = Settings::resolve(location, options)?;
+        let (url, key) = (location.url(), key(location)?);
+        if key.as_ref().is_empty() {
+            return Err(Error::invalid("this URL names a whole store: a file in it is needed").in_file(url));
+        }
+        let store = runtime::store(&settings).map_err(|error| error.in_file(&url))?;
+        let opened = runtime::wait(async {
+            let mut attempt = 0;
+            loop {
+                match first_bytes(&*store, &key, first).await {
+                    Err(error) if failure::is_transient(&error) && attempt < ATTEMPTS => pause(attempt).await,
+                    opened => return opened,
+                }
+                attempt += 1;
+            }
+        })?;
+        let (meta, start, bytes) = opened.map_err(|error| failure::error("cannot open", &url, &error))?;
+        let cache = Cache::open(&settings, &url, &meta).map_err(|error| error.in_file(&url))?;
+        Ok((Object { url, settings, key, meta, cache }, start, bytes))
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.meta.size
+    }
+
+    /// A request that only this very object may answer, where servers know such.
+    fn pinned(&self, range: Range<u64>) -> GetOptions {
+        let strong = self.meta.e_tag.clone().filter(|tag| !tag.starts_with("W/"));
+        let dated = self.meta.e_tag.is_none() && self.has_date();
+        GetOptions {
+            if_match: strong,
+            if_unmodified_since: dated.then_some(self.meta.last_modified),
+            range: Some(GetRange::Bounded(range)),
+            ..GetOptions::default()
+        }
+    }
+
+    fn has_date(&self) -> bool {
+        self.meta.last_modified.timestamp() != 0
+    }
+
+    /// Servers that ignore conditions say at least whose bytes they send.
+    fn check(&self, found: &ObjectMeta) -> Result<()> {
+        if found.size != self.meta.size {
+            let how = format!("it has {} bytes instead of {}", found.size, self.meta.size);
+            return Err(failure::changed(&self.url, &how));
+        }
+        if found.e_tag != self.meta.e_tag {
+            return Err(failure::changed(&self.url, "it has another ETag"));
+        }
+        if self.meta.e_tag.is_none() && found.last_modified != self.meta.last_modified {
+            return Err(failure::changed(&self.url, "it has another date"));
+        }
+        Ok(())
+    }
+
+    /// Fills a buffer with one request, for parsers: what they read is short, and they wait for it.
+    pub(super) fn fetch_header(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        if self.cache.is_some() {
+            return self.fetch(vec![(offset, out)], &mut |_| Ok(()));
+        }
+        let store = runtime::store(&self.settings).map_err(|error| error.in_file(&self.url))?;
+        let span = Span::new(offset..offset + out.len() as u64, vec![(offset, out)]);
+        runtime::wait(self.fetch_span(&*store, span))?.map(drop)
+    }
+
+    /// Fills buffers: sorted, close ones with one request, several requests at a time.
+    /// `done` hears how many bytes have arrived, and may stop it.
+    pub(super) fn fetch(
+        &self,
+        requests: Vec<(u64, &mut [u8])>,
+        done: &mut (dyn FnMut(u64) -> Result<()> + Send),
+    ) -> Result<()> {
+        let store = runtime::store(&self.settings).map_err(|error| error.in_file(&self.url))?;
+        let connections = self.settings.connections;
+        let parts: Vec<BoxFuture<'_, Result<u64>>> = match &self.cache {
+            None => {
+                let spans = plan::spans(requests, connections).into_iter();
+                spans.map(|span| self.fetch_span(&*store, span).boxed()).collect()
+            }
+            Some(cache) => {
+                let blocks = plan::blocks(requests, self.len()).into_iter();
+                blocks.map(|block| self.fetch_block(&*store, cache, block).boxed()).collect()
+            }
+        };
+        if parts.is_empty() {
+            return Ok(());
+        }
+        runtime::wait(async {
+            let mut fetched = futures_util::stream::iter(parts).buffer_unordered(connections);
+            while let Some(bytes) = fetched.try_next().await? {
+                done(bytes)?;
+            }
+            Ok(())
+        })?
+    }
+
+    /// Fills the buffers of one request as its bytes come.
+    async fn fetch_span(&self, store: &dyn ObjectStore, mut span: Span<'_>) -> Result<u64> {
+        let wanted = span.wanted();
+        let mut attempt = 0;
+        while !span.is_done() {
+            match self.receive(store, &mut span).await {
+                Ok(()) => {}
+                Err(Received::Ours(error)) => return Err(error),
+                Err(Received::Store(error)) if failure::is_transient(&error) && attempt < ATTEMPTS => {
+                    pause(attempt).await;
+                    attempt += 1;
+                }
+                Err(Received::Store(error)) => return Err(failure::error("cannot read", &self.url, &error)),
+            }
+        }
+        Ok(wanted)
+    }
+
+    async fn receive(
+        &self,
+        store: &dyn ObjectStore,
+        span: &mut Span<'_>,
+    ) -> std::result::Result<(), Received> {
+        let result = store.get_opts(&self.key, self.pinned(span.missing())).await?;
+        self.check(&result.meta)?;
+        let mut body = result.into_stream();
+        while let Some(chunk) = body.try_next().await? {
+            span.take(&chunk).map_err(|error| error.in_file(&self.url))?;
+        }
+        match span.is_done() {
+            true => Ok(()),
+            false => {
+                let short =
+                    std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the server sent too few bytes");
+                Err(Received::Ours(Error::io("cannot read", short).in_file(&self.url)))
+            }
+        }
+    }
+
+    /// A block from the cache, or from the store into the cache.
+    async fn fetch_block(&self, store: &dyn ObjectStore, cache: &Cache, mut block: Block<'_>) -> Result<u64> {
+        if let Some(bytes) = cache.get(block.index, block.len()) {
+            return Ok(block.scatter(&bytes));
+        }
+        let mut bytes = crate::source::zeroed(block.len())?;
+        let span = Span::new(block.range.clone(), vec![(block.range.start, &mut bytes)]);
+        self.fetch_span(store, span).await?;
+        cache.put(block.index, &bytes);
+        Ok(block.scatter(&bytes))
+    }
+}
+
+/// Why a body did not arrive.
+enum Received {
+    Store(object_store::Error),
+    Ours(Error),
+}
+
+impl From<object_store::Error> for Received {
+    fn from(error: object_store::Error) -> Self {
+        Received::Store(error)
+    }
+}
+
+impl From<Error> for Received {
+    fn from(error: Error) -> Self {
+        Received::Ours(error)
+    }
+}
+
+type Opened = (ObjectMeta, u64, Vec<u8>);
+
+async fn first_bytes(store: &dyn ObjectStore, key: &Key, first: First) -> object_store::Result<Opened> {
+    use object_store::Error as Store;
+    let range = match first {
+        First::Head(len) => GetRange::Bounded(0..len),
+        First::Tail(len) => GetRange::Suffix(len),
+    };
+    match ranged(store, key, range).await {
+        Ok(result) => received(result).await,
+        Err(
+            error @ (Store::NotFound { .. } | Store::PermissionDenied { .. } | Store::Unauthenticated { .. }),
+        ) => Err(error),
+        Err(error) => {
+            // No store gives a range of nothing, and some give no last bytes.
+            let meta = match store.head(key).await {
+                Ok(meta) => meta,
+                Err(_) => return Err(error),
+            };
+            match first {
+                _ if meta.size == 0 => Ok((meta, 0, Vec::new())),
+                First::Head(_) => Err(error),
+                First::Tail(len) => {
+                    let range = meta.size.saturating_sub(len)..meta.size;
+                    let result = ranged(store, key, GetRange::Bounded(range)).await?;
+                    received(result).await
+                }
+            }
+        }
+    }
+}
+
+async fn ranged(store: &dyn ObjectStore, key: &Key, range: GetRange) -> object_store::Result<GetResult> {
+    store.get_opts(key, GetOptions { range: Some(range), ..GetOptions::default() }).await
+}
+
+async fn received(result: GetResult) -> object_store::Result<Opened> {
+    let (meta, range) = (result.meta.clone(), result.range.clone());
+    let bytes = result.bytes().await?;
+    if bytes.len() as u64 != range.end - range.start {
+        return Err(object_store::Error::Generic {
+            store: "remote",
+            source: format!("the server sent {} bytes of {range:?}", bytes.len()).into(),
+        });
+    }
+    Ok((meta, range.start, bytes.to_vec()))
+}

@@ -1,0 +1,298 @@
+//! An object as a source of bytes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use super::object::{First, Object};
+use super::{Location, Options};
+use crate::error::{Error, Result};
+use crate::source::{Access, Budget, Remote, Source, Staged, check_range, zeroed};
+
+/// Bytes that the first request asks for: most headers and tails are shorter.
+const FIRST: u64 = 256 << 10;
+/// Parsers ask for a few bytes at a time: they get so many, and twice as many
+/// when they go on where the last ones ended.
+const AHEAD: u64 = 64 << 10;
+const FARTHEST: u64 = 2 << 20;
+/// What parsing leaves behind is forgotten from this size on.
+const KEPT: u64 = 64 << 20;
+
+/// Extensions of formats that end with what describes them.
+const TAIL_FIRST: &[&str] = &["zt", "pt", "pth", "ckpt", "npz", "keras"];
+
+/// An object of a store or a web server, read by ranges.
+#[derive(Debug)]
+pub(crate) struct RemoteSource {
+    object: Object,
+    known: Mutex<Known>,
+}
+
+type Segments = BTreeMap<u64, Arc<Vec<u8>>>;
+
+/// What is here already.
+#[derive(Debug, Default)]
+struct Known {
+    /// What the first request brought.
+    first: Segments,
+    /// What parsers asked for since.
+    parsed: Segments,
+    parsed_len: u64,
+    /// What is about to be decoded, as long as somebody holds it.
+    staged: BTreeMap<u64, Weak<Vec<u8>>>,
+    /// Whether a parser is at work, how far it gets ahead, and where it was last.
+    parsing: bool,
+    ahead: u64,
+    last: u64,
+}
+
+impl Known {
+    /// The segment that holds a position.
+    fn at(&self, position: u64) -> Option<(u64, Arc<Vec<u8>>)> {
+        let holds = |start: u64, bytes: &Vec<u8>| position - start < bytes.len() as u64;
+        for segments in [&self.first, &self.parsed] {
+            if let Some((start, bytes)) = segments.range(..=position).next_back()
+                && holds(*start, bytes)
+            {
+                return Some((*start, Arc::clone(bytes)));
+            }
+        }
+        let (start, bytes) = self.staged.range(..=position).next_back()?;
+        let bytes = bytes.upgrade()?;
+        holds(*start, &bytes).then_some((*start, bytes))
+    }
+
+    /// Copies what is known of a range, from both of its ends; says what is missing between.
+    fn copy(&self, offset: u64, out: &mut [u8]) -> Range<usize> {
+        let (mut from, mut to) = (0, out.len());
+        while from < to
+            && let Some((start, bytes)) = self.at(offset + from as u64)
+        {
+            let known = &bytes[(offset + from as u64 - start) as usize..];
+            let len = known.len().min(to - from);
+            out[from..from + len].copy_from_slice(&known[..len]);
+            from += len;
+        }
+        while from < to
+            && let Some((start, bytes)) = self.at(offset + to as u64 - 1)
+        {
+            let end = (offset + to as u64 - start) as usize;
+            let len = end.min(to - from);
+            out[to - len..to].copy_from_slice(&bytes[end - len..end]);
+            to -= len;
+        }
+        from..to
+    }
+
+    /// Whether all of a range is known.
+    fn holds(&self, range: &Range<u64>) -> bool {
+        let mut at = range.start;
+        while at < range.end {
+            match self.at(at) {
+                Some((start, bytes)) => at = start + bytes.len() as u64,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    fn keep(&mut self, start: u64, bytes: Vec<u8>) {
+        if self.parsed_len > KEPT {
+            self.parsed.clear();
+            self.parsed_len = 0;
+        }
+        self.parsed_len += bytes.len() as u64;
+        self.parsed.insert(start, Arc::new(bytes));
+    }
+}
+
+impl RemoteSource {
+    /// Opens an object with one request, for its first or its last bytes.
+    pub(crate) fn open(location: &Location, options: &Options) -> Result<RemoteSource> {
+        let tail = location.extension().is_some_and(|extension| TAIL_FIRST.contains(&extension.as_str()));
+        let first = if tail { First::Tail(FIRST) } else { First::Head(FIRST) };
+        let (object, start, bytes) = Object::open(location, options, first)?;
+        let mut known = Known::default();
+        known.first.insert(start, Arc::new(bytes));
+        Ok(RemoteSource { object, known: Mutex::new(known) })
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// What a parser that asks for `missing` is given.
+    fn window(&self, missing: &Range<u64>) -> Range<u64> {
+        let mut known = self.known();
+        let near = missing.start.abs_diff(known.last) <= AHEAD;
+        known.ahead = if near { (known.ahead * 2).clamp(AHEAD, FARTHEST) } else { AHEAD };
+        let end = self.object.len();
+        let window = match end - missing.start <= AHEAD {
+            // Who looks at the end wants what leads up to it.
+            true => end.saturating_sub(FIRST).min(missing.start)..end,
+            false => missing.start..end.min(missing.end.max(missing.start + known.ahead)),
+        };
+        known.last = window.end;
+        window
+    }
+}
+
+impl Source for RemoteSource {
+    fn len(&self) -> u64 {
+        self.object.len()
+    }
+
+    fn label(&self) -> &str {
+        &self.object.url
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        check_range(self.len(), offset, out.len() as u64).map_err(|error| error.in_file(self.label()))?;
+        let (missing, parsing) = {
+            let known = self.known();
+            (known.copy(offset, out), known.parsing)
+        };
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let start = offset + missing.start as u64;
+        let out = &mut out[missing];
+        if !parsing {
+            return self.object.fetch(vec![(start, out)], &mut |_| Ok(()));
+        }
+        if out.len() as u64 >= FARTHEST {
+            return self.object.fetch_header(start, out);
+        }
+        let window = self.window(&(start..start + out.len() as u64));
+        let mut bytes = zeroed(window.end - window.start)?;
+        self.object.fetch_header(window.start, &mut bytes)?;
+        let at = (start - window.start) as usize;
+        out.copy_from_slice(&bytes[at..at + out.len()]);
+        self.known().keep(window.start, bytes);
+        Ok(())
+    }
+
+    fn mapped(&self) -> Result<&[u8]> {
+        Err(Error::unsupported("a remote file cannot be mapped: read it instead of viewing it")
+            .in_file(self.label()))
+    }
+
+    fn remote(&self) -> Option<&dyn Remote> {
+        Some(self)
+    }
+}
+
+impl Remote for RemoteSource {
+    fn budget(&self) -> Budget {
+        Budget { connections: self.object.settings.connections, memory: self.object.settings.memory }
+    }
+
+    fn expect(&self, access: Access) {
+        let mut known = self.known();
+        known.parsing = access == Access::Headers;
+        if access == Access::Data {
+            known.parsed.clear();
+            known.parsed_len = 0;
+        }
+    }
+
+    fn holds(&self, range: Range<u64>) -> bool {
+        self.known().holds(&range)
+    }
+
+    fn read_many(
+        &self,
+        requests: Vec<(u64, &mut [u8])>,
+        done: &mut (dyn FnMut(u64) -> Result<()> + Send),
+    ) -> Result<()> {
+        let mut missing = Vec::with_capacity(requests.len());
+        for (offset, out) in requests {
+            check_range(self.len(), offset, out.len() as u64).map_err(|error| error.in_file(self.label()))?;
+            let unknown = self.known().copy(offset, out);
+            let copied = (out.len() - unknown.len()) as u64;
+            if copied > 0 {
+                done(copied)?;
+            }
+            if !unknown.is_empty() {
+                missing.push((offset + unknown.start as u64, &mut out[unknown]));
+            }
+        }
+        self.object.fetch(missing, done)
+    }
+
+    fn stage(&self, ranges: &[Range<u64>]) -> Result<Staged> {
+        let mut buffers = self.buffers(ranges)?;
+        let requests = buffers.iter_mut().map(|(start, bytes)| (*start, &mut bytes[..])).collect();
+        self.object.fetch(requests, &mut |_| Ok(()))?;
+        let mut known = self.known();
+        known.staged.retain(|_, bytes| bytes.strong_count() > 0);
+        let held: Vec<Arc<Vec<u8>>> = buffers
+            .into_iter()
+            .map(|(start, bytes)| {
+                let bytes = Arc::new(bytes);
+                known.staged.insert(start, Arc::downgrade(&bytes));
+                bytes
+            })
+            .collect();
+        Ok(Staged::new(held))
+    }
+
+    fn fetch_headers(&self, ranges: &[Range<u64>]) -> Result<()> {
+        let mut buffers = self.buffers(ranges)?;
+        let requests = buffers.iter_mut().map(|(start, bytes)| (*start, &mut bytes[..])).collect();
+        self.object.fetch(requests, &mut |_| Ok(()))?;
+        let mut known = self.known();
+        for (start, bytes) in buffers {
+            known.keep(start, bytes);
+        }
+        Ok(())
+    }
+}
+
+impl RemoteSource {
+    /// Memory for those of some ranges that are not known.
+    fn buffers(&self, ranges: &[Range<u64>]) -> Result<Vec<(u64, Vec<u8>)>> {
+        let known = self.known();
+        let clipped = ranges.iter().map(|range| range.start.min(self.len())..range.end.min(self.len()));
+        let wanted = merged(clipped.filter(|range| range.start < range.end && !known.holds(range)).collect());
+        wanted.into_iter().map(|range| Ok((range.start, zeroed(range.end - range.start)?))).collect()
+    }
+}
+
+/// The same ranges, sorted, those that touch or overlap as one.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_not_asked_for_again() {
+        let mut known = Known::default();
+        known.first.insert(0, Arc::new((0..10).collect()));
+        known.keep(20, (20..30).collect());
+        let held = Arc::new((30..40).collect::<Vec<u8>>());
+        known.staged.insert(30, Arc::downgrade(&held));
+        let mut out = [0; 40];
+        assert_eq!(known.copy(0, &mut out), 10..20);
+        assert_eq!(out[..10], (0..10).collect::<Vec<u8>>());
+        assert_eq!(out[20..], (20..40).collect::<Vec<u8>>());
+        assert!(known.copy(25, &mut out[..10]).is_empty());
+        assert_eq!(out[..10], (25..35).collect::<Vec<u8>>());
+        assert_eq!(known.copy(12, &mut out[..5]), 0..5);
+        assert!(known.holds(&(20..40)) && !known.holds(&(5..25)));
+        assert_eq!(merged(vec![5..9, 0..3, 3..4, 6..7, 20..21]), [0..4, 5..9, 20..21]);
+        drop(held);
+        assert!(!known.holds(&(20..40)), "what was staged is gone with who held it");
+    }
+}

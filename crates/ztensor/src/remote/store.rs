@@ -1,0 +1,226 @@
+//! Small objects: whole files to and from a store or a folder, and what is there.
+//!
+//! Every function takes a path or a URL, so that what is kept beside a model, such
+//! as its configuration, is found where the model is.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::remote::{Options, Place, place};
+
+/// One file below a folder or a prefix.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// Its name from there, with `/` between folders.
+    pub name: String,
+    /// Its size in bytes.
+    pub len: u64,
+}
+
+/// All bytes of a file.
+pub fn read(path: impl AsRef<Path>, options: &Options) -> Result<Vec<u8>> {
+    let path = path.as_ref();
+    match place(path)? {
+        Place::Local(path) => {
+            std::fs::read(&path).map_err(|error| Error::io("cannot read", error).in_file(path))
+        }
+        Place::Remote(location) => remote::read(&location, options),
+    }
+}
+
+/// Writes a whole file, which appears when it is complete. Folders on the way are made.
+pub fn write(path: impl AsRef<Path>, bytes: &[u8], options: &Options) -> Result<()> {
+    let path = path.as_ref();
+    if let Place::Local(path) = place(path)?
+        && let Some(folder) = path.parent()
+    {
+        std::fs::create_dir_all(folder).map_err(|error| Error::io("cannot create", error).in_file(folder))?;
+    }
+    let mut file = crate::atomic::AtomicFile::create_with(path, options)?;
+    std::io::Write::write_all(&mut file, bytes)
+        .map_err(|error| Error::io("cannot write", error).in_file(path))?;
+    file.commit(false)
+}
+
+/// The files below a folder or a prefix, sorted by name; none if it does not exist.
+pub fn list(path: impl AsRef<Path>, options: &Options) -> Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    match place(path.as_ref())? {
+        Place::Local(folder) => walk(&folder, "", &mut entries)?,
+        Place::Remote(location) if location.scheme.is_web() => {
+            let message = "a web server cannot be listed: name a file or an index of shards";
+            return Err(Error::unsupported(message).in_file(location.url()));
+        }
+        Place::Remote(location) => entries = remote::list(&location, options)?,
+    }
+    entries.sort();
+    Ok(entries)
+}
+
+fn walk(folder: &Path, prefix: &str, entries: &mut Vec<Entry>) -> Result<()> {
+    let failed = |error| Error::io("cannot list", error).in_file(folder);
+    let listing = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        listing => listing.map_err(failed)?,
+    };
+    for entry in listing {
+        let entry = entry.map_err(failed)?;
+        let kind = entry.file_type().map_err(failed)?;
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if kind.is_dir() {
+            walk(&entry.path(), &format!("{name}/"), entries)?;
+        } else if let Ok(metadata) = std::fs::metadata(entry.path())
+            && metadata.is_file()
+        {
+            entries.push(Entry { name, len: metadata.len() });
+        }
+    }
+    Ok(())
+}
+
+/// The size of a file, or `None` if there is none.
+pub fn len(path: impl AsRef<Path>, options: &Options) -> Result<Option<u64>> {
+    match place(path.as_ref())? {
+        Place::Local(path) => match std::fs::metadata(&path) {
+            Ok(metadata) => Ok(metadata.is_file().then_some(metadata.len())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io("cannot examine", error).in_file(path)),
+        },
+        Place::Remote(location) => remote::len(&location, options),
+    }
+}
+
+/// Whether there is a file.
+pub fn exists(path: impl AsRef<Path>, options: &Options) -> Result<bool> {
+    Ok(len(path, options)?.is_some())
+}
+
+/// Removes a file; it is no error if there is none.
+pub fn delete(path: impl AsRef<Path>, options: &Options) -> Result<()> {
+    match place(path.as_ref())? {
+        Place::Local(path) => match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io("cannot remove", error).in_file(path))
+            }
+            _ => Ok(()),
+        },
+        Place::Remote(location) => remote::delete(&location, options),
+    }
+}
+
+/// A name below a folder or a URL.
+pub fn join(folder: impl AsRef<Path>, name: &str) -> PathBuf {
+    let folder = folder.as_ref();
+    match place(folder) {
+        Ok(Place::Remote(location)) => {
+            let key = match location.key.trim_end_matches('/') {
+                "" => name.to_owned(),
+                key => format!("{key}/{name}"),
+            };
+            PathBuf::from(location.with_key(key).url())
+        }
+        _ => folder.join(name),
+    }
+}
+
+#[cfg(feature = "remote")]
+mod remote {
+    use futures_util::TryStreamExt;
+    use object_store::{Error as Store, ObjectStore, ObjectStoreExt};
+
+    use super::{Entry, Options, Result};
+    use crate::remote::object::key;
+    use crate::remote::settings::Settings;
+    use crate::remote::{Location, failure, runtime};
+
+    fn client(location: &Location, options: &Options) -> Result<std::sync::Arc<dyn ObjectStore>> {
+        let settings = Settings::resolve(location, options)?;
+        runtime::store(&settings).map_err(|error| error.in_file(location.url()))
+    }
+
+    pub(super) fn read(location: &Location, options: &Options) -> Result<Vec<u8>> {
+        let (store, key) = (client(location, options)?, key(location)?);
+        let bytes = runtime::wait(async { store.get(&key).await?.bytes().await })?;
+        let bytes = bytes.map_err(|error| failure::error("cannot read", &location.url(), &error))?;
+        Ok(bytes.to_vec())
+    }
+
+    pub(super) fn list(location: &Location, options: &Options) -> Result<Vec<Entry>> {
+        let store = client(location, options)?;
+        let prefix = key(location)?;
+        let listed: object_store::Result<Vec<_>> =
+            runtime::wait(store.list((!prefix.as_ref().is_empty()).then_some(&prefix)).try_collect())?;
+        let listed = listed.map_err(|error| failure::error("cannot list", &location.url(), &error))?;
+        let skip = prefix.as_ref().len() + usize::from(!prefix.as_ref().is_empty());
+        let entries = listed.into_iter().filter_map(|meta| {
+            let name = meta.location.as_ref().get(skip..)?.to_owned();
+            (!name.is_empty()).then_some(Entry { name, len: meta.size })
+        });
+        Ok(entries.collect())
+    }
+
+    pub(super) fn len(location: &Location, options: &Options) -> Result<Option<u64>> {
+        let (store, key) = (client(location, options)?, key(location)?);
+        match runtime::wait(store.head(&key))? {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(Store::NotFound { .. }) => Ok(None),
+            Err(error) => Err(failure::error("cannot examine", &location.url(), &error)),
+        }
+    }
+
+    pub(super) fn delete(location: &Location, options: &Options) -> Result<()> {
+        let (store, key) = (client(location, options)?, key(location)?);
+        match runtime::wait(store.delete(&key))? {
+            Ok(()) | Err(Store::NotFound { .. }) => Ok(()),
+            Err(error) => Err(failure::error("cannot remove", &location.url(), &error)),
+        }
+    }
+}
+
+#[cfg(not(feature = "remote"))]
+mod remote {
+    use super::{Entry, Options, Result};
+    use crate::remote::{Location, RemoteSource};
+
+    fn absent<T>(location: &Location, options: &Options) -> Result<T> {
+        RemoteSource::open(location, options).map(|source| match source {})
+    }
+
+    pub(super) fn read(location: &Location, options: &Options) -> Result<Vec<u8>> {
+        absent(location, options)
+    }
+
+    pub(super) fn list(location: &Location, options: &Options) -> Result<Vec<Entry>> {
+        absent(location, options)
+    }
+
+    pub(super) fn len(location: &Location, options: &Options) -> Result<Option<u64>> {
+        absent(location, options)
+    }
+
+    pub(super) fn delete(location: &Location, options: &Options) -> Result<()> {
+        absent(location, options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_stores_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::default();
+        let path = join(join(dir.path(), "a/b"), "c.json");
+        assert!(!exists(&path, &options).unwrap());
+        write(&path, b"{}", &options).unwrap();
+        let url = format!("file://{}", dir.path().display());
+        assert_eq!(list(&url, &options).unwrap(), [Entry { name: "a/b/c.json".into(), len: 2 }]);
+        assert_eq!(read(format!("{url}/a/b/c.json"), &options).unwrap(), b"{}");
+        assert_eq!(len(&path, &options).unwrap(), Some(2));
+        delete(&path, &options).unwrap();
+        delete(&path, &options).unwrap();
+        assert!(list(&url, &options).unwrap().is_empty());
+        assert!(list(join(dir.path(), "none"), &options).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,332 @@
+//! Files on a web server: how few requests they take, and what happens when it misbehaves.
+#![cfg(feature = "remote")]
+
+#[path = "remote/server.rs"]
+mod server;
+
+use std::time::Duration;
+
+use server::{Fault, Server};
+use ztensor::export::{ExportFormat, ExportOptions, export_to};
+use ztensor::remote::{Options, store};
+use ztensor::{Checksum, Compression, Effort, Kind, OpenOptions, Reader, WriteOptions, Writer};
+
+/// Some tensors, the bytes of each different; the large ones too long for one request.
+fn tensors() -> Vec<(String, Vec<f32>)> {
+    let sizes = [3, 100_000, 17, 700_000, 5000, 300_000, 1];
+    let values = |seed: usize, len: usize| (0..len).map(move |n| ((n * 7 + seed * 31) % 1013) as f32);
+    sizes.iter().enumerate().map(|(n, &len)| (format!("t{n}"), values(n, len).collect())).collect()
+}
+
+fn zt(compression: Compression, checksum: Checksum) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = Writer::new(&mut bytes).unwrap();
+    for (name, data) in tensors() {
+        let add = writer.add_with(&name, &[data.len() as u64], &data);
+        add.compress(compression).checksum(checksum).write().unwrap();
+    }
+    writer.finish().unwrap();
+    bytes
+}
+
+/// A file with a long list of tensors and much data.
+fn long_zt(count: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = Writer::new(&mut bytes).unwrap();
+    for n in 0..count {
+        writer.add(&format!("model.layers.{n}.some.rather.long.name.of.a.weight"), &[8], &[n; 8]).unwrap();
+    }
+    writer.finish().unwrap();
+    bytes
+}
+
+fn safetensors() -> Vec<u8> {
+    let reader = Reader::from_bytes(zt(Compression::None, Checksum::None)).unwrap();
+    let mut bytes = Vec::new();
+    export_to(&reader, &mut bytes, ExportFormat::Safetensors, &ExportOptions::default()).unwrap();
+    bytes
+}
+
+fn quick() -> OpenOptions {
+    OpenOptions::default().remote(Options::default().set("retries", "2").set("timeout", "20"))
+}
+
+fn check_all(reader: &Reader) {
+    let tensors = tensors();
+    let mut outs: Vec<Vec<u8>> = tensors.iter().map(|(_, data)| vec![0; data.len() * 4]).collect();
+    let requests =
+        tensors.iter().zip(&mut outs).map(|((name, _), out)| (name.as_str(), "data", &mut out[..])).collect();
+    reader.read_many(requests, None).unwrap();
+    for ((name, data), out) in tensors.iter().zip(&outs) {
+        assert!(bytemuck::cast_slice::<f32, u8>(data) == out, "{name}");
+    }
+}
+
+#[test]
+fn a_list_takes_one_or_two_requests() {
+    let server = Server::start();
+    let small = server.put("a.zt", &zt(Compression::None, Checksum::None), Some("1"));
+    assert_eq!(ztensor::open(&small).unwrap().len(), 7);
+    assert_eq!(server.requests().len(), 1);
+    // The manifest alone is longer than what the first request brings.
+    let bytes = long_zt(20_000);
+    let long = server.put("b.zt", &bytes, Some("1"));
+    assert_eq!(ztensor::open(&long).unwrap().len(), 20_000);
+    assert_eq!(server.requests().len(), 2);
+    // Under a name that says nothing the start is looked at first.
+    let unnamed = server.put("c", &bytes, Some("1"));
+    assert_eq!(ztensor::open(&unnamed).unwrap().len(), 20_000);
+    assert_eq!(server.requests().len(), 3);
+    let other = server.put("d.safetensors", &safetensors(), Some("1"));
+    assert_eq!(ztensor::open(&other).unwrap().len(), 7);
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[test]
+fn a_tensor_and_its_rows_take_their_own_bytes() {
+    let server = Server::start();
+    let url = server.put("m.safetensors", &safetensors(), Some("1"));
+    let reader = ztensor::open(&url).unwrap();
+    server.requests();
+    let extent = reader.get("t3").unwrap().require("data").unwrap().extent().unwrap();
+    let rows = reader.read_rows("t3", 10..20).unwrap();
+    assert_eq!(rows, bytemuck::cast_slice::<f32, u8>(&tensors()[3].1[10..20]));
+    let start = extent.offset + 40;
+    assert_eq!(server.requests(), [("GET".to_owned(), Some(start..start + 40))]);
+    assert_eq!(reader.read_as::<f32>("t3").unwrap(), tensors()[3].1);
+    let mut ranges: Vec<_> = server.requests().into_iter().map(|(_, range)| range.unwrap()).collect();
+    ranges.sort_by_key(|range| range.start);
+    assert_eq!((ranges[0].start, ranges.last().unwrap().end), (extent.offset, extent.offset + extent.len));
+    assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
+}
+
+#[test]
+fn batches_are_joined_and_come_in_parallel() {
+    let server = Server::start();
+    let url = server.put("m.safetensors", &safetensors(), Some("1"));
+    check_all(&ztensor::open(&url).unwrap());
+    // Seven tensors one after another: by size and not by tensor.
+    let count = server.requests().len();
+    assert!((2..=6).contains(&count), "{count}");
+    assert!(server.most_under_way() > 1);
+
+    server.requests();
+    let one = OpenOptions::default().remote(Options::default().set("connections", "1"));
+    let before = Server::start();
+    let url = before.put("m.safetensors", &safetensors(), Some("1"));
+    check_all(&one.open(&url).unwrap());
+    assert_eq!(before.most_under_way(), 1);
+}
+
+#[test]
+fn encoded_tensors_come_within_the_memory_that_is_allowed() {
+    let server = Server::start();
+    for compression in [Compression::Zstd(1), Compression::Z4ai(Effort::Fast)] {
+        for checksum in [Checksum::None, Checksum::Crc32c] {
+            let url = server.put("m.zt", &zt(compression, checksum), Some("1"));
+            for memory in ["1", "100k", "256M"] {
+                let options = Options::default().set("memory", memory);
+                check_all(&OpenOptions::default().remote(options).open(&url).unwrap());
+            }
+        }
+    }
+    // With memory for all of them, they come together.
+    let url = server.put("m.zt", &zt(Compression::Zstd(1), Checksum::Crc32c), Some("1"));
+    let reader = ztensor::open(&url).unwrap();
+    server.requests();
+    check_all(&reader);
+    assert!(server.requests().len() <= 4);
+    assert_eq!(reader.verify_all(None).unwrap().checked, 7);
+}
+
+#[test]
+fn trouble_that_passes_is_passed_over() {
+    let server = Server::start();
+    for tag in [Some("1"), None] {
+        let url = server.put("m.safetensors", &safetensors(), tag);
+        for fault in [Fault::Status(500), Fault::Status(503), Fault::HangUp, Fault::Truncate] {
+            server.fail(&[fault]);
+            let reader = quick().open(&url).unwrap_or_else(|error| panic!("{fault:?} {tag:?}: {error}"));
+            server.fail(&[fault, fault]);
+            check_all(&reader);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_stalls_is_given_up() {
+    let server = Server::start();
+    let url = server.put("m.safetensors", &safetensors(), Some("1"));
+    let reader = quick()
+        .remote(Options::default().set("read_timeout", "0.2").set("timeout", "0.5").set("retries", "1"));
+    let reader = reader.open(&url).unwrap();
+    server.fail(&[Fault::Stall(Duration::from_secs(2))]);
+    check_all(&reader); // the second answer comes in time
+    server.fail_always(Some(Fault::Stall(Duration::from_secs(2))));
+    let error = reader.read("t3").unwrap_err();
+    assert_eq!(error.io_error().unwrap().kind(), std::io::ErrorKind::TimedOut, "{error}");
+    server.fail_always(None);
+    check_all(&reader);
+}
+
+#[test]
+fn trouble_that_stays_is_an_error_that_names_the_file() {
+    let server = Server::start();
+    let url = server.put("m.safetensors", &safetensors(), Some("1"));
+    let kind = |error: &ztensor::Error| error.io_error().map(std::io::Error::kind);
+    let missing = ztensor::open(format!("{}/none.zt", server.url)).unwrap_err();
+    assert_eq!(kind(&missing), Some(std::io::ErrorKind::NotFound), "{missing}");
+    for (fault, text) in [
+        (Fault::Status(403), "403"),
+        (Fault::Status(401), "401"),
+        (Fault::Status(404), "404"),
+        (Fault::Status(500), "500"),
+        (Fault::HangUp, "cannot"),
+        (Fault::Truncate, "cannot"),
+        (Fault::IgnoreRange, "ange"),
+        (Fault::WrongRange, "ange"),
+    ] {
+        server.fail_always(None);
+        let reader = quick().open(&url).unwrap();
+        server.fail_always(Some(fault));
+        for error in [quick().open(&url).unwrap_err(), reader.read("t3").unwrap_err()] {
+            assert!(error.to_string().contains(text), "{fault:?}: {error}");
+            assert!(error.to_string().contains(&url), "{fault:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn an_object_that_changes_is_never_mixed() {
+    let server = Server::start();
+    let bytes = safetensors();
+    let mut other = bytes.clone();
+    let last = other.len() - 1;
+    other[last] ^= 1;
+    let mut longer = bytes.clone();
+    longer.push(0);
+    for (tag, changed, new_tag) in [
+        (Some("1"), &other, Some("2")),
+        (Some("1"), &longer, Some("1")),
+        (None, &longer, None),
+        (Some("1"), &other, None),
+        (None, &other, Some("1")),
+    ] {
+        let url = server.put("m.safetensors", &bytes, tag);
+        let reader = ztensor::open(&url).unwrap();
+        check_all(&reader);
+        server.put("m.safetensors", changed, new_tag);
+        let error = reader.read("t3").unwrap_err();
+        assert_eq!(error.kind(), Kind::Mismatch, "{tag:?} {new_tag:?}: {error}");
+        assert!(error.to_string().contains("changed"), "{error}");
+    }
+}
+
+#[test]
+fn a_cache_saves_requests_and_knows_versions() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::default().set("cache", folder.path().to_str().unwrap());
+    let open = |url: &str| OpenOptions::default().remote(options.clone()).open(url).unwrap();
+    let bytes = zt(Compression::None, Checksum::Crc32c);
+    let url = server.put("m.zt", &bytes, Some("1"));
+    check_all(&open(&url));
+    assert!(server.requests().len() > 1);
+    check_all(&open(&url));
+    assert_eq!(server.requests().len(), 1, "only who it is");
+    // Damage on the disk is not believed.
+    for block in std::fs::read_dir(folder.path()).unwrap().flatten() {
+        for file in std::fs::read_dir(block.path()).unwrap().flatten() {
+            let mut damaged = std::fs::read(file.path()).unwrap();
+            damaged[1000] ^= 1;
+            std::fs::write(file.path(), damaged).unwrap();
+        }
+    }
+    check_all(&open(&url));
+    assert!(server.requests().len() > 1);
+    // Another version is another object.
+    server.put("m.zt", &bytes, Some("2"));
+    check_all(&open(&url));
+    assert!(server.requests().len() > 1);
+    // Without an identity nothing is kept.
+    let url = server.put("n.zt", &bytes, None);
+    for _ in 0..2 {
+        check_all(&open(&url));
+        assert!(server.requests().len() > 1);
+    }
+}
+
+#[test]
+fn an_index_of_shards_and_what_lies_beside() {
+    let server = Server::start();
+    let mut map = String::new();
+    for (n, (name, data)) in tensors().into_iter().enumerate() {
+        let mut bytes = Vec::new();
+        let mut writer = Writer::new(&mut bytes).unwrap();
+        writer.add(&name, &[data.len() as u64], &data).unwrap();
+        writer.finish().unwrap();
+        server.put(&format!("model/part%20{n}.zt"), &bytes, Some("1"));
+        map += &format!("{}\"{name}\":\"part {n}.zt\"", if n > 0 { "," } else { "" });
+    }
+    let index = format!("{{\"metadata\":{{}},\"weight_map\":{{{map}}}}}");
+    let url = server.put("model/model.zt.index.json", index.as_bytes(), Some("1"));
+    let reader = ztensor::open(format!("{url}?download=true")).unwrap();
+    assert_eq!(server.requests().len(), 8, "one for each file");
+    check_all(&reader);
+    assert_eq!(store::read(&url, &Options::default()).unwrap(), index.as_bytes());
+    let beside = store::join(format!("{}/model", server.url), "part 1.zt");
+    assert!(store::exists(beside, &Options::default()).unwrap());
+    assert!(!store::exists(format!("{}/none", server.url), &Options::default()).unwrap());
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let server = Server::start();
+    let url = server.put("m.zt", &zt(Compression::None, Checksum::None), Some("1"));
+    let reader = ztensor::open(&url).unwrap();
+    let error = reader.view("t1").unwrap_err();
+    assert!(error.to_string().contains("remote file cannot be mapped"), "{error}");
+    assert!(Writer::create(&url).err().unwrap().to_string().contains("cannot be written"));
+    let error = ztensor::replace_tensor(&url, "t1", &[]).unwrap_err();
+    assert!(error.to_string().contains("cannot be edited in place"), "{error}");
+    assert!(Writer::append(&url).is_err());
+    assert!(ztensor::open("ftp://host/x.zt").unwrap_err().to_string().contains("ftp"));
+    assert!(ztensor::open(format!("{}/", server.url)).is_err());
+    let error =
+        OpenOptions::default().remote(Options::default().set("colour", "red")).open(&url).unwrap_err();
+    assert!(error.to_string().contains("colour"), "{error}");
+}
+
+#[test]
+fn remote_files_are_converted_and_copied() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    for checksum in [Checksum::None, Checksum::Sha256] {
+        let url = server.put("m.zt", &zt(Compression::None, checksum), Some("1"));
+        let reader = ztensor::open(&url).unwrap();
+        let path = folder.path().join("copy.zt");
+        let mut writer = Writer::create(&path).unwrap();
+        let names: Vec<&str> = reader.keys().collect();
+        let options = WriteOptions { compression: Compression::Zstd(1), checksum: Checksum::Crc32c };
+        writer.write_from(&reader, &names, options, None).unwrap();
+        writer.finish().unwrap();
+        check_all(&ztensor::open(format!("file://{}", path.display())).unwrap());
+        let path = folder.path().join("copy.safetensors");
+        server.requests();
+        ztensor::export::export(&reader, &path, ExportFormat::Safetensors, &ExportOptions::default())
+            .unwrap();
+        check_all(&ztensor::open(&path).unwrap());
+        let bytes: u64 =
+            server.requests().into_iter().filter_map(|(_, range)| range).map(|r| r.end - r.start).sum();
+        let size = std::fs::metadata(&path).unwrap().len();
+        assert!(bytes <= size + size / 10, "{bytes} bytes were fetched for {size}");
+    }
+}
+
+#[test]
+fn a_runtime_around_the_caller_does_not_matter() {
+    let server = Server::start();
+    let url = server.put("m.zt", &zt(Compression::None, Checksum::None), Some("1"));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    runtime.block_on(async { check_all(&ztensor::open(&url).unwrap()) });
+}
