@@ -6,10 +6,12 @@ import io
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -522,6 +524,17 @@ def test_many_threads_at_once(web: RangeServer) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_waiting_can_be_interrupted(web: RangeServer) -> None:
+    url = web.put("m.zt", saved(tensors(scale=20)))
+    reader = ztensor.open(url)
+    web.always = "stall"
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        reader.read(["embed", "layers.0"])
+    assert time.monotonic() - start < 1.5
 
 
 # The other doors

@@ -103,10 +103,22 @@ fn split(path: &Path) -> Option<(String, &str)> {
     plain.then(|| (scheme.to_ascii_lowercase(), rest))
 }
 
+/// Whether a path looks like a URL that went through something that tidies paths.
+fn lost_a_slash(path: &Path) -> bool {
+    let text = path.to_str().unwrap_or_default();
+    let schemes = Scheme::ALL.iter().map(|(name, _)| *name).chain(["file"]);
+    schemes.filter_map(|name| text.strip_prefix(name)).any(|rest| rest.starts_with(":/"))
+}
+
 /// What a path means: `s3://`, `gs://`, `az://`, `http://`, `https://` and `file://` are
 /// URLs, everything else is the name of a file.
 pub fn place(path: &Path) -> Result<Place> {
     let Some((name, rest)) = split(path) else {
+        if lost_a_slash(path) && !path.exists() {
+            let message = "a URL has two slashes behind its scheme; programs that take it for a path \
+                           (Python's pathlib) drop one: pass it as text";
+            return Err(Error::invalid(message).in_file(path));
+        }
         return Ok(Place::Local(path.to_owned()));
     };
     let bad = |why: &str| Error::invalid(format!("the URL {why}")).in_file(path);
@@ -135,6 +147,12 @@ pub fn place(path: &Path) -> Result<Place> {
     let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
     if authority.is_empty() {
         return Err(bad("names no bucket or host"));
+    }
+    if authority.contains('@') {
+        // Not with the URL in the message: what stands before it may be a password.
+        return Err(Error::invalid(
+            "a URL must not hold a user or a password: use the store's settings or bearer_token",
+        ));
     }
     if authority.contains(['\\', ' ', '?', '#']) {
         return Err(bad("has a strange bucket or host"));
@@ -247,9 +265,11 @@ mod tests {
 
     #[test]
     fn what_is_neither_is_refused() {
-        for bad in ["ftp://host/x", "s3://", "s3:///key", "http:///x", "s3://a b/x"] {
+        for bad in ["ftp://host/x", "s3://", "s3:///key", "http:///x", "s3://a b/x", "s3:/b/x", "file:/x"] {
             let error = place(Path::new(bad)).unwrap_err();
             assert!(error.to_string().starts_with(bad), "{error}");
         }
+        let error = place(Path::new("https://me:secret@host/x")).unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Object {
 /// The key as the store's client wants it.
 pub(super) fn key(location: &Location) -> Result<Key> {
     Key::parse(&location.key).map_err(|error| {
-        Error::invalid(format!("a key that no store can have: {error}")).in_file(location.url())
+        Error::invalid(format!("such a key cannot be used: {error}")).in_file(location.url())
     })
 }
 
@@ -45,6 +45,9 @@ pub(super) fn key(location: &Location) -> Result<Key> {
 async fn pause(attempt: usize) {
     tokio::time::sleep(Duration::from_millis(100 << attempt.min(6))).await;
 }
+
+/// How long to wait for bytes before asking whether they are still wanted.
+const TICK: Duration = Duration::from_millis(200);
 
 /// How often a body that broke off is asked for again.
 const ATTEMPTS: usize = 4;
@@ -146,10 +149,14 @@ impl Object {
         }
         runtime::wait(async {
             let mut fetched = futures_util::stream::iter(parts).buffer_unordered(connections);
-            while let Some(bytes) = fetched.try_next().await? {
-                done(bytes)?;
+            loop {
+                match tokio::time::timeout(TICK, fetched.try_next()).await {
+                    Ok(Ok(Some(bytes))) => done(bytes)?,
+                    Ok(Ok(None)) => return Ok(()),
+                    Ok(Err(error)) => return Err(error),
+                    Err(_) => done(0)?, // nothing yet: does anybody still want it?
+                }
             }
-            Ok(())
         })?
     }
 
