@@ -4,6 +4,7 @@ misbehaves on request, and an S3-compatible one."""
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import threading
 import time
@@ -218,6 +219,7 @@ def s3_server() -> Iterator[S3]:
     """An S3-compatible server with one empty bucket; needs ``moto``."""
     from moto.server import ThreadedMotoServer
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it reports every request otherwise
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     try:

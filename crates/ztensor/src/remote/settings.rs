@@ -142,7 +142,8 @@ impl Settings {
             } else if name == "STORAGE_EMULATOR_HOST" && location.scheme == Scheme::Gs {
                 let host = if value.contains("://") { value } else { format!("http://{value}") };
                 settings.store.insert("google_base_url".into(), host);
-                settings.store.insert("google_skip_signature".into(), "true".into());
+                // Emulators want no credentials, but the client insists on some for uploads.
+                settings.store.entry("google_bearer_token".into()).or_insert("emulator".into());
             } else if prefix.is_some_and(|prefix| name.starts_with(prefix)) && settings.knows(&lower) {
                 settings.store.insert(lower, value);
             }
