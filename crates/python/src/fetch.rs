@@ -285,7 +285,8 @@ impl<'a, 'py> Fetcher<'a, 'py> {
             self.regions.resize_with(index + 1, || None);
         }
         if self.regions[index].is_none() {
-            let source = self.reader.catalog().sources.get(extent.source).or_raise(self.py)?;
+            let sources = &self.reader.catalog().sources;
+            let source = self.py.detach(|| sources.get(extent.source)).or_raise(self.py)?;
             let region = match source.copy_on_write() {
                 Some(region) => {
                     let owner = Bound::new(self.py, Mapping::new(Arc::clone(source)))?;

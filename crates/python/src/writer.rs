@@ -31,6 +31,16 @@ struct State {
     first: HashMap<Tie, String>,
 }
 
+impl Drop for State {
+    /// Taking an upload back takes a while, which others need not wait for.
+    fn drop(&mut self) {
+        let writer = self.writer.take();
+        if writer.is_some() {
+            Python::try_attach(|py| py.detach(|| drop(writer)));
+        }
+    }
+}
+
 /// A growing buffer that is still there when its writer is not.
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -178,7 +188,8 @@ impl Writer {
         });
         if torn {
             // Part of a tensor may be in the file: it must never be finished.
-            *slot = None;
+            let broken = slot.take();
+            py.detach(|| drop(broken));
         }
         result
     }
