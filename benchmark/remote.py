@@ -106,7 +106,9 @@ class Handler(BaseHTTPRequestHandler):
                 return
             self.wfile.flush()
             while first <= last:
-                first += os.sendfile(self.connection.fileno(), file.fileno(), first, last + 1 - first)
+                first += os.sendfile(
+                    self.connection.fileno(), file.fileno(), first, last + 1 - first
+                )
 
 
 def serve() -> None:
@@ -143,6 +145,7 @@ def ratio(contestant: Contestant, ours: str, theirs: str, rounds: int) -> str:
 
 def prepare() -> None:
     import numpy as np
+
     from ztensor.numpy import save_file
 
     WORK.mkdir(parents=True, exist_ok=True)
@@ -161,7 +164,9 @@ def prepare() -> None:
 def main() -> None:
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     prepare()
-    server = subprocess.Popen([sys.executable, __file__, "--serve"], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [sys.executable, __file__, "--serve"], stdout=subprocess.PIPE, text=True
+    )
     assert server.stdout
     root = f"http://127.0.0.1:{server.stdout.readline().strip()}"
     try:

@@ -120,7 +120,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if bounds else 200)
         if bounds:
             shift = 1 if fault == "wrong range" else 0
-            self.send_header("Content-Range", f"bytes {first + shift}-{last + shift - 1}/{len(data)}")
+            self.send_header(
+                "Content-Range", f"bytes {first + shift}-{last + shift - 1}/{len(data)}"
+            )
         self.send_header("Content-Length", str(last - first))
         self.send_header("Last-Modified", "Sun, 01 Nov 2026 00:00:00 GMT")
         if tag:

@@ -36,7 +36,7 @@ def web() -> Iterator[RangeServer]:
 
 @pytest.fixture(scope="module")
 def one_s3() -> Iterator[S3]:
-    pytest.importorskip("moto", reason="needs moto, the S3-compatible test server: pip install moto[server]")
+    pytest.importorskip("moto", reason="needs an S3-compatible server: pip install moto[server]")
     with s3_server() as server:
         yield server
 
@@ -126,7 +126,9 @@ def as_hdf5(path: Path) -> None:
     with h5py.File(path, "w") as file:
         for name, value in tensors().items():
             file[name] = value
-        file.create_dataset("chunked", data=tensors()["embed"], chunks=(100, 64), compression="gzip")
+        file.create_dataset(
+            "chunked", data=tensors()["embed"], chunks=(100, 64), compression="gzip"
+        )
 
 
 def as_onnx(path: Path) -> None:
@@ -370,7 +372,7 @@ def test_damaged_files_are_found_out(web: RangeServer) -> None:
     whole = saved(tensors(), checksum="crc32c")
     for cut in [0, 1, 15, 100, len(whole) // 2, len(whole) - 1]:
         url = web.put("cut.zt", whole[:cut])
-        with pytest.raises(ztensor.ZTensorError, match="cut.zt"):
+        with pytest.raises(ztensor.ZTensorError, match=r"cut\.zt"):
             ztensor.open(url)
     broken = bytearray(whole)
     broken[5000] ^= 1

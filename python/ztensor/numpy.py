@@ -50,9 +50,7 @@ def save_file(
     >>> ztensor.open("x.zt").attributes
     {'made by': 'hand'}
     """
-    _files.save_file(
-        tensors, filename, metadata, compression, checksum, progress, storage_options
-    )
+    _files.save_file(tensors, filename, metadata, compression, checksum, progress, storage_options)
 
 
 def save(

@@ -56,9 +56,7 @@ def save_file(
     >>> loaded["embed"] is loaded["head"]
     True
     """
-    _files.save_file(
-        tensors, filename, metadata, compression, checksum, progress, storage_options
-    )
+    _files.save_file(tensors, filename, metadata, compression, checksum, progress, storage_options)
 
 
 def save(
