@@ -454,6 +454,7 @@ def test_small_files(s3: S3, tmp_path: Path) -> None:
         store.write_bytes(path, b"{}")
         store.write_bytes(store.join(root, "b"), bytearray(b"123"))
         assert store.read_bytes(path) == b"{}"
+        assert store.read_bytes(path, start=1) == store.read_bytes(path, start=1, stop=9) == b"}"
         assert store.list(root) == ["a/config.json", "b"]
         assert store.sizes(root) == {"a/config.json": 2, "b": 3}
         store.delete(path)

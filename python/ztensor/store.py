@@ -39,9 +39,16 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def read_bytes(path: Path, *, storage_options: StorageOptions = None) -> bytes:
-    """All bytes of a file."""
-    return _native.store_read(path, settings(storage_options))
+def read_bytes(
+    path: Path,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    storage_options: StorageOptions = None,
+) -> bytes:
+    """All bytes of a file, or those from ``start`` to ``stop``, as far as there are such."""
+    wanted = None if start == 0 and stop is None else (start, 2**63 if stop is None else stop)
+    return _native.store_read(path, wanted, settings(storage_options))
 
 
 def write_bytes(

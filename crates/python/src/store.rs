@@ -18,15 +18,20 @@ pub(crate) fn options(settings: Option<Settings>) -> Options {
     settings.unwrap_or_default().into_iter().collect()
 }
 
-/// All bytes of a file.
+/// All bytes of a file, or a range of them.
 #[pyfunction]
-#[pyo3(signature = (path, remote = None))]
+#[pyo3(signature = (path, range = None, remote = None))]
 fn store_read<'py>(
     py: Python<'py>,
     path: PathBuf,
+    range: Option<(u64, u64)>,
     remote: Option<Settings>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let bytes = py.detach(|| store::read(path, &options(remote))).or_raise(py)?;
+    let read = || match range {
+        Some((start, end)) => store::read_range(path, start..end, &options(remote)),
+        None => store::read(path, &options(remote)),
+    };
+    let bytes = py.detach(read).or_raise(py)?;
     Ok(PyBytes::new(py, &bytes))
 }
 

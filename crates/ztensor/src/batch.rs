@@ -28,6 +28,12 @@ impl Reader {
         self.catalog().sources.get(source).ok()?.remote()
     }
 
+    /// How many requests for a component's bytes may be under way; 1 if they are on this machine.
+    pub(crate) fn requests_at_a_time(&self, component: &Component) -> usize {
+        let far = component.extent().and_then(|extent| self.far(extent.source));
+        far.map_or(1, |far| far.budget().connections)
+    }
+
     /// Fills buffers from remote sources.
     pub(crate) fn read_remote(&self, jobs: Vec<Job<'_>>, observer: Option<&dyn Observer>) -> Result<()> {
         let (plain, encoded) =

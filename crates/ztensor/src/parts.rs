@@ -60,7 +60,9 @@ impl Reader {
             (span.component.extent().map(|extent| (extent.source, extent.offset)), span.start)
         });
         let total = spans.iter().map(|span| span.out.len() as u64).sum();
-        let threads = parallel::resolve(self.options().threads);
+        // Requests are waited for, not worked on: more of them at a time than there are cores.
+        let requests = spans.iter().map(|span| self.requests_at_a_time(span.component)).max();
+        let threads = parallel::resolve(self.options().threads).max(requests.unwrap_or(1));
         parallel::for_each(threads, spans, |span| {
             let (name, bytes) = (span.name, span.out.len() as u64);
             let inner = parallel::share(threads, bytes, total);

@@ -3,10 +3,12 @@
 //! Every function takes a path or a URL, so that what is kept beside a model, such
 //! as its configuration, is found where the model is.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::remote::{Options, Place, place};
+use crate::source::{self, MapMode};
 
 /// One file below a folder or a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +28,13 @@ pub fn read(path: impl AsRef<Path>, options: &Options) -> Result<Vec<u8>> {
         }
         Place::Remote(location) => remote::read(&location, options),
     }
+}
+
+/// Bytes of a file, as far as it has them.
+pub fn read_range(path: impl AsRef<Path>, range: Range<u64>, options: &Options) -> Result<Vec<u8>> {
+    let source = source::open(path, MapMode::Never, options)?;
+    let (start, end) = (range.start.min(source.len()), range.end.min(source.len()));
+    Ok(source.bytes(start, end.saturating_sub(start))?.into_owned())
 }
 
 /// Writes a whole file, which appears when it is complete. Folders on the way are made.
@@ -218,6 +227,8 @@ mod tests {
         assert_eq!(list(&url, &options).unwrap(), [Entry { name: "a/b/c.json".into(), len: 2 }]);
         assert_eq!(read(format!("{url}/a/b/c.json"), &options).unwrap(), b"{}");
         assert_eq!(len(&path, &options).unwrap(), Some(2));
+        assert_eq!(read_range(&path, 1..9, &options).unwrap(), b"}");
+        assert!(read_range(&path, 5..9, &options).unwrap().is_empty());
         delete(&path, &options).unwrap();
         delete(&path, &options).unwrap();
         assert!(list(&url, &options).unwrap().is_empty());
