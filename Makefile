@@ -41,7 +41,7 @@ bench: wheel
 # All of them: an hour and more.
 bench-all: wheel
 	BENCH_PYTHON=$(PYTHON) cargo run --release -p ztensor-bench
-	for script in python/run codec delta structure containers distributed; do \
+	for script in python/run codec delta structure containers distributed remote; do \
 		$(PYTHON) benchmark/$$script.py || exit 1; done
 	$(PYTHON) benchmark/bench.py sweep
 	$(PYTHON) benchmark/bench.py codec
