@@ -84,6 +84,11 @@ class Reader:
         )
 
     @property
+    def _by_url(self) -> bool:
+        """Whether the file is perhaps not on this machine."""
+        return "://" in str(self._path)
+
+    @property
     def _native(self) -> _native.Reader:
         if self._open is None:
             raise InvalidArgumentError(f"the reader of {str(self._path)!r} is closed")

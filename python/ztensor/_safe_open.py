@@ -132,7 +132,8 @@ class Slice:
 
     def __getitem__(self, index: Any) -> Any:
         parts = _expanded(index, self._metadata.shape)
-        if not parts or self._metadata.components["data"]["encoding"] == "raw":
+        raw = self._metadata.components["data"]["encoding"] == "raw"
+        if not parts or (raw and not self._reader._by_url):
             # Mapped pages that nobody touches are never read.
             whole: Any = (
                 self._reader.read_numpy(self._name)
@@ -153,7 +154,7 @@ class Slice:
         return found if self._device == "cpu" else found.to(self._device)
 
     def _read(self, first: int, last: int) -> Any:
-        """Some rows of a tensor that must be decoded."""
+        """Some rows of a tensor that must be decoded, or is not on this machine."""
         flat = self._reader._native.read_rows(self._name, first, last)
         shape = [last - first, *self._metadata.shape[1:]]
         element = _dtypes.described(self._metadata.dtype, self._metadata.type)
