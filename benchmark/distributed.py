@@ -41,6 +41,10 @@ CLAIMS = {
 """What each case should reach; nothing where there is no promise."""
 
 
+ALONE = "-1"
+"""The rank of the process that consolidates what the others have saved: no others wait for it."""
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("filter", nargs="?", default="")
@@ -63,12 +67,13 @@ def main() -> None:
         common = [sys.executable, __file__, *sys.argv[1:], "--store", f"{folder}/store", "--rank"]
         ranks = [subprocess.Popen([*common, str(rank)], env=environment) for rank in range(2)]
         codes = [rank.wait() for rank in ranks]
+        codes.append(subprocess.run([*common, ALONE], env=environment).returncode)
     shutil.rmtree(options.folder, ignore_errors=True)
     sys.exit(max(map(abs, codes)))
 
 
 class Rank:
-    """One of the two processes; the first one reports."""
+    """One of two processes, of which the first one reports, or the one that comes after them."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         import torch
@@ -78,11 +83,14 @@ class Rank:
 
         torch.set_num_threads(1)
         self.options, self.dist, self.torch = options, dist, torch
+        self.found: dict[str, list[float]] = {}
+        self.reports, self.alone = options.rank < 1, options.rank == int(ALONE)
+        if self.alone:
+            return
         store = dist.FileStore(options.store, 2)
         dist.init_process_group("gloo", store=store, rank=options.rank, world_size=2)
         self.mesh = init_device_mesh("cpu", (2,))
         self.rows, self.columns, self.all = Shard(0), Shard(1), Replicate()
-        self.found: dict[str, list[float]] = {}
 
     def state(self, placement: Any, fill: bool = True) -> dict[str, Any]:
         """Layers of a model in bf16, their moments in fp32, and what optimizers keep besides."""
@@ -115,13 +123,17 @@ class Rank:
         return {"model": model, "optimizer": {"state": moments, "groups": groups}, "step": 9}
 
     def timed(self, work: Callable[[], object], before: Callable[[], object]) -> float:
-        if self.options.rank == 0:
+        if self.reports:
             before()
-        self.dist.barrier()
+        self.barrier()
         start = time.perf_counter()
         work()
-        self.dist.barrier()
+        self.barrier()
         return time.perf_counter() - start
+
+    def barrier(self) -> None:
+        if not self.alone:
+            self.dist.barrier()
 
     def versus(
         self,
@@ -140,7 +152,7 @@ class Rank:
             if number:  # the first round only warms up
                 ratios.append(took[id(theirs)] / took[id(mine)])
                 seconds.append(took[id(mine)])
-        if self.options.rank:
+        if not self.reports:
             return
         low, middle, high = statistics.quantiles(ratios, n=4)
         goal = CLAIMS[name]
@@ -152,9 +164,19 @@ class Rank:
         self.found[name] = [low, middle, high]
 
     def run(self) -> None:
+        if self.alone:
+            self.consolidate()
+        else:
+            self.save_and_load()
+        if self.reports and self.options.json:
+            known = json.loads(self.options.json.read_text()) if self.alone else {}
+            self.options.json.write_text(json.dumps(known | self.found, indent=2) + "\n")
+        self.barrier()
+
+    def save_and_load(self) -> None:
         import torch.distributed.checkpoint as dcp
 
-        from ztensor.distributed import ZTensorReader, ZTensorWriter, consolidate
+        from ztensor.distributed import ZTensorReader, ZTensorWriter
 
         folder = self.options.folder
         ours, theirs = folder / "ours", folder / "theirs"
@@ -196,17 +218,15 @@ class Rank:
         loads("load by columns", self.state(self.columns, fill=False), ours)
         loads("load all on every rank", self.whole(), ours)
 
-        for kind in ("safetensors", "zt"):
-            out, copy = folder / f"model.{kind}", folder / "copy"
-            self.against_cp(f"consolidate to .{kind} / cp", consolidate, ours, out, copy)
-        columns = folder / "columns"
         state = self.state(self.columns)
-        dcp.save(state, storage_writer=ZTensorWriter(columns, durable=False))
-        out, copy = folder / "model.zt", folder / "copy"
-        self.against_cp("consolidate from columns / cp", consolidate, columns, out, copy)
-        if self.options.rank == 0 and self.options.json:
-            self.options.json.write_text(json.dumps(self.found, indent=2) + "\n")
-        self.dist.barrier()
+        dcp.save(state, storage_writer=ZTensorWriter(folder / "columns", durable=False))
+
+    def consolidate(self) -> None:
+        folder = self.options.folder
+        for kind in ("safetensors", "zt"):
+            name = f"consolidate to .{kind} / cp"
+            self.against_cp(name, folder / "ours", folder / f"model.{kind}")
+        self.against_cp("consolidate from columns / cp", folder / "columns", folder / "model.zt")
 
     def whole(self) -> dict[str, Any]:
         """Every rank needs all of the model: rows of both files."""
@@ -223,28 +243,25 @@ class Rank:
         model: dict[str, Any] = full(self.state(self.rows, fill=False)["model"])
         return {"model": model}
 
-    def against_cp(self, name: str, consolidate: Any, source: Path, out: Path, copy: Path) -> None:
-        """Only the first rank works: one process against one process."""
-        first = self.options.rank == 0
+    def against_cp(self, name: str, source: Path, out: Path) -> None:
+        """One process against one process, for the same bytes."""
+        from ztensor.distributed import consolidate
+
         if self.options.filter not in name:
             return
-        if first:
-            consolidate(source, out, no_dist=True)
-            shutil.copy(out, folder_source := out.with_name("bytes"))
-
-        def mine() -> None:
-            if first:
-                consolidate(source, out, no_dist=True)
+        there, copy = out.with_name("bytes"), out.with_name("copy")
+        consolidate(source, out)
+        shutil.copy(out, there)
 
         def theirs() -> None:
-            if first:
-                subprocess.run(["cp", folder_source, copy], check=True)
+            subprocess.run(["cp", there, copy], check=True)
 
         def clean() -> None:
             out.unlink(missing_ok=True)
             copy.unlink(missing_ok=True)
+            os.sync()  # or the disk would be busy with what was written before
 
-        self.versus(name, mine, theirs, clean)
+        self.versus(name, lambda: consolidate(source, out), theirs, clean)
 
 
 if __name__ == "__main__":
