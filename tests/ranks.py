@@ -25,8 +25,9 @@ PATIENCE = 60
 class Ranks:
     """The tests' end."""
 
-    def __init__(self) -> None:
+    def __init__(self, variables: dict[str, str] | None = None) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        environment |= variables or {}
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             [sys.executable, __file__], stdin=pipe, stdout=pipe, env=environment, text=True

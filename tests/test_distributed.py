@@ -185,7 +185,8 @@ def _checkpoint_folder() -> Any:
         '{"$tensor":["float32",[3],"AAAA"]}', '{"$tensor":["float32",[-1],""]}',
         '{"$array":["O",[1],"AAAAAAAAAAA="]}', '{"$array":["<f8",[2],"AAAAAAAAAAA="]}',
         '{"$set":[[1]]}', '{"$device":"nowhere"}', '{"$dict":[1]}', "[" * 5000,
-        "[" * 150 + "]" * 150,
+        "[" * 150 + "]" * 150, '{"$complex":[1' + "0" * 400 + ",0]}", '{"$size":["x"]}',
+        '{"$array":["<f8",[1],"AAAA"]}', '{"$scalar":["<f8",[],""]}', '{"$ordered":[[[1],2]]}',
     ],
 )  # fmt: skip
 def test_hostile_values(text: str) -> None:
@@ -605,8 +606,8 @@ def test_ranks_begin_at_different_places(monkeypatch: pytest.MonkeyPatch) -> Non
         order: list[str] = []
         read = _parallel.opened
 
-        def watched(path: Any, order: list[str] = order, read: Any = read) -> Any:
-            tensors = read(path)
+        def watched(path: Any, options: Any, order: list[str] = order, read: Any = read) -> Any:
+            tensors = read(path, options)
             inner = tensors.read
             tensors.read = lambda boxes: (order.extend(box.name for box in boxes), inner(boxes))
             return tensors

@@ -33,20 +33,21 @@ def test_docstrings(name: str) -> None:
     assert doctest.testmod(module, optionflags=OPTIONS).failed == 0
 
 
-@pytest.mark.parametrize("name", ["python.md", "z4ai.md", "distributed.md"])
+@pytest.mark.parametrize("name", ["python.md", "z4ai.md"])
 def test_the_guides(name: str) -> None:
     guide = DOCS / name
     assert doctest.testfile(str(guide), module_relative=False, optionflags=OPTIONS).failed == 0
 
 
-def test_the_guide_to_remote_files(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["remote.md", "distributed.md"])
+def test_the_guides_to_stores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("moto", reason="needs moto, the S3-compatible test server")
     from remote_servers import s3_server
 
     with s3_server() as s3:
-        for name, value in s3.variables.items():
-            monkeypatch.setenv(name, value)
-        guide = str(DOCS / "remote.md")
+        for variable, value in s3.variables.items():
+            monkeypatch.setenv(variable, value)
+        guide = str(DOCS / name)
         assert doctest.testfile(guide, module_relative=False, optionflags=OPTIONS).failed == 0
 
 

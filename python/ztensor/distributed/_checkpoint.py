@@ -234,9 +234,9 @@ class Files:
                 self._open[index] = self._opened(self._files[index])
             return self._open[index]
 
-    def path(self, index: int) -> str:
-        """Where a file is."""
-        return self._store.path(self._files[index].name)
+    def path(self, index: int) -> str | None:
+        """Where a file is, if it can be opened there."""
+        return self._store.path(self._files[index].name) if self._store.is_local else None
 
     def _opened(self, file: RankFile) -> Reader:
         check_length(self._store, file)
@@ -247,7 +247,7 @@ class Files:
             )
             error.file = path
             raise error
-        return Reader(self._store.path(file.name), threads=self._threads)
+        return self._store.reader(file.name, self._threads)
 
     def close(self) -> None:
         """Closes all files."""

@@ -18,13 +18,13 @@ import torch
 from ztensor import _dtypes, _items, _native
 from ztensor._errors import InvalidArgumentError, UnsupportedError
 from ztensor._progress import reporting
-from ztensor._types import Progress
+from ztensor._types import Progress, StorageOptions
 from ztensor._writer import Compression, codec
 from ztensor.distributed import _layout, _values
 from ztensor.distributed._checkpoint import PLAIN
 from ztensor.distributed._layout import Target
 from ztensor.distributed._place import place
-from ztensor.distributed._store import store
+from ztensor.distributed._store import place_of, split
 from ztensor.distributed._team import Team
 from ztensor.distributed._tensors import Box, CheckpointTensors
 
@@ -49,6 +49,7 @@ def consolidate(
     progress: Progress = None,
     process_group: Any = None,
     no_dist: bool = False,
+    storage_options: StorageOptions = None,
 ) -> list[str]:
     """Writes a distributed checkpoint as one ``.zt`` or ``.safetensors`` file, or as shards.
 
@@ -67,41 +68,47 @@ def consolidate(
     :func:`ztensor.torch.save_file`, for ``.zt``. Values that are no tensors are kept as attributes.
 
     In a process group every rank calls it and copies its share; all must see both folders. Returns
-    the files that were written, which appear when they are complete.
+    the files that were written, which appear when they are complete. Both paths may be URLs of
+    object stores, which ``storage_options`` say how to reach; only ``.zt`` files are written there.
     """
     team = Team(process_group, no_dist)
-    target = Path(out)
-    kind = target.suffix.removeprefix(".")
+    home, name = split(out, storage_options)
+    kind = name.rpartition(".")[2]
     if kind not in ("zt", "safetensors"):
-        raise InvalidArgumentError(f"{target.name!r}: the name of a .zt or a .safetensors file")
+        raise InvalidArgumentError(f"{name!r}: the name of a .zt or a .safetensors file")
     coding = codec(compression)
-    streamed = coding is not None or checksum != "none"
-    if streamed and kind != "zt":
+    if (coding is not None or checksum != "none") and kind != "zt":
         raise InvalidArgumentError("a .safetensors file has neither compression nor checksums")
-    source = team.each(lambda: CheckpointTensors(store(checkpoint), threads))
+    if not home.is_local and kind != "zt":
+        raise UnsupportedError("only .zt files are written to a store: make it here and upload it")
+    origin = place_of(checkpoint, storage_options)
+    source = team.each(lambda: CheckpointTensors(origin, threads))
     try:
         targets, attributes = team.each(lambda: _contents(source, kind, prefix, metadata))
         shards = _layout.shards(targets, max_shard_size)
-        paths = _layout.names(target, len(shards))
-        if streamed:
-            mine = list(zip(paths, shards, strict=True))[team.rank :: team.size]
+        files = _layout.names(name, len(shards))
+        if coding is not None or checksum != "none" or not home.is_local:
+            mine = list(zip(files, shards, strict=True))[team.rank :: team.size]
             total = sum(one.nbytes for _, shard in mine for one in shard)
             with reporting(progress, total, "consolidating") as tell:
 
                 def write() -> None:
-                    for path, shard in mine:
-                        _stream(source, path, shard, attributes, coding, checksum, durable, tell)
+                    for file, shard in mine:
+                        writer = home.writer(file, durable)
+                        _stream(writer, source, shard, attributes, (coding, checksum), tell)
 
                 team.each(write)
         else:
-            layouts = [_layout.layout(kind, shard, attributes) for shard in shards]
-            files = list(zip(paths, layouts, shards, strict=True))
-            place(team, source, files, threads, durable, progress)
+            planned = [
+                (Path(home.path(file)), _layout.layout(kind, shard, attributes), shard)
+                for file, shard in zip(files, shards, strict=True)
+            ]
+            place(team, source, planned, threads, durable, progress)
         if len(shards) == 1:
-            return [str(target)]
-        index = target.with_name(f"{target.name}.index.json")
-        team.first(lambda: _layout.write_index(index, paths, shards, durable))
-        return [str(index), *map(str, paths)]
+            return [home.path(name)]
+        index = f"{name}.index.json"
+        team.first(lambda: home.write(index, _layout.index(files, shards), durable))
+        return [home.path(file) for file in (index, *files)]
     finally:
         source.close()
 
@@ -152,17 +159,14 @@ def _attributes(source: CheckpointTensors, prefix: str | None) -> dict[str, str]
 
 
 def _stream(
+    writer: _native.Writer,
     source: CheckpointTensors,
-    path: Path,
     targets: list[Target],
     attributes: dict[str, str],
-    coding: int | str | None,
-    checksum: str,
-    durable: bool,
+    options: tuple[int | str | None, str],
     tell: Callable[[int], object] | None,
 ) -> None:
     """Writes a ``.zt`` file from front to back, a few tensors in memory at a time."""
-    writer = _native.Writer.create(str(path), durable=durable)
     try:
         writer.set_attributes(dict(attributes))
         for batch in _batches(targets):
@@ -176,7 +180,7 @@ def _stream(
                 _items.from_torch(target.name, box.target).item
                 for target, box in zip(batch, boxes, strict=True)
             ]
-            writer.write(items, coding, checksum, False, tell)
+            writer.write(items, *options, False, tell)
         writer.finish()
     except BaseException:
         writer.abort()

@@ -12,13 +12,14 @@ import torch
 from ztensor import _dtypes
 from ztensor._errors import CorruptError, InvalidArgumentError
 from ztensor._reader import Reader
+from ztensor._types import StorageOptions
 from ztensor._writer import Compression, codec
 from ztensor.distributed import _checkpoint, _rank_file, _values
 from ztensor.distributed._checkpoint import PLAIN, Checkpoint, Chunk, Object, RankFile, TensorEntry
 from ztensor.distributed._consolidate import OBJECTS, PATHS
 from ztensor.distributed._parallel import shard_range
 from ztensor.distributed._rank_file import ChunkToWrite, ObjectToWrite
-from ztensor.distributed._store import Store, store
+from ztensor.distributed._store import Store, is_url, place_of
 from ztensor.distributed._team import Team
 from ztensor.distributed._tensors import Box, FileTensors
 
@@ -54,6 +55,7 @@ def distribute(
     overwrite: bool = True,
     process_group: Any = None,
     no_dist: bool = False,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Makes a distributed checkpoint of a file of any format: the way back of ``consolidate``.
 
@@ -70,10 +72,10 @@ def distribute(
     It loads with any number of ranks; ``ranks`` is the number of its files, by default that of the
     process group, each with its share of the rows of every tensor. In a process group every rank
     calls it and writes its files. ``prefix`` is put before the names. The other options are those
-    of :class:`ZTensorWriter`.
+    of :class:`ZTensorWriter`; both paths may be URLs.
     """
     team = Team(process_group, no_dist)
-    place = store(checkpoint)
+    place = place_of(checkpoint, storage_options)
     codec(compression)
     count = team.size if ranks is None else ranks
     if count < 1:
@@ -82,11 +84,13 @@ def distribute(
 
     def prepare() -> None:
         if not overwrite and _checkpoint.exists(place):
-            raise InvalidArgumentError(f"{place.location()} has a checkpoint: overwrite is False")
+            raise InvalidArgumentError(
+                f"{os.fspath(checkpoint)} has a checkpoint: overwrite is False"
+            )
         place.prepare()
 
     team.first(prepare)
-    reader = team.each(lambda: Reader(source))
+    reader = team.each(lambda: Reader(source, storage_options=storage_options))
     try:
         tensors = FileTensors(reader)
         written = [
@@ -166,14 +170,15 @@ def _chunks(
             continue
         offsets = (first, *(0 for _ in shape[1:])) if shape else ()
         raw = reader.metadata(name).components["data"]["encoding"] == "raw"
-        if raw:
+        viewed = raw and not is_url(reader._path)
+        if viewed:
             data = reader.read_torch(name)  # a view: pages are read when they are written
             data = data.narrow(0, first, last - first) if shape else data
         else:
             sizes = (last - first, *shape[1:]) if shape else ()
             data = torch.empty(sizes, dtype=_dtypes.torch_dtype(tensors.element(name)))
             tensors.read([Box(name, offsets, data)])
-        yield ChunkToWrite(prefix + name, shape, offsets, data, owned=not raw)
+        yield ChunkToWrite(prefix + name, shape, offsets, data, owned=not viewed)
 
 
 def _commit(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ztensor import _dtypes, _items, _native
 from ztensor._errors import InvalidArgumentError, UnsupportedError
 from ztensor.distributed._checkpoint import TensorEntry
-from ztensor.distributed._store import store
 
 
 class Target(NamedTuple):
@@ -72,29 +70,23 @@ def shards(targets: list[Target], max_shard_size: int | str | None) -> list[list
     return parts
 
 
-def names(target: Path, count: int) -> list[Path]:
+def names(name: str, count: int) -> list[str]:
     """The file, or those of its shards as transformers names them."""
     if count == 1:
-        return [target]
-    stem = target.name.removesuffix(target.suffix)
-    return [
-        target.with_name(f"{stem}-{number:05}-of-{count:05}{target.suffix}")
-        for number in range(1, count + 1)
-    ]
+        return [name]
+    stem, _, kind = name.rpartition(".")
+    return [f"{stem}-{number:05}-of-{count:05}.{kind}" for number in range(1, count + 1)]
 
 
-def write_index(index: Path, paths: list[Path], parts: list[list[Target]], durable: bool) -> None:
+def index(files: list[str], parts: list[list[Target]]) -> bytes:
     """Says which tensor is in which shard."""
     document = {
         "metadata": {"total_size": sum(target.nbytes for part in parts for target in part)},
         "weight_map": {
-            target.name: path.name
-            for path, part in zip(paths, parts, strict=True)
-            for target in part
+            target.name: file for file, part in zip(files, parts, strict=True) for target in part
         },
     }
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    store(index.parent).write(index.name, text.encode(), durable)
+    return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def layout(kind: str, targets: list[Target], attributes: dict[str, str]) -> Layout:

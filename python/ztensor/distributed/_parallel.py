@@ -14,7 +14,7 @@ from ztensor._errors import InvalidArgumentError
 from ztensor.distributed._tensors import Box, Tensors, opened
 
 if TYPE_CHECKING:
-    from ztensor._types import Device
+    from ztensor._types import Device, StorageOptions
 
 _BATCH = 64 << 20
 """Parts are read in batches of about this many bytes, so that ranks stay where they started."""
@@ -40,6 +40,7 @@ def read_shard(
     world: int,
     *,
     device: Device = "cpu",
+    storage_options: StorageOptions = None,
 ) -> torch.Tensor:
     """This rank's part of a tensor, cut along ``dim``; all of it if that is ``None``.
 
@@ -54,7 +55,7 @@ def read_shard(
     tensor([[2, 3],
             [6, 7]])
     """
-    tensors = opened(path)
+    tensors = opened(path, storage_options)
     try:
         box = _box(tensors, name, dim, rank, world)
         tensors.read([box])
@@ -70,6 +71,7 @@ def load_tensor_parallel(
     world: int,
     *,
     device: Device = "cpu",
+    storage_options: StorageOptions = None,
 ) -> dict[str, torch.Tensor]:
     """This rank's parts of all tensors of a file, a folder of shards, or a checkpoint.
 
@@ -88,7 +90,7 @@ def load_tensor_parallel(
     Every rank begins at another place of the file and goes once around, so that disks, caches
     and stores are asked for different bytes at a time.
     """
-    tensors = opened(path)
+    tensors = opened(path, storage_options)
     try:
         names = tensors.names()
         boxes: dict[str, Box] = {}

@@ -99,7 +99,8 @@ class _Copy(NamedTuple):
     """Bytes that lie in a file as they lie in a rank file."""
 
     file: str
-    chunk: Chunk
+    source: str
+    """The rank file."""
     start: int
     """In the rank file."""
     offset: int
@@ -127,26 +128,29 @@ def _jobs(source: CheckpointTensors, file: str, target: Target, offset: int) -> 
     if not nbytes:
         return
     row = nbytes // shape[0] if shape else nbytes
-    raw, seekable = True, True
+    as_it_lies, by_rows = True, True
     stored = []
     for chunk in target.entry.chunks:
         if not math.prod(chunk.sizes):
             continue
-        data = _data(source, target, chunk)
-        raw = raw and data["encoding"] == "raw" and chunk.sizes[1:] == shape[1:]
-        seekable = seekable and data["encoding"] in ("raw", "z4ai")
-        if data["encoding"] == "raw" and data["digest"]:
+        data, path = _data(source, target, chunk), source.files.path(chunk.file)
+        raw, local = data["encoding"] == "raw", path is not None
+        as_it_lies = as_it_lies and raw and local and chunk.sizes[1:] == shape[1:]
+        # What is read whole is checked on the way; from a store, everything is.
+        by_rows = by_rows and data["encoding"] in ("raw", "z4ai") and local
+        stored.append((chunk, data, path or ""))
+    for chunk, data, path in stored:
+        if by_rows and data["encoding"] == "raw" and data["digest"]:
             yield _Verify(chunk)
-        stored.append((chunk, data))
-    if raw:
-        for chunk, data in stored:
+        if as_it_lies:
             to = offset + (chunk.offsets[0] * row if shape else 0)
             for skip in range(0, data["length"], _PIECE):
-                count = min(_PIECE, data["length"] - skip)
-                yield _Copy(file, chunk, data["offset"] + skip, to + skip, count)
+                some = min(_PIECE, data["length"] - skip)
+                yield _Copy(file, path, data["offset"] + skip, to + skip, some)
+    if as_it_lies:
         return
     count = shape[0] if shape else 1
-    rows = max(_BLOCK // row, 1) if seekable else count
+    rows = max(_BLOCK // row, 1) if by_rows else count
     for first in range(0, count, rows):
         some = min(rows, count - first)
         yield _Block(file, target, first, some, offset + first * row, some * row)
@@ -180,7 +184,7 @@ def _run(source: CheckpointTensors, job: _Job) -> None:
         return
     with _open(job.file, os.O_WRONLY) as out:
         if isinstance(job, _Copy):
-            with _open(source.files.path(job.chunk.file), os.O_RDONLY) as file:
+            with _open(job.source, os.O_RDONLY) as file:
                 _copy(file, out, job.start, job.offset, job.nbytes)
             return
         entry = job.target.entry

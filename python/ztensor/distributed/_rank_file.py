@@ -53,7 +53,7 @@ def write(
     """Writes a file; says which one, and under which names the items are in it."""
     coding = codec(options.compression)
     name = _checkpoint.rank_file_name(rank)
-    writer = _native.Writer.create(store.path(name), durable=options.durable)
+    writer = store.writer(name, options.durable)
     try:
         about = {"version": _checkpoint.VERSION, "rank": rank, "file": name}
         writer.set_attributes({_checkpoint.FORMAT: about})

@@ -23,9 +23,10 @@ from torch.futures import Future
 from ztensor import _dtypes
 from ztensor._errors import CorruptError, InvalidArgumentError, UnsupportedError
 from ztensor._reader import Reader
+from ztensor._types import StorageOptions
 from ztensor.distributed import _checkpoint, _pieces, _values
 from ztensor.distributed._checkpoint import PLAIN, Checkpoint, Chunk, Files, Object
-from ztensor.distributed._store import Store, store
+from ztensor.distributed._store import Store, place_of
 
 
 class ZTensorReader(StorageReader):
@@ -37,10 +38,19 @@ class ZTensorReader(StorageReader):
     Nothing is unpickled: values that are no tensors are stored as plain JSON. Those that were
     saved with ``allow_pickle`` are refused unless it is given here too; do that only for
     checkpoints that you trust as you trust a program.
+
+    The path may be a URL of an object store, which ``storage_options`` say how to reach.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, allow_pickle: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        allow_pickle: bool = False,
+        storage_options: StorageOptions = None,
+    ) -> None:
         super().__init__()
+        self._storage_options = storage_options
         self._path = os.fspath(path)
         self._allow_pickle = allow_pickle
         self._checkpoint: Checkpoint | None = None
@@ -54,7 +64,7 @@ class ZTensorReader(StorageReader):
 
     @property
     def _store(self) -> Store:
-        return store(self._path)
+        return place_of(self._path, self._storage_options)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begins a new load, perhaps from elsewhere."""

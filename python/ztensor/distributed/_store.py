@@ -9,26 +9,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ztensor import _errors
+from ztensor import _errors, _native, store
+from ztensor._reader import Reader
+from ztensor._types import StorageOptions
 
 
 class Store(Protocol):
-    """A flat place for files: a folder."""
+    """A flat place for files: a folder, or a prefix of an object store."""
 
-    def location(self) -> str:
-        """What to call it, and what opens it again."""
+    @property
+    def is_local(self) -> bool:
+        """Whether its files can be opened by their paths."""
 
     def path(self, name: str) -> str:
-        """Where a file is, for readers and writers."""
+        """Where a file is."""
 
     def prepare(self) -> None:
         """Makes the place, if it is not there."""
+
+    def reader(self, name: str, threads: int = 0) -> Reader:
+        """Opens a tensor file."""
+
+    def writer(self, name: str, durable: bool) -> _native.Writer:
+        """Begins a tensor file, which appears when it is finished."""
 
     def read(self, name: str) -> bytes | None:
         """A small file; ``None`` if it is not there."""
 
     def read_at(self, name: str, offset: int, count: int) -> bytes:
-        """Some bytes of a file."""
+        """Some bytes of a file, as far as it has them."""
 
     def write(self, name: str, data: bytes, durable: bool) -> None:
         """A small file, which appears whole or not at all and replaces an older one."""
@@ -46,11 +55,10 @@ class Store(Protocol):
 class Folder:
     """A folder of a file system that all ranks see."""
 
+    is_local = True
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
-
-    def location(self) -> str:
-        return str(self._path)
 
     def path(self, name: str) -> str:
         return str(self._path / name)
@@ -58,6 +66,12 @@ class Folder:
     def prepare(self) -> None:
         with named(self._path):
             self._path.mkdir(parents=True, exist_ok=True)
+
+    def reader(self, name: str, threads: int = 0) -> Reader:
+        return Reader(self.path(name), threads=threads)
+
+    def writer(self, name: str, durable: bool) -> _native.Writer:
+        return _native.Writer.create(self.path(name), durable=durable)
 
     def read(self, name: str) -> bytes | None:
         path = self._path / name
@@ -74,8 +88,7 @@ class Folder:
             return file.read(count)
 
     def write(self, name: str, data: bytes, durable: bool) -> None:
-        path = self._path / name
-        with replacing(path, durable) as new:
+        with replacing(self._path / name, durable) as new:
             write_at(new.descriptor, data, 0)
 
     def length(self, name: str) -> int | None:
@@ -99,9 +112,69 @@ class Folder:
             path.unlink(missing_ok=True)
 
 
-def store(location: str | os.PathLike[str]) -> Store:
+class Remote:
+    """A prefix of an object store. Whatever is written there appears whole."""
+
+    is_local = False
+
+    def __init__(self, url: str, options: StorageOptions) -> None:
+        self._url, self._options = url, options
+
+    def path(self, name: str) -> str:
+        return store.join(self._url, name)
+
+    def prepare(self) -> None:
+        pass  # there are no folders
+
+    def reader(self, name: str, threads: int = 0) -> Reader:
+        return Reader(self.path(name), threads=threads, storage_options=self._options)
+
+    def writer(self, name: str, durable: bool) -> _native.Writer:
+        # Stores are durable, or not, by themselves.
+        return _native.Writer.create(self.path(name), remote=store.settings(self._options))
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return store.read_bytes(self.path(name), storage_options=self._options)
+        except FileNotFoundError:
+            return None
+
+    def read_at(self, name: str, offset: int, count: int) -> bytes:
+        path, stop = self.path(name), offset + count
+        return store.read_bytes(path, start=offset, stop=stop, storage_options=self._options)
+
+    def write(self, name: str, data: bytes, durable: bool) -> None:
+        store.write_bytes(self.path(name), data, storage_options=self._options)
+
+    def length(self, name: str) -> int | None:
+        return store.size(self.path(name), storage_options=self._options)
+
+    def names(self) -> list[str]:
+        found = store.list(self._url, storage_options=self._options)
+        return [name for name in found if "/" not in name]
+
+    def remove(self, name: str) -> None:
+        store.delete(self.path(name), storage_options=self._options)
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is an address of a store rather than one of this machine."""
+    scheme, colon, _ = os.fspath(path).partition("://")
+    return bool(colon) and scheme.isalnum() and scheme.lower() != "file"
+
+
+def place_of(location: str | os.PathLike[str], options: StorageOptions = None) -> Store:
     """The place that a path or an address names."""
-    return Folder(location)
+    path = os.fspath(location)
+    if is_url(path):
+        return Remote(path, options)
+    return Folder(path.removeprefix("file://"))
+
+
+def split(location: str | os.PathLike[str], options: StorageOptions = None) -> tuple[Store, str]:
+    """The place that a file is in, and its name there."""
+    folder, slash, name = os.fspath(location).rpartition("/")
+    return place_of(folder + slash if folder in ("", "file://") else folder, options), name
 
 
 class NewFile(NamedTuple):

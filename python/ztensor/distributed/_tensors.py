@@ -11,9 +11,12 @@ import torch
 from ztensor import _dtypes
 from ztensor._errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from ztensor._reader import Reader
+from ztensor._types import StorageOptions
 from ztensor.distributed import _checkpoint, _pieces
 from ztensor.distributed._checkpoint import Files, TensorEntry
-from ztensor.distributed._store import Store, store
+from ztensor.distributed._store import Store, place_of
+
+_FILES = set("zt zstn safetensors pt pth bin ckpt gguf npz npy onnx h5 hdf5 keras json".split())
 
 
 class Box(NamedTuple):
@@ -147,9 +150,11 @@ def _shared(
     return tuple(inside), target
 
 
-def opened(path: str | os.PathLike[str], threads: int = 0) -> Tensors:
+def opened(path: str | os.PathLike[str], storage_options: StorageOptions = None) -> Tensors:
     """The tensors of a file of any format, of a folder of shards, or of a checkpoint."""
-    place = store(path)
-    if _checkpoint.exists(place):
-        return CheckpointTensors(place, threads)
-    return FileTensors(Reader(path, threads=threads))
+    # What is named like a file is one: in a store, asking would be a request.
+    if os.fspath(path).rpartition(".")[2].lower() not in _FILES or os.path.isdir(path):
+        place = place_of(path, storage_options)
+        if _checkpoint.exists(place):
+            return CheckpointTensors(place)
+    return FileTensors(Reader(path, storage_options=storage_options))

@@ -146,7 +146,7 @@ def _special(key: str, inner: Any, depth: int) -> Any:
         return make(_value(inner, depth + 1) if key in _NESTED else inner)
     except CorruptError:
         raise
-    except (TypeError, ValueError, KeyError, RuntimeError) as error:
+    except (TypeError, ValueError, KeyError, RuntimeError, ArithmeticError) as error:
         raise CorruptError(f"a {key} that is none: {error}") from None
 
 

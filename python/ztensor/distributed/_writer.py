@@ -22,6 +22,7 @@ from torch.futures import Future
 
 from ztensor import _dtypes
 from ztensor._errors import InvalidArgumentError, UnsupportedError
+from ztensor._types import StorageOptions
 from ztensor._writer import Compression, codec
 from ztensor.distributed import _checkpoint, _rank_file, _values
 from ztensor.distributed._checkpoint import (
@@ -33,7 +34,7 @@ from ztensor.distributed._checkpoint import (
     RankFile,
     TensorEntry,
 )
-from ztensor.distributed._store import Store, store
+from ztensor.distributed._store import Store, place_of
 
 
 class _Stored(NamedTuple):
@@ -68,6 +69,8 @@ class ZTensorWriter(StorageWriter):
 
     Values that are no tensors are stored as plain JSON. Those that have no such form, objects of
     classes for example, are refused unless ``allow_pickle`` is set.
+
+    The path may be a URL of an object store, which ``storage_options`` say how to reach.
     """
 
     def __init__(
@@ -79,8 +82,10 @@ class ZTensorWriter(StorageWriter):
         durable: bool = True,
         overwrite: bool = True,
         allow_pickle: bool = False,
+        storage_options: StorageOptions = None,
     ) -> None:
         super().__init__()
+        self._storage_options = storage_options
         codec(compression)  # refuses what is wrong before anybody waits for it
         self._options = _rank_file.Options(compression, checksum, durable)
         self._overwrite, self._allow_pickle = overwrite, allow_pickle
@@ -95,7 +100,7 @@ class ZTensorWriter(StorageWriter):
 
     @property
     def _store(self) -> Store:
-        return store(self._path)
+        return place_of(self._path, self._storage_options)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begins a new save, perhaps elsewhere."""
