@@ -31,8 +31,9 @@ const MAX_LAG: usize = 4096;
 const LAG_SAMPLE: usize = 1024;
 /// Distances tried are multiples of this.
 const LAG_STEP: usize = 64;
-/// Groupings are ruled out by a part of the chunk: one in so many codes.
+/// Groupings are ruled out by a part of the chunk: one in so many codes, and if it is thorough.
 const PART: usize = 8;
+const THOROUGH_PART: usize = 4;
 /// Classes are made by the counts of about so many codes.
 const COUNTED: usize = 1 << 14;
 /// How far codes are spread is known from so many in each of so many places.
@@ -69,6 +70,13 @@ pub(crate) fn open_periods(part: &[u8], hint: &Hint, price: Price) -> Vec<usize>
     periods
 }
 
+impl Price {
+    /// Whether smaller counts for more than faster.
+    pub(crate) fn is_thorough(self) -> bool {
+        self.moves > 0
+    }
+}
+
 /// The grouping of `codes` into rows or columns, with one of these row lengths, that saves most, if any
 /// pays.
 pub(crate) fn find(codes: &[u8], periods: &[usize], price: Price) -> Option<ClassMap> {
@@ -83,7 +91,8 @@ pub(crate) fn find(codes: &[u8], periods: &[usize], price: Price) -> Option<Clas
             ClassMap::units(columns, period, count) <= count / 8 && period * 4 <= count
         })
         .filter(|&(columns, period)| {
-            let rows = count / PART / period;
+            let part = if price.is_thorough() { THOROUGH_PART } else { PART };
+            let rows = count / part / period;
             if count < SMALL || rows < 4 {
                 return true;
             }
@@ -99,9 +108,9 @@ pub(crate) fn find(codes: &[u8], periods: &[usize], price: Price) -> Option<Clas
         return None;
     }
     // Where units move, which takes time anyway, all rows are counted.
-    let every = if price.moves > 0 { 1 } else { rows_per_counted(codes, period) };
+    let every = if price.is_thorough() { 1 } else { rows_per_counted(codes, period) };
     let (mut map, counts) = assign(codes, columns, period, &sums, search.must_save(count), every)?;
-    if price.moves > 0 {
+    if price.is_thorough() {
         move_units(codes, &counts, &mut map);
         refine(codes, &mut map, price.moves);
     }
@@ -117,7 +126,7 @@ struct Search {
 
 impl Search {
     fn new(codes: &[u8], price: Price) -> Self {
-        let counts = counts_of_some(codes);
+        let counts = if price.is_thorough() { histogram::of_bytes(codes) } else { counts_of_some(codes) };
         let looked_at = counts.iter().sum::<u32>() as usize;
         let clip = clip_of(&counts, looked_at);
         Self { price, clip, spread: Spread::of(&counts, clip, looked_at) }

@@ -14,9 +14,11 @@ use crate::wire::Put;
 
 /// Mantissa bits joined to the exponent, at most.
 const MAX_JOINED: u32 = 2;
-/// The cut is chosen by so many elements in each of so many places.
+/// The cut is chosen by so many elements in each of so many places: more where smaller counts for more
+/// than faster.
 const SAMPLE: usize = 512;
 const SAMPLES: usize = 8;
+const THOROUGH_SAMPLES: usize = 16;
 
 /// What structure must save to be used.
 struct Prices {
@@ -25,6 +27,8 @@ struct Prices {
     /// The same where there are classes, if that differs.
     joined_with_classes: Option<u64>,
     classes: classes::Price,
+    /// Places that the cut is chosen by.
+    samples: usize,
 }
 
 impl Prices {
@@ -42,7 +46,8 @@ impl Prices {
             (Kind::Bf16 | Kind::F16, true) => (Some(2), None, thorough),
             (_, true) => (Some(1), None, thorough),
         };
-        Self { joined, joined_with_classes, classes }
+        let samples = if classes.is_thorough() { THOROUGH_SAMPLES } else { SAMPLES };
+        Self { joined, joined_with_classes, classes, samples }
     }
 }
 
@@ -70,7 +75,7 @@ pub(crate) fn encode(
     let prices = Prices::of(kind, effort, hint.shaped);
     let start = payload.len();
     let by_palette = effort == Effort::Fast && kind.is_float();
-    let mut fields = choose_symbol(elements, kind, prices.joined, &mut scratch.sample);
+    let mut fields = choose_symbol(elements, kind, prices.joined, prices.samples, &mut scratch.sample);
     let periods = if prices.joined_with_classes.is_some() {
         // Classes change the cut, and a part of all elements tells whether there may be any.
         let part = middle_of(elements, kind.size());
@@ -78,7 +83,13 @@ pub(crate) fn encode(
         payload.truncate(start);
         let periods = classes::open_periods(scratch.codes(), hint, prices.classes);
         if !periods.is_empty() {
-            fields = choose_symbol(elements, kind, prices.joined_with_classes, &mut scratch.sample);
+            fields = choose_symbol(
+                elements,
+                kind,
+                prices.joined_with_classes,
+                prices.samples,
+                &mut scratch.sample,
+            );
         }
         scratch.cut(fields, elements, payload);
         periods
@@ -88,7 +99,7 @@ pub(crate) fn encode(
     };
     let classes = classes::find(scratch.codes(), &periods, prices.classes);
     if classes.is_none() && !periods.is_empty() && prices.joined_with_classes.is_some() {
-        fields = choose_symbol(elements, kind, prices.joined, &mut scratch.sample);
+        fields = choose_symbol(elements, kind, prices.joined, prices.samples, &mut scratch.sample);
         payload.truncate(start);
         scratch.cut(fields, elements, payload);
     }
@@ -150,7 +161,13 @@ impl Scratch {
 
 /// The cut that makes a sample of the chunk smallest, where joined bits are taken if each saves
 /// `joined`, in 1/64 bit per element.
-fn choose_symbol(elements: &[u8], kind: Kind, joined: Option<u64>, sample: &mut Vec<u8>) -> Fields {
+fn choose_symbol(
+    elements: &[u8],
+    kind: Kind,
+    joined: Option<u64>,
+    samples: usize,
+    sample: &mut Vec<u8>,
+) -> Fields {
     let cut = |bits, base| Fields::new(kind, bits, base).expect("every candidate is a valid cut");
     if !kind.is_float() {
         return cut(8, 0);
@@ -165,7 +182,7 @@ fn choose_symbol(elements: &[u8], kind: Kind, joined: Option<u64>, sample: &mut 
         return cut(least, 0);
     }
     let size = kind.size();
-    let elements = take_sample(elements, size, sample);
+    let elements = take_sample(elements, size, samples, sample);
     let finest = histogram::of_leading_bits(elements, size, most);
     let count = (elements.len() / size) as u64;
     let candidates = (least..=most).map(|bits| {
@@ -192,14 +209,14 @@ fn middle_of(elements: &[u8], size: usize) -> &[u8] {
 }
 
 /// Elements from all over the chunk, or all of them.
-fn take_sample<'a>(elements: &'a [u8], size: usize, sample: &'a mut Vec<u8>) -> &'a [u8] {
+fn take_sample<'a>(elements: &'a [u8], size: usize, samples: usize, sample: &'a mut Vec<u8>) -> &'a [u8] {
     let part = SAMPLE * size;
-    if elements.len() <= 2 * SAMPLES * part {
+    if elements.len() <= 2 * samples * part {
         return elements;
     }
     sample.clear();
-    for i in 0..SAMPLES {
-        let at = (elements.len() - part) / (SAMPLES - 1) * i / size * size;
+    for i in 0..samples {
+        let at = (elements.len() - part) / (samples - 1) * i / size * size;
         sample.extend_from_slice(&elements[at..at + part]);
     }
     sample
