@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use twox_hash::XxHash3_64;
-
 use crate::error::{Error, Result};
 use crate::frame::{Describe, Frame};
 use crate::layout::{Layout, Scratch};
@@ -50,12 +48,8 @@ impl Chunks for Frame<'_> {
     }
 }
 
-/// Refuses decoded bytes that are not the ones that were encoded.
-pub(crate) fn check_content(index: usize, checksum: u64, content: &[u8]) -> Result<()> {
-    check_hash(index, checksum, XxHash3_64::oneshot(content))
-}
-
-fn check_hash(index: usize, checksum: u64, hash: u64) -> Result<()> {
+/// Refuses decoded bytes that are not the ones that were encoded, by their hash.
+pub(crate) fn check_hash(index: usize, checksum: u64, hash: u64) -> Result<()> {
     if hash != checksum {
         return Err(Error::corrupt(format_args!("chunk {index} does not match its checksum")));
     }
@@ -76,7 +70,8 @@ pub(crate) fn to_vec(chunks: &impl Chunks, options: &DecodeOptions) -> Result<Ve
     }
     let len = usize::try_from(frame.content_len).map_err(|_| too_large())?;
     let mut out = memory::zeroed(len)?;
-    bytes_into(chunks, 0..frame.content_len, &mut out, options)?;
+    // New memory is cleared when it is first touched: it is in the caches then, and stays there.
+    bytes_into(chunks, 0..frame.content_len, &mut out, options, false)?;
     Ok(out)
 }
 
@@ -90,7 +85,8 @@ pub(crate) fn whole_into(chunks: &impl Chunks, out: &mut [u8], options: &DecodeO
             out.len()
         )));
     }
-    bytes_into(chunks, 0..frame.content_len, out, options)
+    let large = out.len() >= LARGE;
+    bytes_into(chunks, 0..frame.content_len, out, options, large)
 }
 
 /// Decodes elements `range` into `out`.
@@ -101,7 +97,8 @@ pub(crate) fn range_into(
     options: &DecodeOptions,
 ) -> Result<()> {
     let bytes = bytes_of(chunks.frame(), range, out)?;
-    bytes_into(chunks, bytes, out, options)
+    let large = out.len() >= LARGE;
+    bytes_into(chunks, bytes, out, options, large)
 }
 
 /// Decodes the content's bytes `range` into `out`.
@@ -118,7 +115,8 @@ pub(crate) fn byte_range_into(
             out.len()
         )));
     }
-    bytes_into(chunks, range, out, options)
+    let large = out.len() >= LARGE;
+    bytes_into(chunks, range, out, options, large)
 }
 
 /// The decoded bytes of elements `range`, if there are such and `out` has their length.
@@ -143,12 +141,14 @@ pub(crate) fn bytes_of<D: Describe>(
     Ok(bytes)
 }
 
-/// Decodes the chunks that hold the decoded bytes `range` and keeps those.
+/// Decodes the chunks that hold the decoded bytes `range` and keeps those. `large_output` says that they
+/// leave the caches before anyone reads them.
 fn bytes_into<C: Chunks>(
     chunks: &C,
     range: Range<u64>,
     out: &mut [u8],
     options: &DecodeOptions,
+    large_output: bool,
 ) -> Result<()> {
     let frame = chunks.frame();
     if out.len() as u64 > options.max_output {
@@ -158,7 +158,6 @@ fn bytes_into<C: Chunks>(
             options.max_output
         )));
     }
-    let large_output = out.len() >= LARGE;
     // Each chunk gets its own parts of the output, so that threads can fill them at once.
     let mut parts = Vec::new();
     let mut rest = out;

@@ -152,6 +152,12 @@ impl Chunks for Applied<'_> {
         &self.frame
     }
 
+    fn scratch(&self, large_output: bool) -> DeltaScratch {
+        let mut scratch = DeltaScratch::default();
+        scratch.fresh.large_output = large_output;
+        scratch
+    }
+
     fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut DeltaScratch) -> Result<()> {
         let reference = part_of(&self.frame, index, self.reference);
         decode_chunk(&self.frame, index, reference, out, scratch)
@@ -190,8 +196,8 @@ fn decode_chunk(
 ) -> Result<()> {
     let (checksum, delta, payload) = frame.chunk(index)?;
     delta.check_payload(payload)?;
-    delta.decode(payload, reference, out, scratch)?;
-    decode::check_content(index, checksum, out)
+    let hash = delta.decode(payload, reference, out, scratch)?;
+    decode::check_hash(index, checksum, hash)
 }
 
 /// The part of the reference that stands where chunk `index` does.

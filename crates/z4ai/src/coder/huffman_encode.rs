@@ -16,9 +16,9 @@
 use std::cell::RefCell;
 
 use super::huffman::{Lengths, MAX_LEN};
-use super::huffman_stream::{STREAMS, Stored, WORD, fetch, run_of};
+use super::huffman_stream::{STREAMS, Stored, WORD, run_of};
 use crate::kernel::window::Window;
-use crate::kernel::{Isa, dispatch};
+use crate::kernel::{Isa, copy, dispatch};
 
 /// In a code's word its length has the bits below this, the code those from here on.
 const CODE: u32 = 8;
@@ -310,7 +310,7 @@ impl Ahead {
     fn fetch(&mut self, symbols: usize) {
         self.due += symbols * self.rate;
         while self.due >= LINE && self.at < self.end {
-            fetch(self.at);
+            copy::fetch(std::ptr::without_provenance(self.at), false);
             self.at += LINE;
             self.due -= LINE;
         }

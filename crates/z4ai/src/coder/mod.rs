@@ -1,15 +1,19 @@
 //! Coders: how a stream of bytes is stored. Each chunk layout has several such streams.
 
 pub(crate) mod huffman;
+pub(crate) mod huffman_cursor;
 pub(crate) mod huffman_encode;
 pub(crate) mod huffman_stream;
+pub(crate) mod huffman_table;
 pub(crate) mod tans;
 
 use crate::error::{Error, Result};
 use crate::kernel::packed;
 use crate::wire::{Put, Reader};
 use huffman::Lengths;
-use huffman_stream::{Ahead, Stored, Table};
+use huffman_cursor::Ahead;
+use huffman_stream::Stored;
+use huffman_table::Table;
 use tans::States;
 use twox_hash::XxHash3_64;
 

@@ -1,16 +1,13 @@
 //! Encoding a delta: for every chunk the smallest way to get it from its reference.
 
-use twox_hash::XxHash3_64;
-
 use super::cost::{self, BIT};
 use super::{OVERHEAD, Plan, chunks, dense, split, stream};
 use crate::coder::Coder;
-use crate::coder::huffman::Lengths;
 use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::frame::{self, Describe};
 use crate::kernel::difference::{self, SKIP};
-use crate::kernel::histogram;
+use crate::kernel::{hash, histogram};
 use crate::layout::Layout;
 use crate::layout::delta::{Body, Delta, Difference, Elements, List};
 use crate::memory;
@@ -120,13 +117,9 @@ impl Scratch {
     }
 
     fn describe(&mut self, body: Body) {
-        let delta = Delta {
-            reference: XxHash3_64::oneshot(&self.reference),
-            stored: XxHash3_64::oneshot(&self.payload),
-            body,
-        };
+        let delta = Delta { reference: hash::of(&self.reference), stored: hash::of(&self.payload), body };
         self.description.clear();
-        let checksum = XxHash3_64::oneshot(&self.current);
+        let checksum = hash::of(&self.current);
         frame::write_description(&mut self.description, self.current.len(), checksum, &delta);
     }
 
@@ -147,19 +140,24 @@ impl Scratch {
             let steps = self.streams.cost_of_values(size, &self.steps);
             let xor = self.streams.cost_of_values(size, &self.bits) < steps;
             let chosen = if xor { &self.bits } else { &self.steps };
-            return self.streams.encode(elements, xor, 0, chosen, &mut self.payload);
+            return self.streams.encode(elements, xor, &[], chosen, &mut self.payload);
         }
-        // The one looked at last is the one whose counts are kept.
-        let mut xor = false;
-        if self.bits_look_close(elements) {
+        let (steps, bits) = self.sample_costs(elements);
+        let clearly_less = |a: u64, b: u64| a + a / CLOSE < b;
+        let mut chosen = None;
+        if !clearly_less(bits, steps) {
+            chosen = Some((false, self.streams.best_planes(size, &self.steps)));
+        }
+        if !clearly_less(steps, bits) {
             self.find(elements, true);
-            let by_bits = self.streams.best_planes(size, &self.bits);
-            let by_steps = self.streams.best_planes(size, &self.steps);
-            xor = by_bits < by_steps;
+            let planes = self.streams.best_planes(size, &self.bits);
+            if chosen.as_ref().is_none_or(|(_, steps)| planes.cost < steps.cost) {
+                chosen = Some((true, planes));
+            }
         }
-        let planes = self.streams.best_planes(size, if xor { &self.bits } else { &self.steps });
-        let chosen = if xor { &self.bits } else { &self.steps };
-        self.streams.encode(elements, xor, planes.1, chosen, &mut self.payload)
+        let (xor, planes) = chosen.unwrap_or_default();
+        let differences = if xor { &self.bits } else { &self.steps };
+        self.streams.encode(elements, xor, &planes.counts, differences, &mut self.payload)
     }
 
     /// Fills `steps` or `bits`.
@@ -169,8 +167,8 @@ impl Scratch {
         difference::difference(elements.rule(xor), elements.size, &self.current, &self.reference, out);
     }
 
-    /// Whether a sample leaves it open which kind of difference is smaller.
-    fn bits_look_close(&mut self, elements: Elements) -> bool {
+    /// What a sample takes by steps and by bits.
+    fn sample_costs(&mut self, elements: Elements) -> (u64, u64) {
         let size = elements.size;
         let run = (SAMPLE * size).min(self.current.len() / size * size);
         let [steps, bits] = [false, true].map(|xor| {
@@ -181,10 +179,19 @@ impl Scratch {
                 let (current, reference) = (&self.current[at..at + run], &self.reference[at..at + run]);
                 difference::difference(elements.rule(xor), size, current, reference, out);
             }
-            self.streams.best_planes(size, &self.sample).0
+            self.streams.best_planes(size, &self.sample).cost
         });
-        bits <= steps + steps / CLOSE
+        (steps, bits)
     }
+}
+
+/// How differences are best cut.
+#[derive(Default)]
+struct Planes {
+    /// What all streams take, in units of [`BIT`].
+    cost: u64,
+    /// The counts of the low bytes that are kept as planes, lowest first.
+    counts: Vec<[u32; 256]>,
 }
 
 /// What the gaps between `listed` of `count` elements at random places take, in units of [`BIT`].
@@ -201,26 +208,25 @@ struct Streams {
     /// The first `listed` are the places of listed elements.
     positions: Vec<u32>,
     listed: usize,
-    counts: Vec<[u32; 256]>,
     plane: Vec<u8>,
     gaps: Vec<u8>,
 }
 
 impl Streams {
-    /// How many low bytes to keep as planes and what all streams take then, in units of [`BIT`]:
-    /// cost first.
-    ///
-    /// The counts of the planes that were looked at stay in `counts`.
-    fn best_planes(&mut self, size: usize, elements: &[u8]) -> (u64, usize) {
-        self.counts.clear();
+    /// How many low bytes to keep as planes, and what all streams take then.
+    fn best_planes(&mut self, size: usize, elements: &[u8]) -> Planes {
+        let mut all: Vec<[u32; 256]> = Vec::with_capacity(size);
         let count = (elements.len() / size) as u32;
         let wide = difference::significant(size, elements);
-        let mut best = (u64::MAX, 0);
+        let (mut best, mut kept) = (u64::MAX, 0);
         let mut planes_cost = 0;
         for byte in 0..=size {
-            let listed = wide.get(byte).map_or(0, |&n| if byte < size { n } else { 0 });
+            let listed = if byte < size { wide[byte] } else { 0 };
             if listed == 0 {
-                return best.min((planes_cost, byte));
+                if planes_cost < best {
+                    (best, kept) = (planes_cost, byte);
+                }
+                break;
             }
             self.plane.resize(count as usize, 0);
             difference::take_plane(size, elements, byte, &mut self.plane);
@@ -229,13 +235,18 @@ impl Streams {
             let higher = |&wide: &u32| if wide == 0 { 0 } else { u64::from(listed.max(wide * 8)) * BIT };
             let higher: u64 = wide[byte + 1..].iter().map(higher).sum();
             let places = cost_of_places(listed, count);
-            let values = cost::entropy(&counts[1..]) + higher;
-            best = best.min((planes_cost + places + values, byte));
-            let coded = Lengths::for_counts(&counts).map_or(0, |lengths| lengths.cost_bits(&counts));
-            planes_cost += coded.min(u64::from(count) * 8) * BIT;
-            self.counts.push(counts);
+            let cost = planes_cost + places + cost::entropy(&counts[1..]) + higher;
+            if cost < best {
+                (best, kept) = (cost, byte);
+            }
+            // A code takes at least a bit of every byte, unless there is only one.
+            let one = counts[0] == count;
+            let least = if one { 0 } else { u64::from(count) * BIT };
+            planes_cost += cost::entropy(&counts).max(least).min(u64::from(count) * 8 * BIT);
+            all.push(counts);
         }
-        best
+        all.truncate(kept);
+        Planes { cost: best, counts: all }
     }
 
     /// What the values of listed elements take, in units of [`BIT`].
@@ -260,20 +271,20 @@ impl Streams {
         self.plane.extend(places);
     }
 
-    /// Appends the streams of differences with so many planes, whose `counts` are known.
+    /// Appends the streams of differences with planes of these counts.
     fn encode(
         &mut self,
         elements: Elements,
         xor: bool,
-        planes: usize,
+        counts: &[[u32; 256]],
         differences: &[u8],
         payload: &mut Vec<u8>,
     ) -> Difference {
         let size = elements.size;
         self.plane.resize(differences.len() / size, 0);
-        let coders = (0..planes).map(|byte| {
+        let coders = counts.iter().enumerate().map(|(byte, counts)| {
             difference::take_plane(size, differences, byte, &mut self.plane);
-            encode_plane(&self.plane, &self.counts[byte], payload)
+            encode_plane(&self.plane, counts, payload)
         });
         let planes: Vec<_> = coders.collect();
         let mut list = None;

@@ -5,8 +5,8 @@
 //! that is found is compared and extended in both directions. Looking up all positions is slow;
 //! data without long repeats is ruled out by looking at the positions of a few blocks only.
 
-use crate::coder::huffman_stream::fetch;
 use crate::copies::{Copy, MAX_COPY};
+use crate::kernel::copy;
 
 /// Bytes between the places in the table.
 const BLOCK: usize = 4096;
@@ -95,7 +95,7 @@ impl<'a> Table<'a> {
         };
         for block in 0..blocks.min(u32::MAX as usize - 1) {
             // No block is where the machine would expect it.
-            fetch(data.as_ptr().wrapping_add((block + FETCHED_AHEAD) * BLOCK) as usize);
+            copy::fetch(data.as_ptr().wrapping_add((block + FETCHED_AHEAD) * BLOCK), false);
             table.insert(block);
         }
         table

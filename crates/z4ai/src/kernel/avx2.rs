@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Isa;
+use super::hash::{STRIPE, Sums};
 use super::window::{JOINED, Window};
 
 /// A value of this type proves that AVX2 and BMI2 were detected.
@@ -130,6 +131,25 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    fn join_stripe(self, symbols: [u8; 32], others: [u8; 32]) -> [u8; STRIPE] {
+        let symbols = cast!(symbols, [u8; 32] => __m256i);
+        let others = cast!(others, [u8; 32] => __m256i);
+        // SAFETY: `self` proves AVX2.
+        let elements = unsafe {
+            // Halves interleave on their own, so each gets the quarters that it needs.
+            let symbols = _mm256_permute4x64_epi64::<0b11_01_10_00>(symbols);
+            let others = _mm256_permute4x64_epi64::<0b11_01_10_00>(others);
+            let (sign, rest) = (_mm256_set1_epi8(-128), _mm256_set1_epi8(127));
+            let lowest = _mm256_and_si256(_mm256_slli_epi16::<7>(symbols), sign);
+            let others_of_symbol = _mm256_and_si256(_mm256_srli_epi16::<1>(symbols), rest);
+            let low = _mm256_or_si256(lowest, _mm256_and_si256(others, rest));
+            let high = _mm256_or_si256(others_of_symbol, _mm256_and_si256(others, sign));
+            [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)]
+        };
+        cast!(elements, [__m256i; 2] => [u8; STRIPE])
+    }
+
+    #[inline(always)]
     fn cut_bytes(self, lanes: [u16; 16]) -> ([u8; 16], [u8; 16]) {
         let [first, second] = cast!(lanes, [u16; 16] => [__m128i; 2]);
         // SAFETY: `self` proves AVX2.
@@ -211,6 +231,30 @@ impl Isa for Avx2 {
         let bytes = cast!(bytes, [u8; 32] => __m256i);
         // SAFETY: `self` proves AVX2.
         unsafe { _mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_set1_epi8(value as i8))) as u32 }
+    }
+
+    #[inline(always)]
+    fn accumulate(self, sums: Sums, stripe: [u8; STRIPE], secret: [u8; STRIPE]) -> Sums {
+        let sums = cast!(sums, Sums => [__m256i; 2]);
+        let stripe = cast!(stripe, [u8; STRIPE] => [__m256i; 2]);
+        let secret = cast!(secret, [u8; STRIPE] => [__m256i; 2]);
+        // SAFETY: `self` proves AVX2.
+        let sums = unsafe {
+            let keys = [_mm256_xor_si256(stripe[0], secret[0]), _mm256_xor_si256(stripe[1], secret[1])];
+            let products = [
+                _mm256_mul_epu32(keys[0], _mm256_srli_epi64::<32>(keys[0])),
+                _mm256_mul_epu32(keys[1], _mm256_srli_epi64::<32>(keys[1])),
+            ];
+            let neighbours = [
+                _mm256_shuffle_epi32::<0b01_00_11_10>(stripe[0]),
+                _mm256_shuffle_epi32::<0b01_00_11_10>(stripe[1]),
+            ];
+            [
+                _mm256_add_epi64(_mm256_add_epi64(sums[0], neighbours[0]), products[0]),
+                _mm256_add_epi64(_mm256_add_epi64(sums[1], neighbours[1]), products[1]),
+            ]
+        };
+        cast!(sums, [__m256i; 2] => Sums)
     }
 
     #[inline(always)]

@@ -1,7 +1,8 @@
 //! Cutting and joining whole blocks of 2- and 4-byte floats; see [`fields`](super::fields).
 
-use super::Isa;
 use super::fields::{Cut, Join, Patch};
+use super::hash::STRIPE;
+use super::{Isa, copy};
 
 /// Elements per block: what [`Isa`] packs at a time.
 const BLOCK: usize = 16;
@@ -36,7 +37,120 @@ fn blocks_of_mut(bytes: &mut [u8], count: usize) -> &mut [Block] {
     &mut bytes[..count].as_chunks_mut().0[..count / BLOCK]
 }
 
-/// Joins whole blocks; returns how many elements that were.
+/// What whole blocks of elements are joined from.
+struct Joiner<'a, I: Isa, const SIZE: usize, const BITS: u32> {
+    isa: I,
+    base: u16,
+    codes: &'a [Block],
+    /// Planes, the lowest first; of these there may be none.
+    low: &'a [Block],
+    middle: &'a [Block],
+    high: &'a [Block],
+    /// The packed fields, from which as many blocks can be read.
+    mid: &'a [u8],
+    unpacker: I::Unpacker,
+}
+
+impl<'a, I: Isa, const SIZE: usize, const BITS: u32> Joiner<'a, I, SIZE, BITS> {
+    /// Elements of a stripe.
+    const PER_STRIPE: usize = STRIPE / SIZE;
+
+    /// For at most `bytes` bytes of elements; returns how many are whole stripes.
+    #[inline(always)]
+    fn new(isa: I, base: u16, from: &Join<'a>, bytes: usize) -> (Self, usize) {
+        let mut blocks = bytes / SIZE / BLOCK;
+        let width = Shape::<SIZE, BITS>::MID_WIDTH;
+        if width > 0 {
+            // A block's packed fields are read as two whole vectors.
+            let readable = (from.mid.len() + width).saturating_sub(BLOCK) / (2 * width);
+            blocks = blocks.min(readable);
+        }
+        let bytes = blocks * BLOCK * SIZE / STRIPE * STRIPE;
+        let count = bytes / SIZE;
+        let plane = |index: usize| blocks_of(from.planes[index], count);
+        let high = if Shape::<SIZE, BITS>::HIGH_PLANE { plane(Shape::<SIZE, BITS>::LOW_PLANES) } else { &[] };
+        let (low, middle) = if SIZE == 4 { (plane(0), plane(1)) } else { (&[][..], &[][..]) };
+        let unpacker = isa.unpacker(Shape::<SIZE, BITS>::MID_BITS.max(1));
+        let codes = blocks_of(from.codes, count);
+        (Self { isa, base, codes, low, middle, high, mid: from.mid, unpacker }, bytes)
+    }
+
+    /// The upper sixteen bits of the elements of block `block`.
+    #[inline(always)]
+    fn top(&self, block: usize) -> [u16; BLOCK] {
+        let codes = &self.codes[block];
+        if Shape::<SIZE, BITS>::BYTES && self.base == 0 {
+            return self.isa.join_bytes(*codes, self.high[block]);
+        }
+        let width = Shape::<SIZE, BITS>::MID_WIDTH;
+        let mut fields = [0u16; BLOCK];
+        if width > 0 {
+            let start = block * 2 * width;
+            // SAFETY: `block` is one that `codes` has, which `new` limited so that `start + width +
+            // BLOCK` is in `mid`.
+            let (first, second) = unsafe {
+                let first = self.mid.as_ptr().add(start);
+                (first.cast::<Block>().read(), first.add(width).cast::<Block>().read())
+            };
+            fields = self.isa.unpack(first, second, self.unpacker);
+        }
+        let mut plane = [0u16; BLOCK];
+        if Shape::<SIZE, BITS>::HIGH_PLANE {
+            plane = self.isa.lanes(self.high[block]);
+        }
+        let symbols = self.isa.lanes(*codes);
+        let shift = Shape::<SIZE, BITS>::SHIFT;
+        // Loops, not closures: those would be compiled without the instruction set, and called.
+        let mut top = [0; BLOCK];
+        for i in 0..BLOCK {
+            let symbol = symbols[i].wrapping_add(self.base);
+            let raw = if Shape::<SIZE, BITS>::HIGH_PLANE { fields[i] << 8 | plane[i] } else { fields[i] };
+            top[i] = raw >> shift << 15 | symbol << shift | raw & ((1 << shift) - 1);
+        }
+        top
+    }
+
+    /// Asks for the planes of a stripe that comes later.
+    #[inline(always)]
+    fn fetch_ahead(&self, index: usize) {
+        let at = index * Self::PER_STRIPE + copy::AHEAD;
+        if SIZE == 4 {
+            copy::fetch(self.low.as_ptr().cast::<u8>().wrapping_add(at), true);
+            copy::fetch(self.middle.as_ptr().cast::<u8>().wrapping_add(at), true);
+        }
+        if Shape::<SIZE, BITS>::HIGH_PLANE {
+            copy::fetch(self.high.as_ptr().cast::<u8>().wrapping_add(at), true);
+        }
+    }
+
+    /// The elements of stripe `index`.
+    #[inline(always)]
+    fn stripe(&self, index: usize) -> [u8; STRIPE] {
+        let mut stripe = [0; STRIPE];
+        let block = index * Self::PER_STRIPE / BLOCK;
+        if SIZE == 2 && Shape::<SIZE, BITS>::BYTES && self.base == 0 {
+            let (mut codes, mut others) = ([0; 2 * BLOCK], [0; 2 * BLOCK]);
+            codes.copy_from_slice(self.codes[block..block + 2].as_flattened());
+            others.copy_from_slice(self.high[block..block + 2].as_flattened());
+            return self.isa.join_stripe(codes, others);
+        }
+        if SIZE == 2 {
+            for (half, out) in stripe.as_chunks_mut::<{ 2 * BLOCK }>().0.iter_mut().enumerate() {
+                for (out, top) in out.as_chunks_mut::<2>().0.iter_mut().zip(self.top(block + half)) {
+                    *out = top.to_le_bytes();
+                }
+            }
+        } else {
+            let wide = self.isa.widen(self.top(block), self.middle[block], self.low[block]);
+            for (out, wide) in stripe.as_chunks_mut::<4>().0.iter_mut().zip(wide) {
+                *out = wide.to_le_bytes();
+            }
+        }
+        stripe
+    }
+}
+
+/// Joins whole stripes; returns how many elements that were.
 #[inline(always)]
 pub(super) fn join<const SIZE: usize, const BITS: u32>(
     isa: impl Isa,
@@ -44,58 +158,12 @@ pub(super) fn join<const SIZE: usize, const BITS: u32>(
     from: &Join<'_>,
     elements: &mut [u8],
 ) -> usize {
-    let mut blocks = elements.len() / SIZE / BLOCK;
-    let width = Shape::<SIZE, BITS>::MID_WIDTH;
-    if width > 0 {
-        // A block's packed fields are read as two whole vectors.
-        let readable = (from.mid.len() + width).saturating_sub(BLOCK) / (2 * width);
-        blocks = blocks.min(readable);
+    let (joiner, bytes) = Joiner::<_, SIZE, BITS>::new(isa, base, from, elements.len());
+    for (index, out) in elements[..bytes].as_chunks_mut().0.iter_mut().enumerate() {
+        joiner.fetch_ahead(index);
+        *out = joiner.stripe(index);
     }
-    let count = blocks * BLOCK;
-    let codes = blocks_of(from.codes, count);
-    let plane = |index: usize| blocks_of(from.planes[index], count);
-    let high = if Shape::<SIZE, BITS>::HIGH_PLANE { plane(Shape::<SIZE, BITS>::LOW_PLANES) } else { &[] };
-    let (low, middle) = if SIZE == 4 { (plane(0), plane(1)) } else { (&[][..], &[][..]) };
-    let unpacker = isa.unpacker(Shape::<SIZE, BITS>::MID_BITS.max(1));
-    for (block, out) in elements[..count * SIZE].chunks_exact_mut(BLOCK * SIZE).enumerate() {
-        let codes = &codes[block];
-        let top = if Shape::<SIZE, BITS>::BYTES && base == 0 {
-            isa.join_bytes(*codes, high[block])
-        } else {
-            let mut fields = [0u16; BLOCK];
-            if width > 0 {
-                let start = block * 2 * width;
-                // SAFETY: `blocks` was limited so that `start + width + BLOCK` is in `mid`.
-                let (first, second) = unsafe {
-                    let first = from.mid.as_ptr().add(start);
-                    (first.cast::<Block>().read(), first.add(width).cast::<Block>().read())
-                };
-                fields = isa.unpack(first, second, unpacker);
-            }
-            let mut plane = [0u16; BLOCK];
-            if Shape::<SIZE, BITS>::HIGH_PLANE {
-                plane = isa.lanes(high[block]);
-            }
-            let symbols = isa.lanes(*codes);
-            let shift = Shape::<SIZE, BITS>::SHIFT;
-            std::array::from_fn(|i| {
-                let symbol = symbols[i].wrapping_add(base);
-                let raw = if Shape::<SIZE, BITS>::HIGH_PLANE { fields[i] << 8 | plane[i] } else { fields[i] };
-                raw >> shift << 15 | symbol << shift | raw & ((1 << shift) - 1)
-            })
-        };
-        if SIZE == 2 {
-            for (out, top) in out.chunks_exact_mut(2).zip(&top) {
-                out.copy_from_slice(&top.to_le_bytes());
-            }
-        } else {
-            let wide = isa.widen(top, middle[block], low[block]);
-            for (out, wide) in out.chunks_exact_mut(4).zip(&wide) {
-                out.copy_from_slice(&wide.to_le_bytes());
-            }
-        }
-    }
-    count
+    bytes / SIZE
 }
 
 /// Cuts whole blocks; returns how many elements that were.

@@ -16,11 +16,32 @@ pub(crate) enum Rule {
     Float,
 }
 
+/// Elements that are listed at a time.
+const GROUP: usize = 8;
+/// For every mask, the places of the bits that are set.
+static PLACES: [[u8; GROUP]; 256] = {
+    let mut places = [[0; GROUP]; 256];
+    let mut mask = 0;
+    while mask < 256 {
+        let (mut bit, mut found) = (0, 0);
+        while bit < GROUP {
+            if mask >> bit & 1 == 1 {
+                places[mask][found] = bit as u8;
+                found += 1;
+            }
+            bit += 1;
+        }
+        mask += 1;
+    }
+    places
+};
+
 /// The integers that stand for elements of one size.
 trait Word {
     fn difference(rule: Rule, current: &[u8], reference: &[u8], out: &mut [u8]);
     fn restore(rule: Rule, reference: &[u8], difference: &[u8], out: &mut [u8]);
     fn take_plane(elements: &[u8], byte: usize, plane: &mut [u8]);
+    fn set_plane(plane: &[u8], elements: &mut [u8]);
     fn put_plane(plane: &[u8], byte: usize, elements: &mut [u8]);
     fn significant(elements: &[u8]) -> [u32; 8];
     fn positions(elements: &[u8], byte: usize, out: &mut Vec<u32>) -> usize;
@@ -94,6 +115,13 @@ macro_rules! word {
             }
 
             #[inline(always)]
+            fn set_plane(plane: &[u8], elements: &mut [u8]) {
+                for (element, &value) in elements.as_chunks_mut::<$size>().0.iter_mut().zip(plane) {
+                    *element = $unsigned::from(value).to_le_bytes();
+                }
+            }
+
+            #[inline(always)]
             fn put_plane(plane: &[u8], byte: usize, elements: &mut [u8]) {
                 for (element, &value) in elements.as_chunks_mut::<$size>().0.iter_mut().zip(plane) {
                     let word = $unsigned::from_le_bytes(*element);
@@ -117,25 +145,24 @@ macro_rules! word {
 
             #[inline(always)]
             fn positions(elements: &[u8], byte: usize, out: &mut Vec<u32>) -> usize {
-                const BLOCK: usize = 16;
                 let elements = elements.as_chunks::<$size>().0;
-                if out.len() < elements.len() + BLOCK {
-                    out.resize(elements.len() + BLOCK, 0);
+                if out.len() < elements.len() + GROUP {
+                    out.resize(elements.len() + GROUP, 0);
                 }
                 let mut found = 0;
-                for (index, block) in elements.chunks(BLOCK).enumerate() {
-                    let load = |e: &[u8; $size]| $unsigned::from_le_bytes(*e) >> (8 * byte);
-                    if block.iter().fold(0, |any, e| any | load(e)) == 0 {
-                        continue;
+                for (index, group) in elements.chunks(GROUP).enumerate() {
+                    let mut mask = 0u8;
+                    for (i, element) in group.iter().enumerate() {
+                        let listed = $unsigned::from_le_bytes(*element) >> (8 * byte) != 0;
+                        mask |= u8::from(listed) << i;
                     }
-                    // Every position is written, and kept by moving on: no branch to guess.
-                    let (mut places, mut kept) = ([0; BLOCK], 0);
-                    for (i, element) in block.iter().enumerate() {
-                        places[kept % BLOCK] = (index * BLOCK + i) as u32;
-                        kept += usize::from(load(element) != 0);
+                    // All places are written, and kept by moving on: no branch to guess.
+                    let places = &PLACES[usize::from(mask)];
+                    let out = &mut out[found..found + GROUP];
+                    for i in 0..GROUP {
+                        out[i] = (index * GROUP) as u32 + u32::from(places[i]);
                     }
-                    out[found..found + BLOCK].copy_from_slice(&places);
-                    found += kept;
+                    found += mask.count_ones() as usize;
                 }
                 found
             }
@@ -181,6 +208,11 @@ dispatch! {
 }
 
 dispatch! {
+    /// Sets every element to the number in `plane`.
+    pub(crate) fn set_plane(size: usize, plane: &[u8], elements: &mut [u8]) = set_plane_with
+}
+
+dispatch! {
     /// Sets byte `byte` of every element, zero before, from `plane`.
     pub(crate) fn put_plane(size: usize, plane: &[u8], byte: usize, elements: &mut [u8]) = put_plane_with
 }
@@ -205,6 +237,11 @@ fn difference_with(_: impl Isa, rule: Rule, size: usize, current: &[u8], referen
 #[inline(always)]
 fn restore_with(_: impl Isa, rule: Rule, size: usize, reference: &[u8], differences: &[u8], out: &mut [u8]) {
     for_size!(size, W, <W as Word>::restore(rule, reference, differences, out));
+}
+
+#[inline(always)]
+fn set_plane_with(_: impl Isa, size: usize, plane: &[u8], elements: &mut [u8]) {
+    for_size!(size, W, <W as Word>::set_plane(plane, elements));
 }
 
 #[inline(always)]
@@ -395,7 +432,10 @@ mod tests {
                 for low in 0..byte {
                     let mut plane = vec![0; count];
                     take_plane(size, &elements, low, &mut plane);
-                    put_plane(size, &plane, low, &mut rebuilt);
+                    match low {
+                        0 => set_plane(size, &plane, &mut rebuilt),
+                        _ => put_plane(size, &plane, low, &mut rebuilt),
+                    }
                 }
                 let (mut gaps, mut next) = (Vec::new(), 0);
                 for &at in &found {

@@ -105,6 +105,9 @@ impl Fields {
     }
 }
 
+/// Byte planes per element, at most.
+pub(crate) const MAX_PLANES: usize = 7;
+
 /// An element whose symbol has no code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Patch {
@@ -126,8 +129,21 @@ pub(crate) struct Cut<'a> {
 pub(crate) struct Join<'a> {
     pub(crate) codes: &'a [u8],
     pub(crate) mid: &'a [u8],
-    /// Lowest plane first.
-    pub(crate) planes: Vec<&'a [u8]>,
+    /// Lowest plane first; as many as there are.
+    pub(crate) planes: [&'a [u8]; MAX_PLANES],
+}
+
+impl<'a> Join<'a> {
+    /// The elements from `start` on, a multiple of eight, that have these codes.
+    pub(crate) fn part<'b>(&self, fields: Fields, codes: &'b [u8], start: usize) -> Join<'b>
+    where
+        'a: 'b,
+    {
+        let mid = &self.mid[fields.mid_len(start)..];
+        let mut planes: [&'b [u8]; MAX_PLANES] = self.planes;
+        planes[..fields.planes()].iter_mut().for_each(|plane| *plane = &plane[start..]);
+        Join { codes, mid, planes }
+    }
 }
 
 dispatch! {
@@ -171,7 +187,7 @@ fn join_with(isa: impl Isa, fields: Fields, from: &Join<'_>, elements: &mut [u8]
     let mut mid = BitReader::new(from.mid, fields.mid_bits(), whole);
     for index in whole..count {
         let mut raw = u64::from(mid.next());
-        for plane in from.planes.iter().rev() {
+        for plane in from.planes[..fields.planes()].iter().rev() {
             raw = raw << 8 | u64::from(plane[index]);
         }
         let symbol = u64::from(from.codes[index]) + u64::from(fields.base);
@@ -335,7 +351,8 @@ mod tests {
                 }
             }
             prop_assert_eq!(&patches, &expected_patches);
-            let from = Join { codes: &codes, mid: &mid, planes: planes.iter().map(Vec::as_slice).collect() };
+            let plane = |i: usize| planes.get(i).map_or(&[][..], Vec::as_slice);
+            let from = Join { codes: &codes, mid: &mid, planes: std::array::from_fn(plane) };
             for portable in [false, true] {
                 let mut back = vec![0; elements.len()];
                 if portable {

@@ -15,6 +15,7 @@ pub(crate) mod classes;
 pub(crate) mod copy;
 pub(crate) mod difference;
 pub(crate) mod fields;
+pub(crate) mod hash;
 pub(crate) mod histogram;
 pub(crate) mod lookup;
 pub(crate) mod packed;
@@ -24,6 +25,7 @@ pub(crate) mod window;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
+use hash::{STRIPE, Sums};
 use window::Window;
 
 /// The few operations that instruction sets differ in.
@@ -44,6 +46,8 @@ pub(crate) trait Isa: Copy {
     fn narrow(self, elements: [u32; 16]) -> ([u16; 16], [u8; 16], [u8; 16]);
     /// Sign, eight bits of symbol and seven more, from the symbols and the others.
     fn join_bytes(self, symbols: [u8; 16], others: [u8; 16]) -> [u16; 16];
+    /// As [`join_bytes`](Self::join_bytes), a whole stripe of little-endian elements.
+    fn join_stripe(self, symbols: [u8; 32], others: [u8; 32]) -> [u8; STRIPE];
     /// The inverse of [`join_bytes`](Self::join_bytes): symbols first.
     fn cut_bytes(self, lanes: [u16; 16]) -> ([u8; 16], [u8; 16]);
     /// Each byte in a lane.
@@ -60,6 +64,8 @@ pub(crate) trait Isa: Copy {
     fn sum(self, bytes: [u8; 32], least: u8) -> u32;
     /// Bit `i` is set where byte `i` is `value`.
     fn equal(self, bytes: [u8; 32], value: u8) -> u32;
+    /// The sums of [`hash`] with another stripe.
+    fn accumulate(self, sums: Sums, stripe: [u8; STRIPE], secret: [u8; STRIPE]) -> Sums;
     /// The codes of the first and of the last sixteen symbols, joined, and how many bits they are. `None`
     /// if a symbol is outside the window, if there are more than [`JOINED`](window::JOINED) bits, or if
     /// this is not faster than other ways.
@@ -110,6 +116,17 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
+    fn join_stripe(self, symbols: [u8; 32], others: [u8; 32]) -> [u8; STRIPE] {
+        let mut stripe = [0; STRIPE];
+        for i in 0..32 {
+            let other = u16::from(others[i]);
+            let element = other >> 7 << 15 | u16::from(symbols[i]) << 7 | other & 0x7f;
+            stripe[2 * i..2 * i + 2].copy_from_slice(&element.to_le_bytes());
+        }
+        stripe
+    }
+
+    #[inline(always)]
     fn cut_bytes(self, lanes: [u16; 16]) -> ([u8; 16], [u8; 16]) {
         (lanes.map(|lane| (lane >> 7) as u8), lanes.map(|lane| (lane >> 8 & 0x80 | lane & 0x7f) as u8))
     }
@@ -152,6 +169,18 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
+    fn accumulate(self, sums: Sums, stripe: [u8; STRIPE], secret: [u8; STRIPE]) -> Sums {
+        let (words, secret) = (stripe.as_chunks().0, secret.as_chunks().0);
+        let mut sums = sums;
+        for i in 0..sums.len() {
+            let key = u64::from_le_bytes(words[i]) ^ u64::from_le_bytes(secret[i]);
+            let product = (key & 0xffff_ffff) * (key >> 32);
+            sums[i] = sums[i].wrapping_add(product).wrapping_add(u64::from_le_bytes(words[i ^ 1]));
+        }
+        sums
+    }
+
+    #[inline(always)]
     fn join_codes(self, _: [u8; 32], _: &Window) -> Option<[(u64, u64); 2]> {
         None
     }
@@ -183,6 +212,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn wide_bytes(words: [u32; 16]) -> [u8; STRIPE] {
+        std::array::from_fn(|i| words[i / 4].to_le_bytes()[i % 4])
+    }
+
     proptest! {
         #[test]
         fn avx2_equals_portable(a: [u8; 16], b: [u8; 16], wide: [u32; 16], bits in 1u32..8) {
@@ -192,6 +225,10 @@ mod tests {
             prop_assert_eq!(avx2.sum(both, b[3]), Portable.sum(both, b[3]));
             prop_assert_eq!(avx2.equal(both, a[3]), Portable.equal(both, a[3]));
             prop_assert_eq!(avx2.look_up(a, b), Portable.look_up(a, b));
+            let (stripe, sums) = (wide_bytes(wide), [a, b, a, b].map(u128::from_le_bytes));
+            let sums = std::array::from_fn(|i| (sums[i / 2] >> (i % 2 * 64)) as u64);
+            let secret = wide_bytes(wide.map(|word| word.rotate_left(7)));
+            prop_assert_eq!(avx2.accumulate(sums, stripe, secret), Portable.accumulate(sums, stripe, secret));
             let fields = avx2.unpack(a, b, avx2.unpacker(bits));
             prop_assert_eq!(fields, Portable.unpack(a, b, bits));
             prop_assert_eq!(avx2.pack(fields, bits), Portable.pack(fields, bits));
@@ -207,6 +244,12 @@ mod tests {
             let (symbols, others) = avx2.cut_bytes(top);
             prop_assert_eq!(avx2.join_bytes(symbols, others), top);
             prop_assert_eq!(Portable.join_bytes(symbols, others), top);
+            let (first, second) = (std::array::from_fn(|i| stripe[i]), std::array::from_fn(|i| stripe[32 + i]));
+            prop_assert_eq!(avx2.join_stripe(first, second), Portable.join_stripe(first, second));
+            let half: [u8; 32] = std::array::from_fn(|i| avx2.join_stripe(first, second)[i]);
+            let [first, second] = [first, second].map(|bytes| std::array::from_fn(|i| bytes[i]));
+            let lanes = Portable.join_bytes(first, second);
+            prop_assert_eq!(half, std::array::from_fn(|i| lanes[i / 2].to_le_bytes()[i % 2]));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Bytes from a small palette, as indices of one, two or four bits.
 
-use super::{Isa, dispatch};
+use super::{Isa, copy, dispatch};
 
 dispatch! {
     /// Expands indices of `width` bits, lowest first, through the palette. `stored` must hold
@@ -32,6 +32,7 @@ fn index_at(stored: &[u8], index: usize, width: u32, per_byte: usize) -> usize {
 fn expand_nibbles(isa: impl Isa, palette: &[u8; 16], stored: &[u8], out: &mut [u8]) -> usize {
     let mut done = 0;
     for (stored, out) in stored.chunks_exact(16).zip(out.chunks_exact_mut(32)) {
+        copy::fetch(stored.as_ptr().wrapping_add(copy::AHEAD), true);
         let mut nibbles = [0; 16];
         nibbles.copy_from_slice(stored);
         let [first, second] = isa.look_up(*palette, nibbles);

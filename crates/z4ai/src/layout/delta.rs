@@ -7,8 +7,7 @@
 //! Payload: the planes from the lowest on, the gaps of the list, its values from the lowest byte
 //! on.
 
-use twox_hash::XxHash3_64;
-
+use super::parts::Parts;
 use super::split::decode_stream;
 use super::{Context, Layout, Scratch};
 use crate::coder::Coder;
@@ -16,6 +15,7 @@ use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::frame::Describe;
 use crate::kernel::difference::{self, Rule};
+use crate::kernel::hash;
 use crate::streams::Streams;
 use crate::wire::{Put, Reader};
 
@@ -155,7 +155,7 @@ impl Difference {
 impl Delta {
     /// Refuses a part of a reference that is not the one the chunk was made from.
     pub(crate) fn check_reference(&self, reference: &[u8]) -> Result<()> {
-        if XxHash3_64::oneshot(reference) != self.reference {
+        if hash::of(reference) != self.reference {
             return Err(Error::mismatch("the reference is not the one the delta was made from"));
         }
         Ok(())
@@ -163,22 +163,22 @@ impl Delta {
 
     /// Refuses a damaged payload.
     pub(crate) fn check_payload(&self, payload: &[u8]) -> Result<()> {
-        if XxHash3_64::oneshot(payload) != self.stored {
+        if hash::of(payload) != self.stored {
             return Err(Error::corrupt("a chunk's payload does not match its checksum"));
         }
         Ok(())
     }
 
-    /// Decodes a checked payload to fill `out`, which is as long as `reference`.
+    /// Decodes a checked payload to fill `out`, which is as long as `reference`; returns the hash of it.
     pub(crate) fn decode(
         &self,
         payload: &[u8],
         reference: &[u8],
         out: &mut [u8],
         scratch: &mut DeltaScratch,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         match &self.body {
-            Body::Fresh(layout) => layout.decode(payload, out, Context::default(), &mut scratch.fresh),
+            Body::Fresh(layout) => layout.decode_hashed(payload, out, Context::default(), &mut scratch.fresh),
             Body::Difference(difference) => difference.decode(payload, reference, out, scratch),
         }
     }
@@ -187,7 +187,7 @@ impl Delta {
 /// Buffers that decoding deltas reuses: one set per thread.
 #[derive(Default)]
 pub(crate) struct DeltaScratch {
-    fresh: Scratch,
+    pub(crate) fresh: Scratch,
     /// Differences, put together.
     elements: Vec<u8>,
     gaps: Vec<u8>,
@@ -257,22 +257,27 @@ impl Difference {
         reference: &[u8],
         out: &mut [u8],
         scratch: &mut DeltaScratch,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         if self.planes.is_empty() && self.list.is_none() {
             out.copy_from_slice(reference);
-            return Ok(());
+            return Ok(hash::of(out));
         }
         let size = self.elements.size;
         let count = out.len() / size;
         let coders = &mut scratch.fresh.coder;
         let mut payload = Reader::new(payload);
         let elements = &mut scratch.elements;
-        elements.clear();
         elements.resize(out.len(), 0);
+        if self.planes.is_empty() {
+            elements.fill(0);
+        }
         let (low, high) = scratch.streams.split_at_mut(self.planes.len());
         for (byte, (coder, buffer)) in self.planes.iter().zip(low).enumerate() {
             let plane = decode_stream(coder, &mut payload, count, buffer, coders)?;
-            difference::put_plane(size, plane, byte, elements);
+            match byte {
+                0 => difference::set_plane(size, plane, elements),
+                _ => difference::put_plane(size, plane, byte, elements),
+            }
         }
         if let Some(list) = &self.list {
             let gaps_len = list.gaps_len as usize;
@@ -285,7 +290,16 @@ impl Difference {
             difference::scatter(size, self.planes.len(), gaps, values, elements)
                 .ok_or_else(|| Error::corrupt("listed differences do not fit their chunk"))?;
         }
-        difference::restore(self.elements.rule(self.xor), size, reference, elements, out);
-        Ok(())
+        let rule = self.elements.rule(self.xor);
+        let parts = reference.chunks(Parts::LEN).zip(elements.chunks(Parts::LEN));
+        let large = scratch.fresh.large_output;
+        let mut out = Parts::new(out, large, &mut scratch.fresh.part);
+        for (reference, elements) in parts {
+            out.next(|out| {
+                difference::restore(rule, size, reference, elements, out);
+                Ok(())
+            })?;
+        }
+        Ok(out.finish())
     }
 }

@@ -4,22 +4,21 @@ pub(crate) mod delta;
 pub(crate) mod grouped;
 pub(crate) mod modelled;
 pub(crate) mod palette;
+mod parts;
 pub(crate) mod range;
 pub(crate) mod sparse;
 pub(crate) mod split;
 
-use std::hash::Hasher;
-
-use twox_hash::XxHash3_64;
-
 use crate::coder::{self, Coder};
 use crate::element::Kind;
 use crate::error::{Error, Result};
+use crate::kernel::hash;
 use crate::streams::Streams;
 use crate::wire::{Put, Reader};
 use grouped::Grouped;
 use modelled::Modelled;
 use palette::{Indexed, Palette};
+use parts::{Part, Parts};
 use range::Range;
 use sparse::Sparse;
 use split::Split;
@@ -62,6 +61,7 @@ pub(crate) struct Context<'a> {
 pub(crate) struct Scratch {
     coder: coder::Scratch,
     split: split::Scratch,
+    part: Part,
     /// Whether what is decoded leaves the caches before anyone reads it.
     pub(crate) large_output: bool,
     sparse: sparse::Buffers,
@@ -165,14 +165,11 @@ impl Layout {
         scratch: &mut Scratch,
     ) -> Result<u64> {
         if let Layout::Split(split) = self {
-            let mut hasher = XxHash3_64::new();
-            let seen = |part: &[u8]| hasher.write(part);
-            scratch.split.large_output = scratch.large_output;
-            split.decode(payload, out, &mut scratch.split, &mut scratch.coder, seen)?;
-            return Ok(hasher.finish());
+            let out = Parts::new(out, scratch.large_output, &mut scratch.part);
+            return split.decode(payload, out, &mut scratch.split, &mut scratch.coder);
         }
         self.decode(payload, out, context, scratch)?;
-        Ok(XxHash3_64::oneshot(out))
+        Ok(hash::of(out))
     }
 
     /// Decodes `payload`, of the length [`payload_len`](Self::payload_len) says, to fill `out`.
@@ -186,8 +183,8 @@ impl Layout {
         match self {
             Layout::Opaque(coder) => coder.decode(payload, out, &mut scratch.coder),
             Layout::Split(split) => {
-                scratch.split.large_output = false;
-                split.decode(payload, out, &mut scratch.split, &mut scratch.coder, |_| ())
+                let out = Parts::new(out, false, &mut scratch.part);
+                split.decode(payload, out, &mut scratch.split, &mut scratch.coder).map(drop)
             }
             Layout::Indexed(indexed) => indexed.decode(payload, out, context.palette, scratch),
             Layout::Sparse(sparse) => sparse.decode(payload, out, context, scratch),

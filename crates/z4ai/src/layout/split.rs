@@ -4,18 +4,19 @@
 //! scale class (or one for all), then the patches: all indices, then all symbols. What is mostly
 //! raw comes first, so that an encoder can cut elements right into the place they stay at.
 
-use crate::coder::huffman_stream::Ahead;
+use std::ops::Range;
+
+use super::parts::Parts;
+use crate::coder::huffman_cursor::Ahead;
 use crate::coder::{self, Coder};
 use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::kernel::classes::{self, ClassMap, MAX_CLASSES, SLACK};
-use crate::kernel::fields::{self, Fields, Join};
-use crate::kernel::{copy, packed};
+use crate::kernel::fields::{self, Fields, Join, MAX_PLANES};
+use crate::kernel::packed;
 use crate::streams::{self, Streams};
 use crate::wire::{Put, Reader};
 
-/// Bytes of elements joined at a time: they and what they are made of fit the first-level cache.
-const BLOCK: usize = 16 << 10;
 /// Payload bytes of one patch: index and symbol.
 pub(crate) const PATCH: usize = 6;
 
@@ -43,22 +44,9 @@ pub(crate) struct Scratch {
     codes: Vec<u8>,
     runs: [Vec<u8>; MAX_CLASSES],
     mid: Vec<u8>,
-    planes: [Vec<u8>; 7],
-    block: Block,
-    /// Whether the output is so large that it leaves the caches before anyone reads it.
-    pub(crate) large_output: bool,
-}
-
-/// Elements that are being joined, and their codes.
-struct Block {
-    elements: Box<[u8; BLOCK]>,
-    codes: Box<[u8; BLOCK / 2]>,
-}
-
-impl Default for Block {
-    fn default() -> Self {
-        Self { elements: Box::new([0; BLOCK]), codes: Box::new([0; BLOCK / 2]) }
-    }
+    planes: [Vec<u8>; MAX_PLANES],
+    /// The codes of one part.
+    part: Vec<u8>,
 }
 
 impl Split {
@@ -147,16 +135,14 @@ impl Split {
         }
     }
 
-    /// Decodes `payload` to fill `out`; shows what it decodes, part after part, to `seen` while it is
-    /// in the first-level cache.
+    /// Decodes `payload` to fill `out`; returns the hash of it.
     pub(crate) fn decode(
         &self,
         payload: &[u8],
-        out: &mut [u8],
+        out: Parts<'_>,
         scratch: &mut Scratch,
         coders: &mut coder::Scratch,
-        seen: impl FnMut(&[u8]),
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let count = out.len() / self.fields.size;
         let whole = payload;
         let mut payload = Reader::new(whole);
@@ -169,65 +155,51 @@ impl Split {
             }
             None => &[],
         };
-        let mut planes = Vec::with_capacity(self.planes.len());
-        for (coder, buffer) in self.planes.iter().zip(&mut scratch.planes) {
-            planes.push(decode_stream(coder, &mut payload, count, buffer, coders)?);
+        let mut planes: [&[u8]; MAX_PLANES] = [&[]; MAX_PLANES];
+        for ((coder, buffer), plane) in self.planes.iter().zip(&mut scratch.planes).zip(&mut planes) {
+            *plane = decode_stream(coder, &mut payload, count, buffer, coders)?;
         }
         // What stands before the codes is mostly raw, and needed right after them.
         coders.ahead = Ahead::new(count, &whole[..whole.len() - payload.remaining()]);
         let codes = self.decode_codes(&mut payload, count, &mut scratch.codes, &mut scratch.runs, coders)?;
-        let patches = Patches::read(&mut payload, self.patches as usize)?;
+        let patches = Patches::read(&mut payload, self.patches as usize, self.fields.symbol_bits)?;
         let from = Join { codes: &[], mid, planes };
-        self.join(codes, &from, patches, (&mut scratch.block, scratch.large_output), out, seen)
+        grow(&mut scratch.part, Parts::LEN / self.fields.size);
+        self.join(codes, &from, patches, &mut scratch.part, out)
     }
 
-    /// Joins fields block by block: in the output, or if that is large in one place from which they
-    /// are copied past the caches.
+    /// Joins fields, part by part; `buffer` has room for the codes of one.
     fn join(
         &self,
         codes: Codes<'_>,
         from: &Join<'_>,
         mut patches: Patches<'_>,
-        (block, large_output): (&mut Block, bool),
-        out: &mut [u8],
-        mut seen: impl FnMut(&[u8]),
-    ) -> Result<()> {
+        buffer: &mut [u8],
+        mut out: Parts<'_>,
+    ) -> Result<u64> {
         let size = self.fields.size;
-        let per_block = BLOCK / size;
-        for (index, out) in out.chunks_mut(BLOCK).enumerate() {
-            let at = index * per_block;
-            let range = at..at + out.len() / size;
-            let codes = match codes {
-                Codes::Ready(codes) => &codes[range.clone()],
-                Codes::Packed(width, palette, stored) => {
-                    let stored = &stored[at * width as usize / 8..];
-                    let stored = &stored[..(range.len() * width as usize).div_ceil(8)];
-                    packed::expand(width, palette, stored, &mut block.codes[..range.len()]);
-                    &block.codes[..range.len()]
-                }
-            };
-            let mid = &from.mid[self.fields.mid_len(at)..];
-            let planes = from.planes.iter().map(|plane| &plane[range.clone()]).collect();
-            let elements = if large_output { &mut block.elements[..out.len()] } else { &mut *out };
-            fields::join(self.fields, &Join { codes, mid, planes }, elements);
-            while let Some((index, symbol)) = patches.next_below(range.end)? {
-                let Some(at) = index.checked_sub(range.start) else {
-                    return Err(Error::corrupt("patches out of order"));
+        let mut at = 0;
+        while !out.is_done() {
+            out.next(|out| {
+                let range = at..at + out.len() / size;
+                at = range.end;
+                let codes = match codes {
+                    Codes::Ready(codes) => &codes[range.clone()],
+                    Codes::Packed(width, palette, stored) => {
+                        let stored = &stored[range.start * width as usize / 8..];
+                        let stored = &stored[..(range.len() * width as usize).div_ceil(8)];
+                        packed::expand(width, palette, stored, &mut buffer[..range.len()]);
+                        &buffer[..range.len()]
+                    }
                 };
-                if u32::from(symbol) >> self.fields.symbol_bits != 0 {
-                    return Err(Error::corrupt("a patch wider than its symbol"));
-                }
-                self.fields.patch(&mut elements[at * size..][..size], symbol);
-            }
-            seen(elements);
-            if large_output {
-                copy::past_caches(&block.elements[..out.len()], out);
-            }
+                fields::join(self.fields, &from.part(self.fields, codes, range.start), out);
+                patches.apply(&range, |at, symbol| self.fields.patch(&mut out[at * size..][..size], symbol))
+            })?;
         }
         if patches.left() > 0 {
             return Err(Error::corrupt("a patch outside its chunk"));
         }
-        Ok(())
+        Ok(out.finish())
     }
 
     /// The codes in element order, in `buffer` unless that would be a needless copy.
@@ -272,15 +244,16 @@ impl Split {
 struct Patches<'a> {
     indices: Reader<'a>,
     symbols: Reader<'a>,
+    symbol_bits: u32,
     /// The index of the first of them.
     next: Option<u32>,
 }
 
 impl<'a> Patches<'a> {
-    fn read(payload: &mut Reader<'a>, count: usize) -> Result<Self> {
+    fn read(payload: &mut Reader<'a>, count: usize, symbol_bits: u32) -> Result<Self> {
         let indices = Reader::new(payload.take(count * 4)?);
         let symbols = Reader::new(payload.take(count * 2)?);
-        let mut patches = Self { indices, symbols, next: None };
+        let mut patches = Self { indices, symbols, symbol_bits, next: None };
         patches.advance()?;
         Ok(patches)
     }
@@ -293,16 +266,23 @@ impl<'a> Patches<'a> {
         Ok(())
     }
 
-    /// Index and symbol of the next patch, if its element is before `end`.
-    fn next_below(&mut self, end: usize) -> Result<Option<(usize, u16)>> {
-        let Some(index) = self.next.filter(|&index| (index as usize) < end) else {
-            return Ok(None);
-        };
-        self.advance()?;
-        if self.next.is_some_and(|next| next <= index) {
-            return Err(Error::corrupt("patches out of order"));
+    /// Calls `patch` with place and symbol of all in `range`, which no part of may come again.
+    fn apply(&mut self, range: &Range<usize>, mut patch: impl FnMut(usize, u16)) -> Result<()> {
+        while let Some(index) = self.next.filter(|&index| (index as usize) < range.end) {
+            let Some(at) = (index as usize).checked_sub(range.start) else {
+                return Err(Error::corrupt("patches out of order"));
+            };
+            self.advance()?;
+            if self.next.is_some_and(|next| next <= index) {
+                return Err(Error::corrupt("patches out of order"));
+            }
+            let symbol = self.symbols.u16()?;
+            if u32::from(symbol) >> self.symbol_bits != 0 {
+                return Err(Error::corrupt("a patch wider than its symbol"));
+            }
+            patch(at, symbol);
         }
-        Ok(Some((index as usize, self.symbols.u16()?)))
+        Ok(())
     }
 
     fn left(&self) -> usize {

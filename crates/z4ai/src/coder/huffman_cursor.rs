@@ -1,0 +1,410 @@
+//! Bit streams on their way through the decoder, as many at once as the processor has room for.
+
+use std::marker::PhantomData;
+
+use super::huffman::MAX_LEN;
+use super::huffman_stream::{STREAMS, WORD};
+use super::huffman_table::{PER_ENTRY, TABLE_SIZE};
+use crate::error::{Error, Result};
+use crate::kernel::copy;
+
+/// Look-ups per refill: a refill leaves at least 56 bits.
+const PER_STEP: usize = 5;
+const _: () = assert!(PER_STEP * MAX_LEN as usize <= 56);
+/// Input bytes one step may advance by: at most 7 bits left over and 55 consumed.
+const STEP_IN: usize = (PER_STEP * MAX_LEN as usize).div_ceil(8);
+/// Output bytes one step may advance by.
+const STEP_OUT: usize = PER_STEP * PER_ENTRY;
+
+/// Memory that will be needed when decoding is done, to be fetched meanwhile. By address: it is never
+/// read or written through this.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    /// Where to fetch next.
+    at: usize,
+    /// Cache lines to fetch per step, and those that are due: in parts of [`WHOLE`].
+    rate: usize,
+    due: usize,
+}
+
+const LINE: usize = 64;
+const WHOLE: usize = 16;
+/// Lines per step, at most.
+const MOST: usize = 16;
+
+impl Ahead {
+    /// Fetches `memory` while `symbols` symbols are decoded, and what lies behind it, which the next
+    /// chunk will need, if they take more steps than expected.
+    pub(crate) fn new(symbols: usize, memory: &[u8]) -> Self {
+        // A step yields about three symbols per look-up.
+        let steps = symbols / (3 * PER_STEP * STREAMS) + 1;
+        let rate = (memory.len() / LINE * WHOLE / steps).min(MOST * WHOLE);
+        Self { at: memory.as_ptr() as usize, rate, due: 0 }
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, steps: usize) {
+        self.due += steps * self.rate;
+        while self.due >= WHOLE {
+            copy::fetch(std::ptr::without_provenance(self.at), false);
+            self.at = self.at.wrapping_add(LINE);
+            self.due -= WHOLE;
+        }
+    }
+}
+
+/// One stream on its way through the decoder: the rest of its input, from the word that `bits` was
+/// loaded from on, and of its output. As pointers, because they move at every step.
+pub(super) struct Cursor<'a> {
+    source: *const u8,
+    source_end: *const u8,
+    target: *mut u8,
+    target_end: *mut u8,
+    /// Unread bits at the top, below them the sentinel, below that zeros.
+    bits: u64,
+    of: PhantomData<(&'a [u8], &'a mut [u8])>,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(input: &'a [u8], output: &'a mut [u8]) -> Self {
+        let source = input.as_ptr_range();
+        let target = output.as_mut_ptr_range();
+        Self {
+            source: source.start,
+            source_end: source.end,
+            target: target.start,
+            target_end: target.end,
+            bits: 1,
+            of: PhantomData,
+        }
+    }
+
+    /// What is left of input and output.
+    fn rest(&mut self) -> (&[u8], &mut [u8]) {
+        // SAFETY: steps leave each pointer inside the slice it was made from, which is borrowed for
+        // as long as this exists.
+        unsafe {
+            let input = self.source_end.offset_from_unsigned(self.source);
+            let output = self.target_end.offset_from_unsigned(self.target);
+            (
+                std::slice::from_raw_parts(self.source, input),
+                std::slice::from_raw_parts_mut(self.target, output),
+            )
+        }
+    }
+
+    /// Steps that stay in bounds whatever the data: each needs a whole word of input after its
+    /// advance, and room for a whole word of output after its last symbol but one entry.
+    fn safe_steps(&mut self) -> usize {
+        let (input, output) = self.rest();
+        let input = input.len().saturating_sub(WORD) / STEP_IN;
+        let output = output.len().saturating_sub(WORD) / STEP_OUT;
+        input.min(output)
+    }
+
+    /// At least 56 bits and the sentinel.
+    ///
+    /// # Safety
+    /// There must be a [safe step](Self::safe_steps).
+    #[inline(always)]
+    unsafe fn refill(&mut self) -> u64 {
+        let consumed = self.bits.trailing_zeros();
+        // SAFETY: a step consumes at most 7 + 55 bits, so `source` advances by at most STEP_IN bytes,
+        // and the safe step left a whole word behind that.
+        let word = unsafe {
+            self.source = self.source.add(consumed as usize / 8);
+            self.source.cast::<[u8; WORD]>().read()
+        };
+        (u64::from_be_bytes(word) | 1) << (consumed % 8)
+    }
+
+    /// Refills the bits and makes [`PER_STEP`] look-ups.
+    ///
+    /// # Safety
+    /// There must be a [safe step](Self::safe_steps).
+    #[inline(always)]
+    unsafe fn step(&mut self, table: &[u64; TABLE_SIZE]) {
+        // SAFETY: as the caller promises.
+        let mut bits = unsafe { self.refill() };
+        for _ in 0..PER_STEP {
+            let entry = table[(bits >> (64 - MAX_LEN)) as usize];
+            bits <<= entry >> 48 & 63;
+            // SAFETY: a step writes at most STEP_OUT symbols, each store at most a word from where
+            // its first symbol goes, and the safe step left room for that.
+            unsafe {
+                self.target.cast::<[u8; WORD]>().write(entry.to_le_bytes());
+                self.target = self.target.add((entry >> 56) as usize);
+            }
+        }
+        self.bits = bits;
+    }
+
+    /// Decodes what is left, symbol by symbol, and checks that the stream ends where it says.
+    pub(super) fn finish(&mut self, single: &[u16; TABLE_SIZE]) -> Result<()> {
+        let mut at = self.bits.trailing_zeros() as usize;
+        let (input, output) = self.rest();
+        let mut done = 0;
+        // While there are whole words, one is enough for the symbols of a step.
+        while let Some(word) = input.get(at / 8..).and_then(|rest| rest.first_chunk::<WORD>())
+            && let Some(slots) = output.get_mut(done..done + PER_STEP)
+        {
+            let mut bits = u64::from_be_bytes(*word) << (at % 8);
+            for slot in slots {
+                let entry = single[(bits >> (64 - MAX_LEN)) as usize];
+                *slot = entry as u8;
+                bits <<= entry >> 8;
+                at += usize::from(entry >> 8);
+            }
+            done += PER_STEP;
+        }
+        for slot in &mut output[done..] {
+            let mut window = 0u32;
+            for byte in at / 8..at / 8 + 3 {
+                window = window << 8 | u32::from(input.get(byte).copied().unwrap_or(0));
+            }
+            let index = window >> (24 - MAX_LEN as usize - at % 8) & (TABLE_SIZE as u32 - 1);
+            let entry = single[index as usize];
+            *slot = entry as u8;
+            at += usize::from(entry >> 8);
+        }
+        let padding = match at % 8 {
+            0 => 0,
+            used => input.get(at / 8).copied().unwrap_or(0) << used,
+        };
+        if at.div_ceil(8) != input.len() || padding != 0 {
+            return Err(Error::corrupt("a Huffman stream does not end with its symbols"));
+        }
+        Ok(())
+    }
+}
+
+/// Runs the streams for as many whole steps as they have; puts them into any order.
+pub(super) fn advance(cursors: &mut [Cursor<'_>], table: &mut Entries, ahead: &mut Ahead) {
+    #[cfg(target_arch = "x86_64")]
+    if crate::kernel::Avx2::new().is_some() {
+        let run = |cursors: &mut [Cursor<'_>], table: &mut Entries, steps| {
+            match <&mut [Cursor<'_>; STREAMS]>::try_from(&mut *cursors) {
+                // SAFETY: the features were detected, and `advance_with` takes no more steps than are
+                // safe for any.
+                Ok(cursors) => unsafe { run_eight(cursors, table, steps) },
+                Err(_) => run_each(cursors, table, steps),
+            }
+        };
+        return advance_with(cursors, table, ahead, run);
+    }
+    advance_with(cursors, table, ahead, run_each);
+}
+
+pub(super) fn run_each(cursors: &mut [Cursor<'_>], table: &mut Entries, steps: usize) {
+    for _ in 0..steps {
+        for cursor in &mut *cursors {
+            // SAFETY: `advance_with` takes no more steps than are safe for any.
+            unsafe { cursor.step(&table.entries) };
+        }
+    }
+}
+
+/// A table with what [`run_eight`] keeps beside it: it has no register left for another address.
+#[repr(C)]
+pub(super) struct Entries {
+    pub(super) entries: [u64; TABLE_SIZE],
+    targets: [*mut u8; STREAMS],
+    sources: [*const u8; STREAMS],
+    steps: usize,
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Self {
+            entries: [0; TABLE_SIZE],
+            targets: [std::ptr::null_mut(); STREAMS],
+            sources: [std::ptr::null(); STREAMS],
+            steps: 0,
+        }
+    }
+}
+
+// SAFETY: the pointers are used by `run_eight` only, which sets them first.
+unsafe impl Send for Entries {}
+// SAFETY: as above; it takes the table exclusively.
+unsafe impl Sync for Entries {}
+
+/// So many [steps](Cursor::step) of all streams. Written by hand, so that the processor always sees
+/// work of several streams: what waits for a look-up of one must not keep it from those of the others.
+/// Their bits are in registers, and the streams take turns of two or three look-ups; all that is used
+/// once per turn is in memory.
+///
+/// # Safety
+/// Each must have so many safe steps, at least one, and the features must have been detected.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+unsafe fn run_eight(cursors: &mut [Cursor<'_>; STREAMS], table: &mut Entries, steps: usize) {
+    use std::mem::offset_of;
+    for (i, cursor) in cursors.iter().enumerate() {
+        table.targets[i] = cursor.target;
+        table.sources[i] = cursor.source;
+    }
+    table.steps = steps;
+    let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = std::array::from_fn(|i| cursors[i].bits);
+    macro_rules! each {
+        ($turn:ident) => {
+            concat!(
+                $turn!("a", "0"),
+                $turn!("b", "8"),
+                $turn!("c", "16"),
+                $turn!("d", "24"),
+                $turn!("e", "32"),
+                $turn!("f", "40"),
+                $turn!("g", "48"),
+                $turn!("h", "56")
+            )
+        };
+    }
+    // As `Cursor::refill`.
+    macro_rules! refill {
+        ($bits:literal, $at:literal) => {
+            concat!(
+                "tzcnt {index}, {",
+                $bits,
+                "}\n",
+                "mov {to}, [{table} + {sources} + ",
+                $at,
+                "]\n",
+                "mov {meta:e}, {index:e}\n",
+                "shr {meta:e}, 3\n",
+                "add {to}, {meta:r}\n",
+                "mov [{table} + {sources} + ",
+                $at,
+                "], {to}\n",
+                "mov {",
+                $bits,
+                "}, [{to}]\n",
+                "bswap {",
+                $bits,
+                "}\n",
+                "or {",
+                $bits,
+                "}, 1\n",
+                "and {index:e}, 7\n",
+                "shlx {",
+                $bits,
+                "}, {",
+                $bits,
+                "}, {index}\n",
+            )
+        };
+    }
+    macro_rules! look_up {
+        ($bits:literal) => {
+            concat!(
+                "shrx {index}, {",
+                $bits,
+                "}, {index_shift}\n",
+                "movzx {meta:e}, word ptr [{table} + 8*{index} + 6]\n",
+                "mov {index}, [{table} + 8*{index}]\n",
+                "shlx {",
+                $bits,
+                "}, {",
+                $bits,
+                "}, {meta:r}\n",
+                "mov [{to}], {index}\n",
+                "movzx {meta:e}, {meta:h}\n",
+                "add {to}, {meta:r}\n",
+            )
+        };
+    }
+    macro_rules! two {
+        ($bits:literal, $at:literal) => {
+            concat!(
+                "mov {to}, [{table} + {targets} + ",
+                $at,
+                "]\n",
+                look_up!($bits),
+                look_up!($bits),
+                "mov [{table} + {targets} + ",
+                $at,
+                "], {to}\n",
+            )
+        };
+    }
+    macro_rules! three {
+        ($bits:literal, $at:literal) => {
+            concat!(
+                "mov {to}, [{table} + {targets} + ",
+                $at,
+                "]\n",
+                look_up!($bits),
+                look_up!($bits),
+                look_up!($bits),
+                "mov [{table} + {targets} + ",
+                $at,
+                "], {to}\n",
+            )
+        };
+    }
+    const _: () = assert!(PER_STEP == 5 && MAX_LEN == 11 && STREAMS == 8);
+    // SAFETY: indices have MAX_LEN bits, as many as the table has entries for. A refill advances a
+    // source by at most STEP_IN bytes and reads a word; a step writes at most STEP_OUT symbols, each
+    // store at most a word from where its first symbol goes. The safe steps left room for both.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            each!(refill),
+            each!(two),
+            each!(three),
+            "dec qword ptr [{table} + {steps}]",
+            "jnz 2b",
+            a = inout(reg) a, b = inout(reg) b, c = inout(reg) c, d = inout(reg) d,
+            e = inout(reg) e, f = inout(reg) f, g = inout(reg) g, h = inout(reg) h,
+            table = in(reg) &raw mut *table,
+            index_shift = in(reg) u64::from(u64::BITS - MAX_LEN),
+            index = out(reg) _,
+            to = out(reg) _,
+            meta = out(reg_abcd) _,
+            targets = const offset_of!(Entries, targets),
+            sources = const offset_of!(Entries, sources),
+            steps = const offset_of!(Entries, steps),
+            options(nostack),
+        );
+    }
+    for (i, bits) in [a, b, c, d, e, f, g, h].into_iter().enumerate() {
+        cursors[i].bits = bits;
+        cursors[i].target = table.targets[i];
+        cursors[i].source = table.sources[i];
+    }
+}
+
+/// Steps after which memory that is needed later is asked for.
+const BATCH: usize = 4;
+
+#[inline(always)]
+pub(super) fn advance_with(
+    mut cursors: &mut [Cursor<'_>],
+    table: &mut Entries,
+    ahead: &mut Ahead,
+    run: impl Fn(&mut [Cursor<'_>], &mut Entries, usize),
+) {
+    loop {
+        let mut steps = usize::MAX;
+        let mut running = cursors.len();
+        for i in (0..cursors.len()).rev() {
+            match cursors[i].safe_steps() {
+                0 => {
+                    running -= 1;
+                    cursors.swap(i, running);
+                }
+                safe => steps = steps.min(safe),
+            }
+        }
+        if running == 0 {
+            return;
+        }
+        cursors = &mut cursors[..running];
+        while steps > 0 {
+            let batch = steps.min(BATCH);
+            ahead.advance(batch);
+            run(cursors, table, batch);
+            steps -= batch;
+        }
+    }
+}
