@@ -28,6 +28,8 @@ mod object;
 #[cfg(feature = "remote")]
 mod plan;
 #[cfg(feature = "remote")]
+mod receive;
+#[cfg(feature = "remote")]
 mod runtime;
 #[cfg(feature = "remote")]
 mod settings;

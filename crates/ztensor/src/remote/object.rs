@@ -4,15 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-use futures_util::{FutureExt, StreamExt, TryStreamExt};
+use futures_util::{FutureExt, TryStreamExt};
 use object_store::path::Path as Key;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::cache::Cache;
 use super::plan::{Block, Span};
 use super::settings::Settings;
-use super::{Location, Options, failure, plan, runtime};
+use super::{Location, Options, failure, plan, receive, runtime};
 use crate::error::{Error, Result};
 
 /// Where the first request looks, which also tells the object's length and identity.
@@ -45,9 +44,6 @@ pub(super) fn key(location: &Location) -> Result<Key> {
 async fn pause(attempt: usize) {
     tokio::time::sleep(Duration::from_millis(100 << attempt.min(6))).await;
 }
-
-/// How long to wait for bytes before asking whether they are still wanted.
-const TICK: Duration = Duration::from_millis(200);
 
 /// How often a body that broke off is asked for again.
 const ATTEMPTS: usize = 4;
@@ -134,7 +130,7 @@ impl Object {
     ) -> Result<()> {
         let store = runtime::store(&self.settings).map_err(|error| error.in_file(&self.url))?;
         let connections = self.settings.connections;
-        let parts: Vec<BoxFuture<'_, Result<u64>>> = match &self.cache {
+        let parts: Vec<receive::Part<'_>> = match &self.cache {
             None => {
                 let spans = plan::spans(requests, connections).into_iter();
                 spans.map(|span| self.fetch_span(&*store, span).boxed()).collect()
@@ -144,20 +140,7 @@ impl Object {
                 blocks.map(|block| self.fetch_block(&*store, cache, block).boxed()).collect()
             }
         };
-        if parts.is_empty() {
-            return Ok(());
-        }
-        runtime::wait(async {
-            let mut fetched = futures_util::stream::iter(parts).buffer_unordered(connections);
-            loop {
-                match tokio::time::timeout(TICK, fetched.try_next()).await {
-                    Ok(Ok(Some(bytes))) => done(bytes)?,
-                    Ok(Ok(None)) => return Ok(()),
-                    Ok(Err(error)) => return Err(error),
-                    Err(_) => done(0)?, // nothing yet: does anybody still want it?
-                }
-            }
-        })?
+        receive::all(parts, connections, done)
     }
 
     /// Fills the buffers of one request as its bytes come.
