@@ -3,8 +3,8 @@
 Two ranks (gloo on loopback) save and load the sharded state of a small language model and its
 optimizer, with this package and with torch's FileSystemWriter and FileSystemReader. Both take turns
 in the same processes, on the same disk, into new folders; a round's time is from one barrier to the
-next. `consolidate` is compared with `cp` of a file of the same bytes. A claim is the median of the
-ratios within a round, with its quartiles; above 1 is faster.
+next. `consolidate` is compared with `cp` of the rank files, which hold the same bytes. A claim is
+the median of the ratios within a round, with its quartiles; above 1 is faster.
 
 Options: `--size MB` (per rank, 256), `--rounds N` (9), `--folder PATH`. Run it with the environment
 that has this package (`make wheel` installs an optimised one).
@@ -249,16 +249,15 @@ class Rank:
 
         if self.options.filter not in name:
             return
-        there, copy = out.with_name("bytes"), out.with_name("copy")
-        consolidate(source, out)
-        shutil.copy(out, there)
+        files, copies = sorted(source.glob("rank-*.zt")), out.with_name("copies")
 
         def theirs() -> None:
-            subprocess.run(["cp", there, copy], check=True)
+            subprocess.run(["cp", *files, copies], check=True)
 
         def clean() -> None:
             out.unlink(missing_ok=True)
-            copy.unlink(missing_ok=True)
+            shutil.rmtree(copies, ignore_errors=True)
+            copies.mkdir()
             os.sync()  # or the disk would be busy with what was written before
 
         self.versus(name, lambda: consolidate(source, out), theirs, clean)

@@ -112,7 +112,8 @@ def layout(kind: str, targets: list[Target], attributes: dict[str, str]) -> Layo
         offsets_of[target.name] = position
         position = until
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
+    # As in .zt files, data starts where it can be used in place, also by vector instructions.
+    text += b" " * (-(len(text) + 8) % 64)
     head = len(text).to_bytes(8, "little") + text
     offsets_of = {name: len(head) + offset for name, offset in offsets_of.items()}
     return Layout(head, offsets_of, len(head) + position, b"")
