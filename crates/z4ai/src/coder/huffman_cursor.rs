@@ -13,8 +13,6 @@ const PER_STEP: usize = 5;
 const _: () = assert!(PER_STEP * MAX_LEN as usize <= 56);
 /// Input bytes one step may advance by: at most 7 bits left over and 55 consumed.
 const STEP_IN: usize = (PER_STEP * MAX_LEN as usize).div_ceil(8);
-/// Output bytes one step may advance by.
-const STEP_OUT: usize = PER_STEP * PER_ENTRY;
 
 /// Memory that will be needed when decoding is done, to be fetched meanwhile. By address: it is never
 /// read or written through this.
@@ -95,10 +93,10 @@ impl<'a> Cursor<'a> {
 
     /// Steps that stay in bounds whatever the data: each needs a whole word of input after its
     /// advance, and room for a whole word of output after its last symbol but one entry.
-    fn safe_steps(&mut self) -> usize {
+    fn safe_steps(&mut self, table: &Entries) -> usize {
         let (input, output) = self.rest();
         let input = input.len().saturating_sub(WORD) / STEP_IN;
-        let output = output.len().saturating_sub(WORD) / STEP_OUT;
+        let output = output.len().saturating_sub(WORD) / (PER_STEP * table.most);
         input.min(output)
     }
 
@@ -129,8 +127,8 @@ impl<'a> Cursor<'a> {
         for _ in 0..PER_STEP {
             let entry = table[(bits >> (64 - MAX_LEN)) as usize];
             bits <<= entry >> 48 & 63;
-            // SAFETY: a step writes at most STEP_OUT symbols, each store at most a word from where
-            // its first symbol goes, and the safe step left room for that.
+            // SAFETY: no entry has more symbols than the safe step left room for, each store being a
+            // word from where its first symbol goes.
             unsafe {
                 self.target.cast::<[u8; WORD]>().write(entry.to_le_bytes());
                 self.target = self.target.add((entry >> 56) as usize);
@@ -208,6 +206,8 @@ pub(super) fn run_each(cursors: &mut [Cursor<'_>], table: &mut Entries, steps: u
 #[repr(C)]
 pub(super) struct Entries {
     pub(super) entries: [u64; TABLE_SIZE],
+    /// Symbols of an entry, at most.
+    pub(super) most: usize,
     targets: [*mut u8; STREAMS],
     sources: [*const u8; STREAMS],
     steps: usize,
@@ -217,6 +217,7 @@ impl Default for Entries {
     fn default() -> Self {
         Self {
             entries: [0; TABLE_SIZE],
+            most: PER_ENTRY,
             targets: [std::ptr::null_mut(); STREAMS],
             sources: [std::ptr::null(); STREAMS],
             steps: 0,
@@ -344,8 +345,8 @@ unsafe fn run_eight(cursors: &mut [Cursor<'_>; STREAMS], table: &mut Entries, st
     }
     const _: () = assert!(PER_STEP == 5 && MAX_LEN == 11 && STREAMS == 8);
     // SAFETY: indices have MAX_LEN bits, as many as the table has entries for. A refill advances a
-    // source by at most STEP_IN bytes and reads a word; a step writes at most STEP_OUT symbols, each
-    // store at most a word from where its first symbol goes. The safe steps left room for both.
+    // source by at most STEP_IN bytes and reads a word; no entry has more symbols than the safe
+    // steps left room for, each store being a word from where its first symbol goes.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -388,7 +389,7 @@ pub(super) fn advance_with(
         let mut steps = usize::MAX;
         let mut running = cursors.len();
         for i in (0..cursors.len()).rev() {
-            match cursors[i].safe_steps() {
+            match cursors[i].safe_steps(table) {
                 0 => {
                     running -= 1;
                     cursors.swap(i, running);

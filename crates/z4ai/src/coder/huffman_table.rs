@@ -39,6 +39,7 @@ impl Table {
             at += width;
         }
         let shortest = u32::from(order[0].0);
+        self.multi.most = PER_ENTRY.min((MAX_LEN / shortest) as usize);
         if MAX_LEN / shortest > PER_ENTRY as u32 {
             return self.extend(&order, 0, Entry::default());
         }
