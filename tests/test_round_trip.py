@@ -53,3 +53,45 @@ def test_torch(compression: bool | int, copy: bool) -> None:
             .view(torch.uint8)
             .equal(tensor.contiguous().reshape(-1).view(torch.uint8))
         )
+
+
+@pytest.mark.parametrize("effort", ["fast", "default", "balanced", "max"])
+def test_the_weight_codec(effort: str) -> None:
+    torch.manual_seed(0)
+    weights = torch.randn(600, 400) * 0.02
+    tensors = {
+        "bf16": weights.bfloat16(),
+        "fp16": weights.half(),
+        "fp32": weights,
+        "fp8": (weights * 50).to(torch.float8_e4m3fn),
+        "ids": torch.arange(5000),
+        "scalar": torch.tensor(7.0),
+        "empty": torch.zeros(0, 5),
+    }
+    ztensor.torch.save_file(tensors, "model.zt", compression=effort)
+    arrays = {"fp32": weights.numpy(), "ids": np.arange(5000)}
+    with ztensor.Writer("arrays.zt") as writer:
+        for name, array in arrays.items():
+            writer.write_numpy(name, array, compress=effort)
+    ztensor.numpy.save_file(arrays, "again.zt", compression=effort)
+    loaded = ztensor.torch.load_file("model.zt")
+    with ztensor.safe_open("model.zt", "pt") as file:
+        for name, tensor in tensors.items():
+            assert loaded[name].dtype == tensor.dtype and loaded[name].shape == tensor.shape
+            assert torch.equal(
+                loaded[name].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)
+            )
+        for name in ("bf16", "fp16", "fp32"):
+            assert torch.equal(file.get_slice(name)[17:301], tensors[name][17:301])
+    reader = ztensor.open("model.zt")
+    for name in ("bf16", "fp16", "fp32"):
+        data = reader.metadata(name).components["data"]
+        assert data["encoding"] == "z4ai" and data["stored_length"] < 0.95 * data["length"]
+    for path in ("arrays.zt", "again.zt"):
+        found = ztensor.numpy.load_file(path)
+        assert all(np.array_equal(found[name], array) for name, array in arrays.items())
+
+
+def test_an_unknown_effort_is_refused() -> None:
+    with pytest.raises(ValueError, match="balanced"):
+        ztensor.numpy.save_file({"x": np.ones(3)}, "x.zt", compression="huge")

@@ -62,7 +62,7 @@ def test_as_documented() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("effort", [None, "fast"])
+@pytest.mark.parametrize("effort", [None, "fast", "max"])
 def test_families(dtype: torch.dtype, effort: str | None) -> None:
     base, tuned = trained(0, dtype), trained(3, dtype)
     renamed = {f"model.{name}": tensor for name, tensor in reversed(tuned.items())}
@@ -166,6 +166,30 @@ def test_info() -> None:
         assert how["frozen.weight"] == "copy" and how["1.weight"] == "delta"
         assert how.keys() == tuned.keys()
         json.dumps(found)
+
+
+def test_a_callback_that_raises_at_the_very_end_leaves_nothing_behind() -> None:
+    ztensor.torch.save_file(trained(0), "base.zt")
+    ztensor.torch.save_file(trained(3), "tuned.zt")
+
+    def stop(done: int, of: int) -> None:
+        if done == of:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        model_delta.compress_file("tuned.zt", "base.zt", "d.z4dm", progress=stop)
+    assert sorted(os.listdir()) == ["base.zt", "tuned.zt"]
+    model_delta.compress_file("tuned.zt", "base.zt", "d.z4dm")
+    model_delta.compress_file("base.zt", "tuned.zt", "e.z4dm")
+    before = sorted(os.listdir())
+    for deltas in ("d.z4dm", ["d.z4dm", "e.z4dm"]):
+        with pytest.raises(RuntimeError, match="enough"):
+            model_delta.decompress_file(deltas, "base.zt", "out.zt", progress=stop)
+    base = Path("base.zt").read_bytes()
+    with pytest.raises(RuntimeError, match="enough"):
+        model_delta.apply_in_place("base.zt", "d.z4dm", progress=stop)
+    assert Path("base.zt").read_bytes() == base
+    assert sorted(os.listdir()) == before
 
 
 def test_bad_input_leaves_nothing_behind() -> None:

@@ -136,9 +136,10 @@ def test_reader(model: Path) -> None:
             ZstnReader(**wrong)  # type: ignore[arg-type]
 
 
-def test_rows(model: Path) -> None:
+@pytest.mark.parametrize("effort", ["fast", "default", "balanced", "max"])
+def test_rows(model: Path, effort: str) -> None:
     made = tensors()
-    compress_file(model, "x.zstn")
+    compress_file(model, "x.zstn", effort=effort)
     with ZstnReader.open("x.zstn") as r:
         for name in ("model.embed_tokens.weight", "layer.weight", "steps", "empty"):
             whole = r.read_numpy(name)

@@ -117,6 +117,9 @@ def _load_bytes(data: bytes) -> dict[str, torch.Tensor]:
 class PackedFile(_open_any):
     """What ``safe_open`` returns for a packed file: the same calls, tensors decoded one by one."""
 
+    # Whoever opens files this way wants a model, whose tensors live and die together.
+    _pooled = True
+
     def __init__(
         self, filename: Path, framework: str = "pt", device: Device = "cpu", **options: Any
     ) -> None:

@@ -36,6 +36,9 @@ class safe_open:
     array([5, 8])
     """
 
+    _pooled = False
+    """Whether tensors may share memory that is given back when the last of them is gone."""
+
     def __init__(
         self,
         filename: Path,
@@ -81,7 +84,7 @@ class safe_open:
 
     def get_slice(self, name: str) -> Slice:
         """A tensor to be indexed; only what the index needs is read."""
-        return Slice(self._reader, name, self._framework, self._device)
+        return Slice(self._reader, name, self._framework, self._device, self._pooled)
 
     def __len__(self) -> int:
         return len(self._reader)
@@ -110,10 +113,12 @@ class Slice:
     Takes integers, slices and an ellipsis, as NumPy arrays do.
     """
 
-    def __init__(self, reader: Reader, name: str, framework: str, device: Device) -> None:
+    def __init__(
+        self, reader: Reader, name: str, framework: str, device: Device, pooled: bool = False
+    ) -> None:
         self._metadata = reader.metadata(name)
         self._reader, self._name = reader, name
-        self._framework, self._device = framework, device
+        self._framework, self._device, self._pooled = framework, device, pooled
         if self._metadata.format != "dense":
             raise UnsupportedError(
                 f"tensor {name!r} is {self._metadata.format}: only dense tensors have slices"
@@ -155,7 +160,7 @@ class Slice:
 
     def _read(self, first: int, last: int) -> Any:
         """Some rows of a tensor that must be decoded, or is not on this machine."""
-        flat = self._reader._native.read_rows(self._name, first, last)
+        flat = self._reader._native.read_rows(self._name, first, last, self._pooled)
         shape = [last - first, *self._metadata.shape[1:]]
         element = _dtypes.described(self._metadata.dtype, self._metadata.type)
         if element is None:

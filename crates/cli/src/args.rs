@@ -46,7 +46,8 @@ pub enum Command {
   ztensor convert model-*.safetensors -o model.zt -c --checksum crc32c
   ztensor convert model.zt -o layers.npz --only 'layers.*'
   ztensor convert model.gguf -o model.safetensors --dequantize
-  ztensor convert https://example.org/model.safetensors -o s3://models/model.zt")]
+  ztensor convert https://example.org/model.safetensors -o s3://models/model.zt
+  ztensor convert model.zt -o model.zstn --effort max")]
     Convert(Convert),
     /// Write a .zt file with its tensors compressed.
     #[command(
@@ -210,6 +211,7 @@ pub struct Convert {
     #[command(flatten)]
     pub output: Output,
     /// Compress: with zstd in a .zt file unless --codec says otherwise, with deflate in an .npz file.
+    /// A .zstn file always is, with z4ai.
     #[arg(long, short)]
     pub compress: bool,
     #[command(flatten)]

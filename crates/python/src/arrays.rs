@@ -1,8 +1,10 @@
 //! NumPy arrays over memory of ours, and new ones to be filled.
 
+use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::c_int;
-use std::ptr::null_mut;
-use std::sync::Arc;
+use std::ops::RangeInclusive;
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API, get_type_object};
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods};
@@ -13,22 +15,96 @@ use ztensor::source::Source;
 /// The sizes of an array's dimensions.
 pub(crate) type Dims = SmallVec<[isize; 4]>;
 
-/// What an array over a mapping has as its `base`: keeps the mapping.
+/// What an array over memory of ours has as its `base`: keeps that memory.
 #[pyclass(frozen, module = "ztensor._native")]
-pub(crate) struct Mapping {
-    source: Arc<dyn Source>,
+pub(crate) struct Mapping(Keeps);
+
+enum Keeps {
+    Source(Arc<dyn Source>),
+    Slab { _slab: Arc<Slab> },
 }
 
 impl Mapping {
     pub(crate) fn new(source: Arc<dyn Source>) -> Mapping {
-        Mapping { source }
+        Mapping(Keeps::Source(source))
     }
 }
 
 #[pymethods]
 impl Mapping {
     fn __repr__(&self) -> String {
-        format!("<private mapping of {}>", self.source.label())
+        match &self.0 {
+            Keeps::Source(source) => format!("<private mapping of {}>", source.label()),
+            Keeps::Slab { .. } => "<memory of several tensors>".to_owned(),
+        }
+    }
+}
+
+/// Memory that several arrays share, given back when the last of them is gone.
+struct Slab(NonNull<u8>);
+
+// SAFETY: it is only an address; who may use which bytes is settled by `Pool::take`.
+unsafe impl Send for Slab {}
+// SAFETY: as above.
+unsafe impl Sync for Slab {}
+
+impl Slab {
+    /// Sixteen huge pages.
+    const LAYOUT: Layout = match Layout::from_size_align(32 << 20, 2 << 20) {
+        Ok(layout) => layout,
+        Err(_) => panic!("a power of two"),
+    };
+
+    fn new() -> Option<Slab> {
+        // SAFETY: the size is not zero.
+        let data = NonNull::new(unsafe { alloc(Self::LAYOUT) })?;
+        ztensor::advise_huge(data.as_ptr(), Self::LAYOUT.size());
+        Some(Slab(data))
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated with this layout, and whoever used it is gone.
+        unsafe { dealloc(self.0.as_ptr(), Self::LAYOUT) };
+    }
+}
+
+/// Hands out memory for arrays that live and die together, such as those of one model: several
+/// share huge pages, which each of them alone is too small for, and touching fresh memory is
+/// most of what decoding costs otherwise.
+#[derive(Default)]
+pub(crate) struct Pool(Mutex<Option<(Arc<Slab>, usize)>>);
+
+impl Pool {
+    /// Smaller arrays are not worth it, larger ones have huge pages of their own.
+    const SIZES: RangeInclusive<usize> = 256 << 10..=Slab::LAYOUT.size() / 4;
+
+    /// An uninitialised array of bytes and its memory, if it is of a size that belongs here.
+    pub(crate) fn take<'py>(
+        &self,
+        py: Python<'py>,
+        descr: &Bound<'py, PyArrayDescr>,
+        len: usize,
+    ) -> PyResult<Option<(Bound<'py, PyUntypedArray>, *mut u8)>> {
+        const CACHE_LINE: usize = 64;
+        if !Self::SIZES.contains(&len) {
+            return Ok(None);
+        }
+        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.as_ref().is_none_or(|(_, used)| len > Slab::LAYOUT.size() - used) {
+            let Some(slab) = Slab::new() else { return Ok(None) };
+            *current = Some((Arc::new(slab), 0));
+        }
+        let Some((slab, used)) = &mut *current else { return Ok(None) };
+        let data = slab.0.as_ptr().wrapping_add(*used);
+        *used = (*used + len).next_multiple_of(CACHE_LINE).min(Slab::LAYOUT.size());
+        let owner = Bound::new(py, Mapping(Keeps::Slab { _slab: Arc::clone(slab) }))?;
+        drop(current);
+        // SAFETY: `len` bytes from `data` on lie inside the slab, which lives as long as the owner, and
+        // nobody else was or will be given them.
+        let array = unsafe { view(py, descr, &[len as isize].into_iter().collect(), data, owner) }?;
+        Ok(Some((array, data)))
     }
 }
 

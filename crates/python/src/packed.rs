@@ -92,7 +92,7 @@ fn pack_to_file(
         ztensor::write_atomically(&output, |mut out| {
             packed = zstn::pack_source(Arc::clone(&source), &mut out, &options)
                 .map_err(|error| about(error, &*source))?;
-            watch.finish()
+            Ok(())
         })?;
         Ok(packed)
     })?;
@@ -137,7 +137,7 @@ pub(crate) fn zstn_unpack(
         ztensor::write_atomically(&output, |mut out| {
             written = zstn::unpack_source(Arc::clone(&source), &mut out, &options)
                 .map_err(|error| about(error, &*source))?;
-            watch.finish()
+            Ok(())
         })?;
         Ok(written)
     })

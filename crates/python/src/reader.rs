@@ -19,6 +19,13 @@ use crate::{arrays, dtypes, store, values};
 #[pyclass(frozen, module = "ztensor._native")]
 pub(crate) struct Reader {
     inner: Arc<ztensor::Reader>,
+    pool: arrays::Pool,
+}
+
+impl Reader {
+    fn new(inner: ztensor::Reader) -> Reader {
+        Reader { inner: Arc::new(inner), pool: arrays::Pool::default() }
+    }
 }
 
 fn options(map: bool, verify: bool, threads: usize, max_component: Option<u64>) -> OpenOptions {
@@ -43,8 +50,7 @@ impl Reader {
         remote: Option<store::Settings>,
     ) -> PyResult<Reader> {
         let options = options(map, verify, threads, max_component).remote(store::options(remote));
-        let inner = py.detach(|| options.open(path)).or_raise(py)?;
-        Ok(Reader { inner: Arc::new(inner) })
+        py.detach(|| options.open(path)).or_raise(py).map(Reader::new)
     }
 
     #[staticmethod]
@@ -58,8 +64,7 @@ impl Reader {
     ) -> PyResult<Reader> {
         let options = options(true, verify, threads, max_component);
         let source = Arc::new(MemorySource::new(data));
-        let inner = py.detach(|| options.open_source(source)).or_raise(py)?;
-        Ok(Reader { inner: Arc::new(inner) })
+        py.detach(|| options.open_source(source)).or_raise(py).map(Reader::new)
     }
 
     #[getter]
@@ -131,13 +136,16 @@ impl Reader {
         }
     }
 
-    /// Bytes of a dense tensor as a flat array of bytes: rows `start..stop`.
+    /// Bytes of a dense tensor as a flat array of bytes: rows `start..stop`. With `pooled` its
+    /// memory may be shared with that of other arrays read so, and goes when they go.
+    #[pyo3(signature = (name, start, stop, pooled = false))]
     fn read_rows<'py>(
         &self,
         py: Python<'py>,
         name: &str,
         start: u64,
         stop: u64,
+        pooled: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let range = self.inner.row_bytes(name, start..stop).or_raise(py)?;
         let len = range.end - range.start;
@@ -145,7 +153,11 @@ impl Reader {
             return Err(invalid(py, "NumPy has no uint8"));
         };
         let size = isize::try_from(len).map_err(|_| invalid(py, "too many rows for an array"))?;
-        let (array, data) = arrays::empty(py, descr, &[size].into_iter().collect())?;
+        let shared = if pooled { self.pool.take(py, descr, len as usize)? } else { None };
+        let (array, data) = match shared {
+            Some(shared) => shared,
+            None => arrays::empty(py, descr, &[size].into_iter().collect())?,
+        };
         // SAFETY: the array is new, has `len` bytes and nobody else has it yet.
         let out = unsafe { std::slice::from_raw_parts_mut(data, len as usize) };
         py.detach(|| self.inner.read_range_into(name, range, out)).or_raise(py)?;

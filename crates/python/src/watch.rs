@@ -58,16 +58,6 @@ impl Watch {
         }
     }
 
-    /// Tells the callback all there is to tell, so that what it raises still stops the work: to be
-    /// called when all is done, before a file is put under its name.
-    pub(crate) fn finish(&self) -> ztensor::Result<()> {
-        Python::try_attach(|py| self.report(py));
-        match self.cancelled.load(Ordering::Relaxed) {
-            true => Err(ztensor::Error::cancelled()),
-            false => Ok(()),
-        }
-    }
-
     /// Handles signals and tells the callback what is new.
     fn report(&self, py: Python<'_>) {
         let Ok(mut state) = self.state.lock() else { return };
@@ -97,6 +87,12 @@ impl Observer for Watch {
                 Python::try_attach(|py| self.report(py));
             }
         }
+        !self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Tells the callback all there is to tell, so that what it raises still stops the work.
+    fn finish(&self) -> bool {
+        Python::try_attach(|py| self.report(py));
         !self.cancelled.load(Ordering::Relaxed)
     }
 }

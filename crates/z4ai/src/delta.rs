@@ -83,6 +83,34 @@ pub fn decompress_into(
     decode::whole_into(&Applied::new(frame, reference, whole, options)?, out, options)
 }
 
+/// As [`decompress_into`], for a reference that the caller already knows to be the right one: it is
+/// not hashed again. With another one the content does not match its checksums, which is an error
+/// as well.
+pub fn restore_into(frame: &[u8], reference: &[u8], out: &mut [u8], options: &DecodeOptions) -> Result<()> {
+    if legacy::is_legacy_delta(frame) {
+        return legacy::decompress_delta_into(frame, reference, out, options);
+    }
+    let frame = Frame::parse(frame)?;
+    check_length(&frame, reference)?;
+    decode::whole_into(&Applied { frame, reference }, out, options)
+}
+
+/// Decodes bytes `range` of a delta's content into `out`, whose length must be theirs. Only the
+/// chunks that hold them are decoded, and only their part of the reference is looked at.
+pub fn decompress_bytes(
+    frame: &[u8],
+    reference: &[u8],
+    range: Range<u64>,
+    out: &mut [u8],
+    options: &DecodeOptions,
+) -> Result<()> {
+    if legacy::is_legacy_delta(frame) {
+        return legacy::decompress_delta_range(frame, reference, range, out, options);
+    }
+    let frame = Frame::parse(frame)?;
+    decode::byte_range_into(&Applied::new(frame, reference, range.clone(), options)?, range, out, options)
+}
+
 /// Decodes elements `range` of a delta into `out`, whose length must be theirs in bytes. Only the
 /// chunks that hold them are decoded, and only their part of the reference is looked at.
 pub fn decompress_range(
@@ -207,13 +235,8 @@ fn part_of<'a>(frame: &Frame<'_, Delta>, index: usize, reference: &'a [u8]) -> &
     &reference[content.start as usize..content.end as usize]
 }
 
-/// Refuses a reference other than the one the delta was made from, as far as `range` needs it.
-fn check_reference(
-    frame: &Frame<'_, Delta>,
-    reference: &[u8],
-    range: Range<u64>,
-    options: &DecodeOptions,
-) -> Result<()> {
+/// Refuses a reference of another length.
+fn check_length(frame: &Frame<'_, Delta>, reference: &[u8]) -> Result<()> {
     if reference.len() as u64 != frame.content_len {
         return Err(Error::mismatch(format_args!(
             "the delta's reference has {} bytes, this one {}",
@@ -221,6 +244,17 @@ fn check_reference(
             reference.len()
         )));
     }
+    Ok(())
+}
+
+/// Refuses a reference other than the one the delta was made from, as far as `range` needs it.
+fn check_reference(
+    frame: &Frame<'_, Delta>,
+    reference: &[u8],
+    range: Range<u64>,
+    options: &DecodeOptions,
+) -> Result<()> {
+    check_length(frame, reference)?;
     let chunks = frame.chunks_of(range);
     parallel::for_each(
         options.threads,

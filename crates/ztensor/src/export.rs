@@ -17,10 +17,12 @@ use std::borrow::Cow;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
+use z4ai::Effort;
+
 use crate::atomic::AtomicFile;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
-use crate::format::{gguf, npz, safetensors};
+use crate::format::{gguf, npz, safetensors, zstn};
 use crate::gather::{Gather, LONGEST_PIECE};
 use crate::object::{Layout, Object};
 use crate::progress::{Observer, advance};
@@ -42,12 +44,19 @@ pub enum ExportFormat {
     Npz,
     /// `.npy`: exactly one such tensor.
     Npy,
+    /// `.zstn`: what a `.safetensors` file would be, packed.
+    Zstn,
 }
 
 impl ExportFormat {
     /// Every target.
-    pub const ALL: [ExportFormat; 4] =
-        [ExportFormat::Safetensors, ExportFormat::Gguf, ExportFormat::Npz, ExportFormat::Npy];
+    pub const ALL: [ExportFormat; 5] = [
+        ExportFormat::Safetensors,
+        ExportFormat::Gguf,
+        ExportFormat::Npz,
+        ExportFormat::Npy,
+        ExportFormat::Zstn,
+    ];
 
     /// Its name, which is also its extension.
     pub fn name(self) -> &'static str {
@@ -56,6 +65,7 @@ impl ExportFormat {
             ExportFormat::Gguf => "gguf",
             ExportFormat::Npz => "npz",
             ExportFormat::Npy => "npy",
+            ExportFormat::Zstn => "zstn",
         }
     }
 
@@ -71,6 +81,7 @@ impl ExportFormat {
             ExportFormat::Gguf => &gguf::write::EXPORTER,
             ExportFormat::Npz => &npz::write::ARCHIVE,
             ExportFormat::Npy => &npz::write::ARRAY,
+            ExportFormat::Zstn => &zstn::EXPORTER,
         }
     }
 }
@@ -92,6 +103,12 @@ pub struct ExportOptions<'a> {
     /// Deflate level 1 to 9 for the members of an `.npz`; stored as they are
     /// (and so viewable without a copy) if `None`.
     pub deflate: Option<u32>,
+    /// How hard to try to make a `.zstn` small.
+    pub effort: Effort,
+    /// Level of the streams of a `.zstn` that zstd codes, 1 to 22. `None`: the effort's own.
+    pub level: Option<i32>,
+    /// Threads to pack with; 0 is one per core.
+    pub threads: usize,
     /// Wait until the disk has it all.
     pub durable: bool,
     /// Told about every tensor written; may cancel.
@@ -114,6 +131,18 @@ impl<'a> ExportOptions<'a> {
     /// Deflates the members of an `.npz`, at a level of 1 to 9.
     pub fn deflate(mut self, level: Option<u32>) -> Self {
         self.deflate = level;
+        self
+    }
+
+    /// How hard to try to make a `.zstn` small, and the level of the streams that zstd codes.
+    pub fn effort(mut self, effort: Effort, level: Option<i32>) -> Self {
+        (self.effort, self.level) = (effort, level);
+        self
+    }
+
+    /// Packs with so many threads; 0 is one per core.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
         self
     }
 
@@ -269,7 +298,7 @@ impl<'a> Plan<'a> {
 
     /// Asks the disk for what all tensors take.
     fn reserve(&self, file: &mut AtomicFile) -> Result<()> {
-        if self.options.deflate.is_some() {
+        if self.options.deflate.is_some() || self.format == ExportFormat::Zstn {
             return Ok(()); // nobody knows yet
         }
         let bytes = self.objects.iter().map(|(_, object)| object.byte_len());
@@ -376,7 +405,7 @@ impl<'a> Plan<'a> {
     }
 
     /// A tensor whose `role` has the bytes that were announced.
-    fn fetch(&self, index: usize, role: &str) -> Result<Tensor<'_>> {
+    pub(crate) fn fetch(&self, index: usize, role: &str) -> Result<Tensor<'_>> {
         let (name, object) = &self.objects[index];
         let at = |error: Error| error.in_tensor(*name);
         let tensor = self.source.fetch(index).map_err(at)?;

@@ -115,6 +115,8 @@ pub struct Reader {
 
 /// Reads are split into pieces of this size, so that threads share a large tensor.
 const PIECE: usize = 4 << 20;
+/// Bytes of a part of a tensor that each thread decodes, at least.
+const WORTH_A_THREAD: usize = 1 << 20;
 
 impl Reader {
     /// Opens a file of any format; it is mapped when a view is asked for.
@@ -375,7 +377,8 @@ impl Reader {
                 format!("bytes {range:?} of {} do not fill a buffer of {} bytes", component.len, out.len());
             return Err(self.at(name, Error::invalid(message)));
         }
-        let threads = parallel::resolve(self.options.threads);
+        // Callers of this have threads of their own: more are worth it for much work only.
+        let threads = parallel::resolve(self.options.threads).min(1 + out.len() / WORTH_A_THREAD);
         component
             .storage
             .read(&self.catalog.sources, range, out, threads)

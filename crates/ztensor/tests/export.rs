@@ -5,12 +5,15 @@ mod common;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use common::fixtures;
 use proptest::prelude::*;
 use safetensors::tensor::{Dtype, TensorView};
 use ztensor::export::{ExportFormat, ExportOptions, ExportSource, TensorList, export, export_to};
-use ztensor::{Attributes, DType, Kind, Layout, Object, Reader, Result, Tensor, Value};
+use ztensor::source::MemorySource;
+use ztensor::zstn::{self, PackOptions};
+use ztensor::{Attributes, DType, Effort, Kind, Layout, Object, Reader, Result, Tensor, Value};
 
 fn exported(source: &dyn ExportSource, format: ExportFormat, options: &ExportOptions<'_>) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -109,6 +112,30 @@ proptest! {
                 Some(_) => prop_assert_eq!(reader.get(name).unwrap().components[0].1.encoding(), "deflate"),
             }
         }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_packed_file_is_what_packing_a_safetensors_file_gives(
+        tensors in tensors(ExportFormat::Safetensors),
+        effort in prop::sample::select(Effort::all().collect::<Vec<_>>()),
+        tied in any::<bool>(),
+    ) {
+        let mut tensors = tensors;
+        if let Some((_, first)) = tensors.first().filter(|_| tied) {
+            let copy = first.clone();
+            tensors.push(("another name of the first".to_owned(), copy));
+        }
+        let source = list(tensors, &[("note", "packed")]);
+        let options = ExportOptions::default().effort(effort, None).threads(2);
+        let packed = exported(&source, ExportFormat::Zstn, &options).unwrap();
+        let plain = exported(&source, ExportFormat::Safetensors, &ExportOptions::default()).unwrap();
+        let mut expected = Vec::new();
+        let pack = PackOptions { effort, ..PackOptions::default() };
+        zstn::pack_source(Arc::new(MemorySource::new(plain)), &mut expected, &pack).unwrap();
+        prop_assert!(packed == expected);
+        same(&Reader::from_bytes(packed).unwrap(), &source);
     }
 }
 

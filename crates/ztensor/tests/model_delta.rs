@@ -128,6 +128,26 @@ fn version_1_samples_are_applied() {
     assert!(changes.iter().any(|change| change.how == "copy") && changes.iter().any(|c| c.how == "delta"));
 }
 
+/// A delta as it was first written. `WRITE_GOLDEN=1` writes it where it is missing.
+#[test]
+fn a_golden_delta_stays_readable() {
+    let folder = fixtures::folder("z4dm");
+    let [base, delta, target] = ["base", "z4dm", "orig"].map(|kind| folder.join(format!("family_v2.{kind}")));
+    if !delta.exists() && std::env::var_os("WRITE_GOLDEN").is_some() {
+        let family = family();
+        std::fs::write(&delta, make(&family.base, &family.target)).unwrap();
+        std::fs::write(&base, family.base).unwrap();
+        std::fs::write(&target, family.target).unwrap();
+    }
+    let [base, delta, target] = [base, delta, target].map(|path| std::fs::read(path).unwrap());
+    assert!(apply(&base, &delta).unwrap() == target);
+    let info = info(&delta);
+    assert_eq!(info.version, 2);
+    for how in ["copy", "delta", "full", "same"] {
+        assert!(info.changes.iter().any(|change| change.how == how), "no {how}");
+    }
+}
+
 #[test]
 fn each_tensor_takes_its_smallest_form() {
     let Family { base, target } = family();

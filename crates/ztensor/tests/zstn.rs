@@ -110,6 +110,30 @@ fn version_3_samples_are_restored_and_read() {
     assert!(info.header.unwrap().ends_with("}   "));
 }
 
+/// Packed files as they were first written. `WRITE_GOLDEN=1` writes those that are missing.
+#[test]
+fn golden_files_stay_readable() {
+    for (name, original, effort) in [
+        ("mixed_v4", "zstn_mixed.orig", Effort::Default),
+        ("mixed_v4_max", "zstn_mixed.orig", Effort::Max),
+        ("opaque_v4", "zstn_opaque.orig", Effort::Fast),
+    ] {
+        let (path, original) = (fixtures::folder("zstn").join(format!("{name}.zstn")), sample(original));
+        if !path.exists() && std::env::var_os("WRITE_GOLDEN").is_some() {
+            let (packed, _) = pack_with(&original, &PackOptions { effort, ..Default::default() }).unwrap();
+            std::fs::write(&path, packed).unwrap();
+        }
+        let packed = std::fs::read(&path).unwrap();
+        assert!(unpack(&packed).unwrap() == original, "{name}");
+        let info = zstn::inspect(&path).unwrap();
+        assert_eq!((info.version, info.header.is_none()), (4, name == "opaque_v4"), "{name}");
+        if info.header.is_some() {
+            let [packed, original] = [packed, original].map(|bytes| Reader::from_bytes(bytes).unwrap());
+            assert_same_tensors(&packed, &original);
+        }
+    }
+}
+
 #[test]
 fn the_hostile_sample_is_refused_without_memory() {
     let bytes = sample("zstn_data_len_2_40.bin");

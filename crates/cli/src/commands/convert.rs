@@ -10,6 +10,7 @@ use ztensor::{Attributes, Compression, Layout, Object, Observer, Reader, Tensor,
 
 use super::Common;
 use crate::args::{Clash, Compress, Convert, Rewrite, Which};
+use crate::coding::Codec;
 use crate::failure::{FINE, Failure, Outcome};
 use crate::human;
 use crate::ui::Progress;
@@ -245,12 +246,19 @@ fn write_other(
     if options.checksum != crate::args::Digest::None {
         return Err(Failure::usage(format!("a .{format} file holds no digests: leave --checksum out")));
     }
-    if options.coding.codec.is_some() || options.coding.effort.is_some() {
-        return Err(Failure::usage(format!("--codec and --effort are for .zt files, not .{format}")));
+    let coding = &options.coding;
+    let packs = format == ExportFormat::Zstn;
+    if !packs && (coding.codec.is_some() || coding.effort.is_some()) {
+        return Err(Failure::usage(format!(
+            "--codec and --effort are for .zt and .zstn files, not .{format}"
+        )));
     }
-    let deflate = options.coding.level.or(options.compress.then_some(6));
+    if packs && coding.codec == Some(Codec::Zstd) {
+        return Err(Failure::usage("a .zstn file is packed with z4ai: leave --codec out"));
+    }
+    let deflate = coding.level.or(options.compress.then_some(6));
     let deflate = match (format, deflate) {
-        (_, None) => None,
+        (_, None) | (ExportFormat::Zstn, _) => None,
         (ExportFormat::Npz, Some(level @ 1..=9)) => Some(level as u32),
         (ExportFormat::Npz, Some(level)) => {
             return Err(Failure::usage(format!("deflate has levels 1 to 9, not {level}")));
@@ -260,6 +268,8 @@ fn write_other(
     let progress = Progress::new("writing", chosen.bytes, common.quiet);
     let export_options = ExportOptions::default()
         .deflate(deflate)
+        .effort(coding.effort.unwrap_or_default(), coding.level)
+        .threads(common.threads)
         .drop_attributes(options.drop_metadata)
         .observer(Some(&progress));
     let source = Exported { chosen, dequantize: options.dequantize };

@@ -6,25 +6,37 @@ use super::args::Delta;
 use super::files::{self, Run, Target};
 use super::frames::{in_file, restored};
 use crate::failure::{FINE, Outcome};
+use crate::ui::Progress;
 
 pub fn run(options: &Delta, run: Run) -> Outcome {
     match options {
         Delta::Make { current, reference, output, force, encoding } => {
             let usual = || files::with_suffix(current, ".z4dl");
             let target = Target::new(output.as_deref(), usual, *force, &[current, reference])?;
-            let (new, old) = (files::read(current)?, files::read(reference)?);
+            let sources = (files::open(current)?, files::open(reference)?);
+            let (new, old) = (sources.0.mapped()?, sources.1.mapped()?);
             let options = encoding.options(run, "comparing", new.len() as u64);
-            let frame = z4ai::delta::compress(&new, &old, &options)?;
+            let frame = z4ai::delta::compress(new, old, &options)?;
             target.write_all(&frame, run)?;
             run.say_smaller(current, new.len() as u64, frame.len() as u64);
         }
         Delta::Apply { delta, reference, output, force } => {
             let target = restored(delta, ".z4dl", output.as_deref(), *force, &[delta, reference])?;
-            let (frame, mut data) = (files::read(delta)?, files::read(reference)?);
+            let sources = (files::open(delta)?, files::open(reference)?);
+            let (frame, old) = (sources.0.mapped()?, sources.1.mapped()?);
+            let failed = |error| in_file(delta, error);
+            let info = z4ai::delta::inspect(frame).map_err(failed)?;
             let options = DecodeOptions { threads: run.threads, ..DecodeOptions::default() };
-            z4ai::delta::apply(&frame, &mut data, &options).map_err(|error| in_file(delta, error))?;
-            target.write_all(&data, run)?;
-            run.say_restored(delta, frame.len() as u64, data.len() as u64);
+            let progress = Progress::new("restoring", info.content_len, run.quiet);
+            // Earlier versions have no random access.
+            let at_once = z4ai::legacy::is_legacy_delta(frame);
+            target.write(|out| {
+                files::write_parts(out, info.content_len, at_once, &progress, |range, part| {
+                    z4ai::delta::decompress_bytes(frame, old, range, part, &options).map_err(failed)
+                })
+            })?;
+            drop(progress);
+            run.say_restored(delta, frame.len() as u64, info.content_len);
         }
     }
     Ok(FINE)

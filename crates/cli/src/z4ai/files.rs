@@ -3,12 +3,14 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use z4ai::Observer;
 use ztensor::Observer as _;
+use ztensor::source::{FileSource, MapMode, MemorySource, Source};
 
 use crate::failure::Failure;
 use crate::human;
@@ -73,29 +75,36 @@ pub fn name(path: &Path) -> String {
     }
 }
 
-/// All of a file or of standard input.
-pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+/// A file, mapped, so that it costs no memory; or what comes through a pipe, read.
+pub fn open(path: &Path) -> Result<Arc<dyn Source>, Failure> {
     let failed = |error: std::io::Error| Failure::io(format!("cannot read {}: {error}", name(path)));
-    let mut data = Vec::new();
-    let mut read = |from: &mut dyn Read, expected: u64| -> Result<(), Failure> {
-        let expected = usize::try_from(expected).unwrap_or(usize::MAX);
-        data.try_reserve_exact(expected).map_err(|_| Failure::io(format!("no memory for {}", name(path))))?;
-        from.read_to_end(&mut data).map_err(failed)?;
-        Ok(())
-    };
     if is_pipe(path) {
-        read(&mut std::io::stdin().lock(), 0)?;
-    } else if ztensor::remote::is_url(path) {
-        data = ztensor::remote::store::read(path, &Default::default())?;
-    } else {
-        let mut file = File::open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        if metadata.is_dir() {
-            return Err(Failure::usage(format!("{} is a folder; a file is needed", name(path))));
-        }
-        read(&mut file, metadata.len())?;
+        return Ok(Arc::new(MemorySource::new(read(&mut std::io::stdin().lock(), path)?)));
     }
-    Ok(data)
+    if ztensor::remote::is_url(path) {
+        return Ok(Arc::new(MemorySource::new(ztensor::remote::store::read(path, &Default::default())?)));
+    }
+    let mut file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(Failure::usage(format!("{} is a folder; a file is needed", name(path))));
+    }
+    if metadata.is_file() {
+        let source = FileSource::from_file(file.try_clone().map_err(failed)?, path, MapMode::Auto)?;
+        if source.is_mapped() {
+            return Ok(Arc::new(source));
+        }
+    }
+    Ok(Arc::new(MemorySource::new(read(&mut file, path)?)))
+}
+
+/// All that there is to read.
+fn read(from: &mut dyn Read, path: &Path) -> Result<Vec<u8>, Failure> {
+    let mut data = Vec::new();
+    match from.read_to_end(&mut data) {
+        Ok(_) => Ok(data),
+        Err(error) => Err(Failure::io(format!("cannot read {}: {error}", name(path)))),
+    }
 }
 
 /// Where a result goes: chosen, or named after the input.
@@ -171,6 +180,34 @@ impl Target {
         let progress = Progress::new("writing", data.len() as u64, run.quiet);
         self.write(|out| data.chunks(STEP).try_for_each(|part| write_part(out, part, &progress)))
     }
+}
+
+/// Bytes decoded at a time: what a restored file costs in memory.
+const PART: u64 = 64 << 20;
+
+/// Writes `len` bytes as `decode` makes them, part by part; all at once where they cannot be
+/// made otherwise.
+pub fn write_parts(
+    out: &mut dyn Write,
+    len: u64,
+    at_once: bool,
+    progress: &Progress,
+    mut decode: impl FnMut(Range<u64>, &mut [u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let step = if at_once { len } else { len.min(PART) };
+    let step_len = usize::try_from(step).unwrap_or(usize::MAX);
+    let mut part = Vec::new();
+    part.try_reserve_exact(step_len).map_err(|_| Failure::io(format!("no memory for {step} bytes")))?;
+    part.resize(step_len, 0);
+    for start in (0..len).step_by(step_len.max(1)) {
+        let end = len.min(start + step);
+        let part = &mut part[..(end - start) as usize];
+        decode(start..end, part)?;
+        for piece in part.chunks(STEP) {
+            write_part(out, piece, progress)?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes one part and looks whether to go on.

@@ -9,9 +9,6 @@ use super::files::{self, Run, Target};
 use crate::failure::{FINE, Failure, Outcome};
 use crate::ui::Progress;
 
-/// Bytes decoded at a time: what a restored file costs in memory beside its frame.
-const STEP: u64 = 64 << 20;
-
 impl Encoding {
     pub fn options(&self, run: Run, what: &str, total: u64) -> Options {
         Options {
@@ -39,46 +36,35 @@ pub fn compress(options: &Compress, run: Run) -> Outcome {
             return Err(Failure::usage(format!("elements of {width} bytes: 1, 2, 4 or 8 are known")));
         }
     };
-    let data = files::read(input)?;
+    let source = files::open(input)?;
+    let data = source.mapped()?;
     let codec = Options {
         kind,
         shape: options.shape.as_ref().map_or_else(Vec::new, |shape| shape.0.clone()),
         structure: !options.fast,
         ..options.encoding.options(run, "compressing", data.len() as u64)
     };
-    let frame = z4ai::compress(&data, &codec)?;
-    let len = data.len() as u64;
-    drop(data);
+    let frame = z4ai::compress(data, &codec)?;
     target.write_all(&frame, run)?;
-    run.say_smaller(input, len, frame.len() as u64);
+    run.say_smaller(input, data.len() as u64, frame.len() as u64);
     Ok(FINE)
 }
 
 pub fn decompress(options: &Decompress, run: Run) -> Outcome {
     let input = &options.input;
     let target = restored(input, ".z4ai", options.output.as_deref(), options.force, &[input])?;
-    let frame = files::read(input)?;
-    check_kind(input, &frame)?;
-    let info = z4ai::inspect(&frame).map_err(|error| in_file(input, error))?;
+    let source = files::open(input)?;
+    let frame = source.mapped()?;
+    check_kind(input, frame)?;
+    let info = z4ai::inspect(frame).map_err(|error| in_file(input, error))?;
     let progress = Progress::new("decompressing", info.content_len, run.quiet);
     let decode = DecodeOptions { threads: run.threads, ..DecodeOptions::default() };
+    // Earlier versions have no random access.
+    let at_once = info.version == 1 || info.format == "ZRT1";
     target.write(|out| {
-        if info.version == 1 || info.format == "ZRT1" {
-            // Earlier versions have no random access.
-            let data = z4ai::decompress(&frame, &decode).map_err(|error| in_file(input, error))?;
-            return files::write_part(out, &data, &progress);
-        }
-        let mut part = Vec::new();
-        let mut at = 0;
-        while at < info.content_len {
-            let end = info.content_len.min(at + STEP);
-            part.resize((end - at) as usize, 0);
-            z4ai::decompress_bytes(&frame, at..end, &mut part, &decode)
-                .map_err(|error| in_file(input, error))?;
-            files::write_part(out, &part, &progress)?;
-            at = end;
-        }
-        Ok(())
+        files::write_parts(out, info.content_len, at_once, &progress, |range, part| {
+            z4ai::decompress_bytes(frame, range, part, &decode).map_err(|error| in_file(input, error))
+        })
     })?;
     run.say_restored(input, info.frame_len, info.content_len);
     Ok(FINE)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 use z4ai::{FrameInfo, StreamInfo};
-use ztensor::source::{MemorySource, Source};
+use ztensor::source::Source;
 use ztensor::{OpenOptions, model_delta, zstn};
 
 use super::args::Info;
@@ -17,25 +17,25 @@ use crate::human;
 
 pub fn run(options: &Info) -> Outcome {
     let path = &options.file;
-    let data = files::read(path)?;
-    if zstn::is_packed(&data) {
-        return packed(path, data, options.json);
+    let source = files::open(path)?;
+    let data = source.mapped()?;
+    if zstn::is_packed(data) {
+        return packed(path, source, options.json);
     }
-    if model_delta::is_model_delta(&data) {
-        let source = Arc::new(MemorySource::new(data));
+    if model_delta::is_model_delta(data) {
         let info = model_delta::info_source(source).map_err(|error| Failure::from(error.in_file(path)))?;
         return super::model_delta::describe(path, &info, options.json);
     }
-    let frame = if z4ai::delta::is_delta(&data) {
-        z4ai::delta::inspect(&data)
-    } else if z4ai::is_frame(&data) {
-        z4ai::inspect(&data)
+    let frame = if z4ai::delta::is_delta(data) {
+        z4ai::delta::inspect(data)
+    } else if z4ai::is_frame(data) {
+        z4ai::inspect(data)
     } else {
         let message = format!("{} is no z4ai frame, delta or packed model", files::name(path));
         return Err(Failure::bad_file(message));
     };
     let frame = frame.map_err(|error| in_file(path, error))?;
-    let streams = z4ai::streams(&data).map_err(|error| in_file(path, error))?;
+    let streams = z4ai::streams(data).map_err(|error| in_file(path, error))?;
     let mut out = std::io::BufWriter::new(anstream::stdout().lock());
     match options.json {
         true => writeln!(out, "{:#}", document(path, &frame, &streams))?,
@@ -46,8 +46,7 @@ pub fn run(options: &Info) -> Outcome {
 }
 
 /// Describes a packed model, tensor by tensor.
-fn packed(path: &Path, data: Vec<u8>, json: bool) -> Outcome {
-    let source: Arc<dyn Source> = Arc::new(MemorySource::new(data));
+fn packed(path: &Path, source: Arc<dyn Source>, json: bool) -> Outcome {
     let named = |error: ztensor::Error| Failure::from(error.in_file(path));
     let info = zstn::inspect_source(Arc::clone(&source)).map_err(named)?;
     let reader = match info.header {

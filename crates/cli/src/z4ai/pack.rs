@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ztensor::source::{MapMode, MemorySource, Source};
+use ztensor::source::{MapMode, Source};
 use ztensor::zstn::{self, PackOptions, UnpackOptions};
 
 use super::args::{Pack, Unpack};
@@ -65,11 +65,11 @@ pub fn unpack(options: &Unpack, run: Run) -> Outcome {
     Ok(FINE)
 }
 
-/// A file, or what comes through the pipe.
+/// A file, what comes through the pipe, or a file elsewhere, of which only what is needed is read.
 pub fn open(path: &Path) -> Result<Arc<dyn Source>, Failure> {
-    match files::is_pipe(path) {
-        true => Ok(Arc::new(MemorySource::new(files::read(path)?))),
-        false => Ok(ztensor::source::open(path, MapMode::Auto, &Default::default())?),
+    match ztensor::remote::is_url(path) {
+        true => Ok(ztensor::source::open(path, MapMode::Auto, &Default::default())?),
+        false => files::open(path),
     }
 }
 

@@ -71,7 +71,10 @@ const SHOWN_Z4AI: [(&str, &[&str]); 9] = [
 /// Every command, with what is run to show it.
 const SHOWN: [(&str, &[&str]); 18] = [
     ("info", &["info model.safetensors", "info model.safetensors --csv --only 'layers.0.*'"]),
-    ("convert", &["convert model.safetensors -o model.zt --checksum crc32c"]),
+    (
+        "convert",
+        &["convert model.safetensors -o model.zt --checksum crc32c", "convert model.zt -o packed.zstn"],
+    ),
     ("compress", &["compress model.zt -o small.zt -l 10"]),
     ("decompress", &["decompress small.zt -o raw.zt"]),
     ("verify", &["verify model.zt"]),

@@ -63,9 +63,25 @@ fn the_codec_is_chosen_by_name() {
 fn the_extension_says_the_format() {
     let place = Place::new();
     place.model("m.zt");
-    for output in ["m.safetensors", "m.gguf", "m.npz", "M.NPZ"] {
+    for output in ["m.safetensors", "m.gguf", "m.npz", "M.NPZ", "m.zstn"] {
         place.run(&["convert", "m.zt", "-o", output, "--drop-metadata"]).ends(0);
         place.run(&["diff", "m.zt", output]).ends(0);
+    }
+    // A packed file is what packing the other one gives, and can be converted like any file.
+    place.z4ai(&["pack", "m.safetensors", "-o", "packed.zstn"]).ends(0);
+    assert!(
+        std::fs::read(place.path("m.zstn")).unwrap() == std::fs::read(place.path("packed.zstn")).unwrap()
+    );
+    for (output, extra) in
+        [("again.zt", &["--codec", "z4ai"][..]), ("again.safetensors", &[]), ("again.npz", &[])]
+    {
+        place.run(&[&["convert", "m.zstn", "-o", output, "--drop-metadata"], extra].concat()).ends(0);
+        place.run(&["diff", "m.zt", output]).ends(0);
+    }
+    for effort in ["fast", "default", "balanced", "max"] {
+        let args = ["convert", "m.zt", "-o", "e.zstn", "--effort", effort, "--drop-metadata", "--force"];
+        place.run(&args).ends(0);
+        place.run(&["diff", "m.zt", "e.zstn"]).ends(0);
     }
     place.run(&["convert", "m.zt", "-o", "c.npz", "-l", "9", "--drop-metadata"]).ends(0);
     place.run(&["diff", "m.zt", "c.npz"]).ends(0);
@@ -75,6 +91,7 @@ fn the_extension_says_the_format() {
     place.run(&["convert", "m.zt", "-o", "x.npz", "-l", "10"]).fails(2, &["1 to 9"]);
     place.run(&["convert", "m.zt", "-o", "x.safetensors", "-c"]).fails(2, &["cannot be compressed"]);
     place.run(&["convert", "m.zt", "-o", "x.gguf", "--checksum", "crc32c"]).fails(2, &["--checksum"]);
+    place.run(&["convert", "m.zt", "-o", "x.zstn", "--codec", "zstd"]).fails(2, &["z4ai"]);
     place.run(&["compress", "m.zt", "-o", "x.npz"]).fails(2, &["ztensor convert"]);
     assert_eq!(place.list(), before);
 }
@@ -85,7 +102,7 @@ fn what_the_target_cannot_hold_is_refused_by_name() {
     let sparse = fixture("zt/sparse.zt");
     let sparse = sparse.to_str().unwrap();
     let name = ztensor::open(sparse).unwrap().keys().next().unwrap().to_owned();
-    for output in ["s.safetensors", "s.npz", "s.gguf"] {
+    for output in ["s.safetensors", "s.npz", "s.gguf", "s.zstn"] {
         place.run(&["convert", sparse, "-o", output]).fails(3, &[&name, "sparse"]);
     }
     place.model("m.zt");

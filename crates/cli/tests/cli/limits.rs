@@ -1,6 +1,7 @@
 //! Little memory, full disks, interruption: what is left then, and what is said.
 #![cfg(target_os = "linux")]
 
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,11 +10,15 @@ use ztensor::Writer;
 
 const MB: usize = 1 << 20;
 
-/// Runs the program in a folder, behind `before` in a shell.
+/// Runs `ztensor` in a folder, behind `before` in a shell.
 fn behind(place: &Place, before: &str, args: &[&str]) -> Output {
+    program_behind(place, before, assert_cmd::cargo::cargo_bin!("ztensor"), args)
+}
+
+fn program_behind(place: &Place, before: &str, program: &Path, args: &[&str]) -> Output {
     Command::new("sh")
         .args(["-c", &format!("{before} && exec \"$@\""), "sh"])
-        .arg(assert_cmd::cargo::cargo_bin!("ztensor"))
+        .arg(program)
         .args(args)
         .current_dir(place.path(""))
         .output()
@@ -65,11 +70,42 @@ fn memory_is_bounded_by_the_largest_tensor() {
     place.run(&["diff", "m.zt", "copy.zt"]).ends(0);
 }
 
+#[test]
+fn inputs_of_frames_and_deltas_are_mapped() {
+    let place = Place::new();
+    let size = 192 * MB;
+    let mut state = 1u32;
+    let weights = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        ((state >> 16) as u16 & 0x80ff | 0x3f00).to_le_bytes()
+    };
+    let data: Vec<u8> = (0..size / 2).flat_map(weights).collect();
+    let mut next = data.clone();
+    next.iter_mut().step_by(4098).for_each(|byte| *byte ^= 1);
+    std::fs::write(place.path("a"), &data).unwrap();
+    std::fs::write(place.path("b"), &next).unwrap();
+    let z4ai = |megabytes: usize, args: &[&str]| {
+        let limit = format!("ulimit -d {}", megabytes * 1024);
+        let args = [args, &["--threads", "2", "--force"]].concat();
+        Run::from(program_behind(&place, &limit, assert_cmd::cargo::cargo_bin!("z4ai"), &args)).ends(0);
+    };
+    // A frame is made in memory, with room for the largest that it could become; its input is not in
+    // memory. Restored files are made in parts.
+    let (making, restoring) = (size / MB + 64, 112);
+    z4ai(making, &["compress", "a", "--dtype", "bf16", "-o", "a.z4ai"]);
+    z4ai(restoring, &["decompress", "a.z4ai", "-o", "back"]);
+    assert!(std::fs::read(place.path("back")).unwrap() == data);
+    z4ai(making, &["delta", "make", "b", "a", "--dtype", "bf16", "-o", "d"]);
+    z4ai(restoring, &["delta", "apply", "d", "a", "-o", "back"]);
+    assert!(std::fs::read(place.path("back")).unwrap() == next);
+}
+
 /// Commands that write, each in a form that has something to write in this folder.
-const WRITING: [&[&str]; 9] = [
+const WRITING: [&[&str]; 10] = [
     &["convert", "m.zt", "-o", "out.zt"],
     &["convert", "m.zt", "-o", "out.safetensors"],
     &["convert", "m.zt", "-o", "out.npz", "-c"],
+    &["convert", "m.zt", "-o", "out.zstn"],
     &["compress", "m.zt", "-o", "out.zt"],
     &["decompress", "m.zt", "-o", "out.zt"],
     &["merge", "m.zt", "a.zt", "-o", "out.zt"],

@@ -51,9 +51,18 @@ impl States {
     /// About as many states as symbols are frequent, at least one for each that occurs; `None` when
     /// fewer than two do.
     pub(crate) fn for_counts(counts: &[u32; 256]) -> Option<Self> {
+        Self::up_to(counts, USUAL_LOG)
+    }
+
+    /// As [`for_counts`](Self::for_counts), as finely as is possible: where all depends on it.
+    pub(crate) fn finest(counts: &[u32; 256]) -> Option<Self> {
+        Self::up_to(counts, MAX_LOG)
+    }
+
+    fn up_to(counts: &[u32; 256], log: u32) -> Option<Self> {
         let total: u32 = counts.iter().sum();
         // A large table costs more than it saves on few symbols, and takes longer to build.
-        Self::with_log(counts, total.max(1).ilog2().saturating_sub(4).clamp(MIN_LOG, USUAL_LOG))
+        Self::with_log(counts, total.max(1).ilog2().saturating_sub(4).clamp(MIN_LOG, log))
     }
 
     /// As [`for_counts`](Self::for_counts), with 2^`log` states; `log` must be 9 to 12.

@@ -1,8 +1,11 @@
 //! Encoding a delta: for every chunk the smallest way to get it from its reference.
 
+use std::cell::Cell;
+
 use super::cost::{self, BIT};
 use super::{OVERHEAD, Plan, chunks, dense, split, stream};
 use crate::coder::Coder;
+use crate::coder::tans::States;
 use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::frame::{self, Describe};
@@ -15,6 +18,9 @@ use crate::options::Options;
 
 /// What a chunk adds when it is stored as it is.
 const OVERHEAD_PER_CHUNK: usize = 31;
+/// How many times longer chunks are where most elements stayed: little is left of each, and its
+/// description is to be little beside that.
+const CHUNKS: usize = 8;
 /// Below this share of changed elements (one in so many), listing them is always smallest.
 const FEW: usize = 8;
 /// Elements of each of four runs that are looked at to choose between kinds of difference.
@@ -33,7 +39,10 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
         )));
     }
     options.check()?;
-    let plan = Plan::new(current.len(), options)?;
+    let mut plan = Plan::new(current.len(), options)?;
+    if changes_little(current, reference, options.kind.size()) {
+        plan.chunk *= CHUNKS;
+    }
     let chunks = plan.chunk_count();
     // Most deltas are much smaller than this; the rest of it is never touched.
     memory::reserve(out, current.len() + OVERHEAD + chunks * OVERHEAD_PER_CHUNK)?;
@@ -45,7 +54,7 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
         current.len() as u64,
     )?;
     let header_len = out.len();
-    let encode = |scratch: &mut Scratch, i: usize, encoded: &mut chunks::Encoded| {
+    let encode = |Reused(scratch): &mut Reused, i: usize, encoded: &mut chunks::Encoded| {
         scratch.encode(&current[plan.chunk(i)], &reference[plan.chunk(i)], options, &plan);
         encoded.payload.extend_from_slice(&scratch.payload);
         encoded.descriptions.extend_from_slice(&scratch.description);
@@ -53,6 +62,42 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
     };
     let descriptions = &chunks::encode_all(options, chunks, out, encode)?.descriptions;
     frame::write_index(out, header_len, &frame::Index { descriptions, chunks, ..Default::default() })
+}
+
+/// Whether most elements are the same, in a sample from all over the buffers.
+fn changes_little(current: &[u8], reference: &[u8], size: usize) -> bool {
+    const WINDOWS: usize = 64;
+    const WINDOW: usize = 64;
+    let step = current.len() / WINDOWS / size * size;
+    let (mut seen, mut changed) = (0, 0);
+    for start in (0..WINDOWS).map(|window| window * step) {
+        let end = current.len().min(start + WINDOW * size);
+        let pairs = current[start..end].chunks(size).zip(reference[start..end].chunks(size));
+        seen += pairs.len();
+        changed += pairs.filter(|(now, before)| now != before).count();
+    }
+    changed * 2 <= seen
+}
+
+thread_local! {
+    /// The buffers of the last delta of this thread. There are many deltas one after another, one for
+    /// each tensor of a model, and fresh memory of this size costs as much as what is done with it.
+    static LAST: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// Buffers that the thread's next delta uses again.
+struct Reused(Box<Scratch>);
+
+impl Default for Reused {
+    fn default() -> Self {
+        Self(LAST.take().unwrap_or_default())
+    }
+}
+
+impl Drop for Reused {
+    fn drop(&mut self) {
+        LAST.set(Some(std::mem::take(&mut self.0)));
+    }
 }
 
 /// Buffers of one worker, and the chunk it made last.
@@ -307,7 +352,9 @@ impl Streams {
             self.gaps.push(gap as u8);
             next = at + 1;
         }
-        let gaps = stream::encode(&self.gaps, payload);
+        // Short gaps are too few values for whole bits to come close.
+        let counts = histogram::of_bytes(&self.gaps);
+        let gaps = stream::encode_finely(&self.gaps, &counts, States::finest(&counts), payload);
         let values = (planes..size).map(|byte| {
             self.gather(size, differences, byte);
             stream::encode(&self.plane, payload)

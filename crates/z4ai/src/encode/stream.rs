@@ -172,12 +172,20 @@ pub(crate) fn encode_codes(
     effort: Effort,
     payload: &mut Vec<u8>,
 ) -> Coder {
+    let states = if effort < Effort::Balanced { None } else { States::for_counts(counts) };
+    encode_finely(bytes, counts, states, payload)
+}
+
+/// As [`encode_counted`], and in fractions of bits by these states where that is smaller.
+pub(crate) fn encode_finely(
+    bytes: &[u8],
+    counts: &[u32; 256],
+    states: Option<States>,
+    payload: &mut Vec<u8>,
+) -> Coder {
     let start = payload.len();
     let coder = encode_counted(bytes, counts, payload);
-    if effort < Effort::Balanced || matches!(coder, Coder::Constant(_)) {
-        return coder;
-    }
-    let Some(states) = States::for_counts(counts) else { return coder };
+    let Some(states) = states.filter(|_| !matches!(coder, Coder::Constant(_))) else { return coder };
     let mut fine = Vec::new();
     let stored = tans::encode(bytes, &states, &mut fine);
     let tans = Coder::Tans { states: Box::new(states), stored };

@@ -19,7 +19,7 @@ use crate::disk;
 use crate::error::{Error, Kind, Result};
 use crate::object::Decode;
 use crate::parallel;
-use crate::progress::{Observer, advance};
+use crate::progress::{Observer, advance, finish};
 use crate::remote::Options;
 use crate::source::{self, MapMode, Source, Sources, zeroed};
 
@@ -101,7 +101,9 @@ pub(super) fn open(path: &Path) -> Result<Delta> {
 fn apply_one(base: &Path, delta: &Arc<Delta>, output: &Path, options: &ApplyOptions<'_>) -> Result<u64> {
     let base = Model::open(base, options.threads)?;
     let applier = Applier::new(base, delta.clone(), options)?;
-    let mut out = BufWriter::with_capacity(1 << 16, AtomicFile::create(output)?);
+    let mut file = AtomicFile::create(output)?;
+    file.reserve(delta.target_len).map_err(|error| Error::io("cannot write", error).in_file(output))?;
+    let mut out = BufWriter::with_capacity(1 << 16, file);
     let len = applier.write(&mut out, options).map_err(|error| match error.kind() {
         Kind::Io => error.in_file(output),
         _ => error.in_file(delta.source.label()),
@@ -184,6 +186,7 @@ impl Applier {
             return Err(Error::mismatch("what came out is not what the delta was made from"));
         }
         out.flush().map_err(|error| Error::io("cannot write", error))?;
+        finish(options.observer)?;
         Ok(self.delta.target_len)
     }
 
@@ -245,9 +248,9 @@ impl Applier {
                     return Err(Error::corrupt("z4dm.delta", "a frame that is no delta of this version"));
                 }
                 let options = codec::decode_options(out.len() as u64, threads);
+                // The base is known to be the right one, and what comes out is checked.
                 self.with_base(place, out.len(), threads, |reference| {
-                    z4ai::delta::decompress_into(&frame, reference, out, &options)
-                        .map_err(codec::broken_frame)
+                    z4ai::delta::restore_into(&frame, reference, out, &options).map_err(codec::broken_frame)
                 })
             }
             How::Same(first) => self.content(*first, out, threads),

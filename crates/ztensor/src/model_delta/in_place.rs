@@ -10,6 +10,7 @@ use super::segments::{BaseCheck, How};
 use crate::digest::Checksum;
 use crate::error::{Error, Result};
 use crate::object::{Component, Object};
+use crate::progress::{advance, finish};
 use crate::read::{OpenOptions, Reader};
 use crate::write::{WriteOptions, Writer};
 
@@ -71,6 +72,10 @@ pub fn apply_in_place(
     stats.removed = before.len() as u64;
     writer.catalog.attributes = target.attributes().clone();
     writer.reorder(target.keys());
+    // What stayed is done, too.
+    let written: u64 = changed.iter().filter_map(|name| target.get(name).ok()).map(Object::byte_len).sum();
+    advance(options.observer, target.catalog().sources.get(0)?.len().saturating_sub(written))?;
+    finish(options.observer)?;
     stats.len = writer.finish()?;
     Ok(stats)
 }

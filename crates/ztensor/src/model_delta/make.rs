@@ -20,7 +20,7 @@ use crate::error::{Error, Kind, Result};
 use crate::format::Format;
 use crate::object::{Extent, Storage};
 use crate::parallel;
-use crate::progress::{Observer, advance};
+use crate::progress::{Observer, advance, finish};
 use crate::read::Reader;
 use crate::source::{MemorySource, Source};
 use crate::write::{WriteOptions, Writer};
@@ -252,6 +252,7 @@ impl<'a> Maker<'a> {
         }
         let (base, target) = (self.base.digest(&self.base_prints)?, self.target.digest(&self.target_prints)?);
         stats.delta_len = output.finish(base, target, hasher.finish_128())?;
+        finish(self.options.observer)?;
         Ok(stats)
     }
 

@@ -10,7 +10,7 @@ use twox_hash::XxHash3_128;
 use super::ModelDigest;
 use crate::error::{Error, Kind, Result, quoted};
 use crate::format::safetensors;
-use crate::object::{Component, Object, Storage};
+use crate::object::{Component, Extent, Object, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance};
 use crate::read::{OpenOptions, Reader};
@@ -21,7 +21,7 @@ use crate::source::{self, MapMode, Source};
 pub(crate) type Fingerprint = (u64, u128);
 
 /// Bytes of content that are hashed at a time.
-const PIECE: u64 = 4 << 20;
+const PIECE: usize = 4 << 20;
 
 /// A model: the components of all its tensors, by name and role.
 pub(crate) struct Model {
@@ -127,8 +127,19 @@ impl Model {
         parallel::for_each(threads, (0..self.parts.len()).collect(), |index| {
             let mut hasher = XxHash3_128::new();
             let content = self.content(index, 1)?;
-            content.chunks(PIECE as usize).for_each(|piece| hasher.write(piece));
             let len = content.len() as u64;
+            let place = match (&content, &self.part(index)?.1.storage) {
+                (Cow::Borrowed(_), Storage::Plain(extent)) => Some(*extent),
+                _ => None,
+            };
+            for (piece, skip) in content.chunks(PIECE).zip((0..).step_by(PIECE)) {
+                if let Some(Extent { source, offset, .. }) = place {
+                    // Faulting it in page by page would take longer than hashing it.
+                    let source = self.reader.catalog().sources.get(source)?;
+                    source.prefetch(offset + skip, piece.len() as u64);
+                }
+                hasher.write(piece);
+            }
             found.lock().unwrap_or_else(PoisonError::into_inner)[index] = (len, hasher.finish_128());
             advance(observer, len)
         })?;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::decode::UnknownEncoding;
 use crate::edit::{compact, merge, remove_tensors, repair, replace_tensor, replace_tensor_as};
+use crate::model_delta::{ApplyOptions, MakeOptions, apply_in_place, make};
 use crate::object::{Component, Extent, Object, Storage};
 use crate::source::MapMode;
 use crate::{Checksum, Compression, DType, OpenOptions, Reader, Value, Writer};
@@ -122,6 +123,29 @@ fn torn(path: &Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
+/// A model, and in the place of the second file the delta that makes another one of it.
+fn family(path: &Path) {
+    let write = |path: &Path, tuned: bool| {
+        let mut writer = Writer::create(path).unwrap();
+        writer.set_attribute("author", "test");
+        writer.set_attribute("steps", u8::from(tuned));
+        let mut changed = numbers(400, 1);
+        changed[7] += f32::from(u8::from(tuned));
+        writer.add_with("a", &[20, 20], &changed).checksum(Checksum::Crc32c).write().unwrap();
+        writer.add("kept", &[100], &numbers(100, 2)).unwrap();
+        writer.tie("kept.tied", "kept").unwrap();
+        let (name, seed) = if tuned { ("new", 3) } else { ("gone", 4) };
+        writer.add(name, &[300], &numbers(300, seed)).unwrap();
+        writer.add("scalar", &[], &[3u8]).unwrap();
+        writer.finish().unwrap();
+    };
+    write(path, false);
+    let folder = scratch();
+    let target = folder.path().join("tuned.zt");
+    write(&target, true);
+    make(path, &target, sibling(path), &MakeOptions::default()).unwrap();
+}
+
 fn sibling(path: &Path) -> PathBuf {
     path.with_file_name("other.zt")
 }
@@ -178,6 +202,11 @@ const EDITS: &[Edit] = &[
     },
     Edit { name: "compact after a crash", prepare: torn, run: |path| compact(path).map(drop) },
     Edit { name: "repair", prepare: torn, run: |path| repair(path).map(drop) },
+    Edit {
+        name: "apply a model delta",
+        prepare: family,
+        run: |path| apply_in_place(path, sibling(path), &ApplyOptions::default()).map(drop),
+    },
 ];
 
 /// Runs an edit in a fresh folder: the states before and after it.

@@ -22,7 +22,7 @@ const ORDER: [DType; 22] = [
     DType::F6E3M2, DType::F6E2M3, DType::F4E2M1, DType::Bool,
 ];
 
-fn check(plan: &Plan<'_>) -> Result<()> {
+pub(crate) fn check(plan: &Plan<'_>) -> Result<()> {
     plan.require_dense(|dtype| dtype.safetensors_name().is_some(), |_| false)?;
     for (name, object) in &plan.objects {
         if *name == METADATA {
@@ -43,6 +43,13 @@ fn check(plan: &Plan<'_>) -> Result<()> {
 }
 
 fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
+    let (start, order) = start(plan)?;
+    out.write_all(&start).map_err(write_failed)?;
+    plan.write_data(&order, out)
+}
+
+/// All that comes before the data, and the order of the tensors in it.
+pub(crate) fn start(plan: &Plan<'_>) -> Result<(Vec<u8>, Vec<usize>)> {
     let rank = |index: &usize| {
         let dtype = plan.objects[*index].1.dtype();
         ORDER.iter().position(|known| Some(*known) == dtype)
@@ -50,9 +57,9 @@ fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
     let mut order: Vec<usize> = (0..plan.objects.len()).collect();
     order.sort_by_cached_key(|index| (rank(index), plan.objects[*index].0));
     let header = header(plan, &order)?;
-    out.write_all(&(header.len() as u64).to_le_bytes()).map_err(write_failed)?;
-    out.write_all(header.as_bytes()).map_err(write_failed)?;
-    plan.write_data(&order, out)
+    let mut start = (header.len() as u64).to_le_bytes().to_vec();
+    start.extend_from_slice(header.as_bytes());
+    Ok((start, order))
 }
 
 fn header(plan: &Plan<'_>, order: &[usize]) -> Result<String> {

@@ -14,7 +14,7 @@ use crate::source::{Sources, zeroed};
 /// Parts are first compared by this many bytes at each of a few places.
 const SAMPLE: u64 = 512;
 /// Parts shorter than this are not worth a reference.
-const WORTHWHILE: u64 = 32;
+pub(super) const WORTHWHILE: u64 = 32;
 /// Parts are hashed and compared in pieces of this size.
 const PIECE: u64 = 4 << 20;
 

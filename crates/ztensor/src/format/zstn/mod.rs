@@ -34,11 +34,13 @@
 //! written.
 
 mod container;
+mod contents;
 mod duplicates;
 mod inspect;
 mod pack;
 mod unpack;
 mod v3;
+mod write;
 
 use std::sync::Arc;
 
@@ -51,6 +53,7 @@ use crate::format::{Context, Driver, Format, Probe, Verdict};
 use crate::object::Catalog;
 use crate::source::Source;
 use container::Container;
+pub(crate) use write::EXPORTER;
 
 pub(crate) const MAGIC: &[u8; 4] = b"ZSTN";
 

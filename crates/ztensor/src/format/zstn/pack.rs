@@ -2,24 +2,20 @@
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use z4ai::Effort;
 
-use super::MAGIC;
-use super::container::{
-    ALIGNMENT, FOOTER, HEADER_EXPANSION, KIND_FRAME, KIND_RAW, KIND_SAME, Mode, SMALL_HEADER, VERSION,
-    checksum, in_data_order,
-};
+use super::container::{Mode, in_data_order};
+use super::contents::{Encoder, Output, write_failed};
 use super::duplicates;
 use crate::atomic::AtomicFile;
-use crate::codec;
 use crate::dtype::DType;
 use crate::error::{Error, Kind, Result};
 use crate::format::{Context, safetensors};
 use crate::object::{Catalog, Extent};
 use crate::parallel;
-use crate::progress::{Observer, advance};
+use crate::progress::{Observer, advance, finish};
 use crate::remote::Options;
 use crate::source::{self, MapMode, Source, Sources};
 
@@ -104,19 +100,14 @@ pub fn pack_source(
         same.insert(0, None);
     }
     stats.shared = same.iter().flatten().count() as u64;
-    let prefix = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], VERSION, u8::from(stats.opaque), 0, 0];
-    let packer = Packer { sources: &sources, options, buffers: Mutex::default() };
-    let mut output = Output { out, position: 0, index: Vec::new() };
-    output.put(&prefix)?;
-    for batch in batches(&parts, options.threads) {
+    let packer = Packer { sources: &sources, options, encoder: Encoder::new(options.effort, options.level) };
+    let mut output = Output::start(out, mode)?;
+    for batch in batches(parts.iter().map(|part| part.extent.len).collect(), options.threads) {
         packer.write(&parts, &same, batch, &mut output)?;
     }
-    stats.packed_len = output.finish(prefix, stats.original_len)?;
+    stats.packed_len = output.finish(stats.original_len)?;
+    finish(options.observer)?;
     Ok(stats)
-}
-
-fn write_failed(error: std::io::Error) -> Error {
-    Error::io("cannot write", error)
 }
 
 /// Whether a file has no header of this format at all, or could not be read.
@@ -164,32 +155,25 @@ fn opaque(len: u64) -> Vec<Part> {
     (0..len).step_by(PIECE as usize).map(piece).collect()
 }
 
-/// Runs of parts small enough to hold their frames in memory, or one part.
-fn batches(parts: &[Part], threads: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+/// Runs of contents of these lengths that are small enough to hold their frames in memory, or one.
+pub(super) fn batches(lens: Vec<u64>, threads: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let budget = (16 << 20) * parallel::resolve(threads) as u64;
     let mut next = 0;
     std::iter::from_fn(move || {
         let start = next;
         let mut bytes = 0u64;
-        while next < parts.len() && (next == start || bytes + parts[next].extent.len <= budget) {
-            bytes += parts[next].extent.len;
+        while next < lens.len() && (next == start || bytes + lens[next] <= budget) {
+            bytes += lens[next];
             next += 1;
         }
         (start < next).then_some(start..next)
     })
 }
 
-/// A content as it will be stored.
-struct Encoded {
-    kind: u8,
-    bytes: Vec<u8>,
-}
-
 struct Packer<'a> {
     sources: &'a Sources,
     options: &'a PackOptions<'a>,
-    /// Memory of frames that are written.
-    buffers: Mutex<Vec<Vec<u8>>>,
+    encoder: Encoder,
 }
 
 impl Packer<'_> {
@@ -202,11 +186,14 @@ impl Packer<'_> {
         out: &mut Output<'_>,
     ) -> Result<()> {
         let total = parts[batch.clone()].iter().map(|part| part.extent.len).sum();
-        let mut encoded: Vec<Option<Encoded>> = batch.clone().map(|_| None).collect();
+        let mut encoded: Vec<_> = batch.clone().map(|_| None).collect();
         let jobs = batch.clone().zip(&mut encoded).filter(|(index, _)| same[*index].is_none()).collect();
         parallel::for_each(self.options.threads, jobs, |(index, slot)| {
-            let threads = parallel::share(self.options.threads, parts[index].extent.len, total);
-            *slot = Some(self.encode(&parts[index], index == 0, threads)?);
+            let part = &parts[index];
+            let threads = parallel::share(self.options.threads, part.extent.len, total);
+            let content = self.sources.bytes(part.extent)?;
+            let tensor = part.tensor.as_ref().map(|(dtype, shape)| (*dtype, &shape[..]));
+            *slot = Some(self.encoder.encode(&content, tensor, index == 0, threads)?);
             advance(self.options.observer, 0)
         })?;
         for (index, encoded) in batch.zip(encoded) {
@@ -214,90 +201,12 @@ impl Packer<'_> {
             match (encoded, same[index]) {
                 (Some(encoded), _) => {
                     out.blob(&encoded, len)?;
-                    self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(encoded.bytes);
+                    self.encoder.recycle(encoded);
                 }
-                (None, first) => out.entry(KIND_SAME, 0, first.unwrap_or(0) as u64, len),
+                (None, first) => out.same(first.unwrap_or(0), len),
             }
             advance(self.options.observer, len)?;
         }
         Ok(())
-    }
-
-    fn encode(&self, part: &Part, is_first: bool, threads: usize) -> Result<Encoded> {
-        let content = self.sources.bytes(part.extent)?;
-        let len = content.len() as u64;
-        let mut options = match &part.tensor {
-            Some((dtype, shape)) => codec::options(*dtype, shape, len, self.options.effort, threads),
-            None => z4ai::Options { effort: self.options.effort, threads, ..z4ai::Options::default() },
-        };
-        options.level = self.options.level;
-        let mut bytes = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
-        if !content.is_empty() {
-            z4ai::compress_into(&content, &options, &mut bytes).map_err(codec::not_encoded)?;
-            let stored = bytes.len() as u64;
-            let proportionate = !is_first || len <= SMALL_HEADER || len.div_ceil(HEADER_EXPANSION) <= stored;
-            if stored < len && proportionate {
-                return Ok(Encoded { kind: KIND_FRAME, bytes });
-            }
-        }
-        // A private copy: the digest must be of the bytes that are written.
-        bytes.clear();
-        bytes.try_reserve(content.len()).map_err(|_| Error::limit("not enough memory to pack a tensor"))?;
-        bytes.extend_from_slice(&content);
-        Ok(Encoded { kind: KIND_RAW, bytes })
-    }
-}
-
-/// The packed file as far as it is written.
-struct Output<'a> {
-    out: &'a mut (dyn Write + Send),
-    position: u64,
-    index: Vec<u8>,
-}
-
-impl Output<'_> {
-    fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out.write_all(bytes).map_err(write_failed)?;
-        self.position += bytes.len() as u64;
-        Ok(())
-    }
-
-    fn blob(&mut self, encoded: &Encoded, len: u64) -> Result<()> {
-        let Encoded { kind, bytes } = encoded;
-        let mut crc = 0;
-        if *kind == KIND_RAW {
-            crc = crc32c::crc32c(bytes);
-            if len > 0 {
-                let padding = self.position.next_multiple_of(ALIGNMENT) - self.position;
-                self.put(&[0; ALIGNMENT as usize][..padding as usize])?;
-            }
-        }
-        self.put(bytes)?;
-        self.entry(*kind, crc, bytes.len() as u64, len);
-        Ok(())
-    }
-
-    fn entry(&mut self, kind: u8, crc: u32, value: u64, len: u64) {
-        self.index.push(kind);
-        self.index.extend_from_slice(&crc.to_le_bytes());
-        self.index.extend_from_slice(&value.to_le_bytes());
-        self.index.extend_from_slice(&len.to_le_bytes());
-    }
-
-    /// Writes index and footer, and returns the size of the file.
-    fn finish(mut self, prefix: [u8; 8], content_len: u64) -> Result<u64> {
-        let index = std::mem::take(&mut self.index);
-        self.put(&index)?;
-        let file_len = self.position + FOOTER;
-        let mut footer = Vec::with_capacity(FOOTER as usize);
-        for number in [index.len() as u64, content_len, file_len] {
-            footer.extend_from_slice(&number.to_le_bytes());
-        }
-        let checksum = checksum(&prefix, &index, &footer);
-        footer.extend_from_slice(&checksum.to_le_bytes());
-        footer.extend_from_slice(&prefix);
-        self.put(&footer)?;
-        self.out.flush().map_err(write_failed)?;
-        Ok(file_len)
     }
 }

@@ -11,7 +11,7 @@ use crate::decode::{PIECE, Z4ai};
 use crate::error::{Error, Kind, Result};
 use crate::object::Extent;
 use crate::parallel;
-use crate::progress::{Observer, advance};
+use crate::progress::{Observer, advance, finish};
 use crate::remote::Options;
 use crate::source::{self, MapMode, Source, Sources, zeroed};
 
@@ -40,7 +40,11 @@ pub fn unpack(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Unpac
     let (input, output) = (input.as_ref(), output.as_ref());
     let source = source::open(input, MapMode::Auto, &Options::default())?;
     let container = Container::read(source).map_err(|error| error.in_file(input))?;
-    let mut out = BufWriter::with_capacity(1 << 16, AtomicFile::create(output)?);
+    let mut file = AtomicFile::create(output)?;
+    if container.content_len <= options.max_output {
+        file.reserve(container.content_len).map_err(|error| write_failed(error).in_file(output))?;
+    }
+    let mut out = BufWriter::with_capacity(1 << 16, file);
     let restored = restore(container, &mut out, options).map_err(|error| match error.kind() {
         Kind::Io => error.in_file(output),
         _ => error.in_file(input),
@@ -90,6 +94,7 @@ fn restore(container: Container, out: &mut (dyn Write + Send), options: &UnpackO
         parallel::pipeline(fill, |bytes| out.write_all(bytes).map_err(write_failed))?;
     }
     out.flush().map_err(write_failed)?;
+    finish(options.observer)?;
     Ok(container.content_len)
 }
 
