@@ -83,7 +83,8 @@ impl Output {
             let message = format!("{} is the input too: choose another output", input.display());
             return Err(Failure::usage(message));
         }
-        if !self.force && ztensor::remote::store::exists(output, &Default::default())? {
+        // A pipe or a device is there too, though it is no file.
+        if !self.force && (output.exists() || ztensor::remote::store::exists(output, &Default::default())?) {
             let message = format!("{} is there already: --force replaces it", output.display());
             return Err(Failure::usage(message));
         }
