@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -17,6 +18,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("ZTENSOR_TEST_CACHE", ROOT / ".cache"))
 DATA = ROOT / "crates" / "ztensor" / "tests" / "data"
+
+# A job in the background ignores Ctrl-C, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
