@@ -104,7 +104,9 @@ fn a_tensor_and_its_rows_take_their_own_bytes() {
 fn batches_are_joined_and_come_in_parallel() {
     let server = Server::start();
     let url = server.put("m.safetensors", &safetensors(), Some("1"));
-    check_all(&ztensor::open(&url).unwrap());
+    let reader = ztensor::open(&url).unwrap();
+    server.wait_for_company();
+    check_all(&reader);
     // Seven tensors one after another: by size and not by tensor.
     let count = server.requests().len();
     assert!((2..=6).contains(&count), "{count}");

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How one answer is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,8 @@ struct State {
     always: Option<Fault>,
     under_way: usize,
     most_under_way: usize,
+    /// How long a request waits for a second one.
+    patience: Duration,
 }
 
 /// The server; it goes on until the program ends.
@@ -78,6 +80,12 @@ impl Server {
         std::mem::take(&mut self.state.lock().unwrap().requests)
     }
 
+    /// From now on a request waits for another one to be under way, so that it does not depend on
+    /// the machine's speed whether two meet.
+    pub fn wait_for_company(&self) {
+        self.state.lock().unwrap().patience = Duration::from_secs(5);
+    }
+
     /// How many requests were being answered at the same time.
     pub fn most_under_way(&self) -> usize {
         self.state.lock().unwrap().most_under_way
@@ -109,6 +117,11 @@ fn serve(mut stream: &TcpStream, state: &Mutex<State>) -> Option<()> {
         let next = state.faults.pop_front();
         (object, next.or(state.always))
     };
+    let began = Instant::now();
+    let alone = |state: &State| state.most_under_way < 2 && began.elapsed() < state.patience;
+    while alone(&state.lock().unwrap()) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let answered = answer(&mut stream, method, &headers, object, fault);
     state.lock().unwrap().under_way -= 1;
     answered
