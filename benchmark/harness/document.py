@@ -27,10 +27,10 @@ HEAD = """# Benchmarks
 Made by `python benchmark/bench.py report` from the JSON files in `benchmark/results`; nothing on
 this page is typed by hand. Every contestant runs in a fresh process at its best settings and all
 take turns; the first result of each is compared bit for bit; memory that a round freed is given
-back before the next. Mapped tensors are touched page by page within the time, less what a second
-round of touching takes, which is the harness's own. Numbers are medians in GB/s of tensor data,
-“cold” after the file was dropped from the page cache. Machines differ and so do days: what holds
-is how the numbers of one table compare.
+back before the next. Mapped tensors are touched page by page within the time, less what touching
+small ones a second time takes, which is the harness's own. Numbers are medians in GB/s of tensor
+data, “cold” after the file was dropped from the page cache. Machines differ and so do days: what
+holds is how the numbers of one table compare.
 """
 
 REPEAT = """
