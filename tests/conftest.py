@@ -96,3 +96,23 @@ def open_files() -> Iterator[str]:
             yield os.readlink(f"/proc/self/fd/{descriptor}")
         except OSError:
             continue
+
+
+@pytest.fixture(scope="session")
+def one_s3() -> Iterator[Any]:
+    """An S3-compatible server on loopback."""
+    pytest.importorskip("moto", reason="needs an S3-compatible server: pip install moto[server]")
+    from remote_servers import s3_server
+
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(one_s3: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """That server with an empty bucket, where the environment leads."""
+    for name, value in one_s3.variables.items():
+        monkeypatch.setenv(name, value)
+    for key in one_s3.keys():
+        one_s3.client.delete_object(Bucket=one_s3.bucket, Key=key)
+    return one_s3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from ranks import Ranks
-from remote_servers import S3, RangeServer, range_server, s3_server
+from remote_servers import S3, RangeServer, range_server
 
 import ztensor
 from ztensor.distributed import (
@@ -31,22 +30,6 @@ MODEL = {
     "half": torch.linspace(-1, 1, 64).to(torch.bfloat16),
     "scalar": torch.tensor(3),
 }
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[S3]:
-    pytest.importorskip("moto", reason="needs moto, the S3-compatible test server")
-    with s3_server() as server:
-        yield server
-
-
-@pytest.fixture
-def s3(bucket: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
-    for name, value in bucket.variables.items():
-        monkeypatch.setenv(name, value)
-    for key in bucket.keys():
-        bucket.client.delete_object(Bucket=bucket.bucket, Key=key)
-    return bucket
 
 
 def save(url: str, state: dict[str, Any], **options: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import same_bytes
-from remote_servers import S3, RangeServer, range_server, s3_server
+from remote_servers import S3, RangeServer, range_server
 
 import ztensor
 from ztensor import store
@@ -32,22 +32,6 @@ QUICK = {"retries": 2, "timeout": 20}
 def web() -> Iterator[RangeServer]:
     with range_server() as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def one_s3() -> Iterator[S3]:
-    pytest.importorskip("moto", reason="needs an S3-compatible server: pip install moto[server]")
-    with s3_server() as server:
-        yield server
-
-
-@pytest.fixture
-def s3(one_s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
-    for name, value in one_s3.variables.items():
-        monkeypatch.setenv(name, value)
-    for key in one_s3.keys():
-        one_s3.client.delete_object(Bucket=one_s3.bucket, Key=key)
-    return one_s3
 
 
 def tensors(scale: int = 1) -> dict[str, np.ndarray[Any, Any]]:
