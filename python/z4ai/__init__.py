@@ -33,7 +33,17 @@ from z4ai.delta import decompress as decompress_delta
 from ztensor._native import VERSION as __version__
 
 if TYPE_CHECKING:
-    from z4ai import chunked, integrations, model_delta, safetensors
+    from z4ai import (
+        auto,
+        backend,
+        chunked,
+        codec,
+        format,
+        integrations,
+        model_delta,
+        safetensors,
+        transforms,
+    )
     from z4ai.integrations import (
         disable_hf,
         enable_hf,
@@ -48,7 +58,10 @@ __all__ = [
     "DEFAULT_LEVEL",
     "DTYPE_WIDTHS",
     "__version__",
+    "auto",
+    "backend",
     "chunked",
+    "codec",
     "compress",
     "compress_array",
     "compress_delta",
@@ -61,6 +74,7 @@ __all__ = [
     "disable_hf",
     "dtype_width",
     "enable_hf",
+    "format",
     "integrations",
     "is_enabled",
     "load_file",
@@ -69,6 +83,7 @@ __all__ = [
     "peek_is_z4ai",
     "safetensors",
     "save_file",
+    "transforms",
 ]
 
 # These take torch and more to import: only those who name them wait for it.
@@ -80,7 +95,17 @@ _HUGGING_FACE = {
     "pack_model",
     "save_file",
 }
-_MODULES = {"chunked", "integrations", "model_delta", "safetensors"}
+_MODULES = {
+    "auto",
+    "backend",
+    "chunked",
+    "codec",
+    "format",
+    "integrations",
+    "model_delta",
+    "safetensors",
+    "transforms",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,7 @@ DEFAULT_LEVEL: int = _native.Z4AI_DEFAULT_LEVEL
 DEFAULT_ESCALATE_LEVEL: int | None = None
 """No second level is tried: efforts do that. Kept for programs that import it."""
 
-EFFORTS = ("fast", "default", "balanced", "max")
+EFFORTS = tuple(_native.Z4AI_EFFORTS)
 
 
 def compress(
@@ -205,8 +205,7 @@ def effort_named(effort: str | None) -> str:
         raise InvalidArgumentError(
             f"unknown effort {effort!r}: choose one of {', '.join(EFFORTS)}, or None for default"
         )
-    # Until the codec has them, the tiers above are the highest it has.
-    return effort if effort in _native.Z4AI_EFFORTS else _native.Z4AI_EFFORTS[-1]
+    return effort
 
 
 def level_checked(level: int | None) -> int | None:
