@@ -1,4 +1,4 @@
-"""The z4ai package: frames of buffers, arrays and tensors, deltas, old frames, wrong calls."""
+"""The z4ai package: frames of buffers, old frames, wrong calls, memory."""
 
 from __future__ import annotations
 
@@ -19,23 +19,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, same_bytes
+from z4ai_data import EFFORTS, V1, bf16_bytes, weights
 
 import z4ai
 import z4ai.chunked as ck
 import ztensor
 
-V1 = ROOT / "crates" / "z4ai" / "tests" / "data" / "v1"
 MANIFEST = json.loads((V1 / "manifest.json").read_text())
-EFFORTS = [None, "fast", "default", "balanced", "max"]
-
-
-def weights(count: int, dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
-    return (np.random.default_rng(seed).standard_normal(count) * 0.02).astype(dtype)
-
-
-def bf16_bytes(count: int, seed: int = 0) -> bytes:
-    return weights(count, ml_dtypes.bfloat16, seed).view(np.uint16).tobytes()
 
 
 # --- the examples of the documentation, as printed
@@ -51,17 +41,6 @@ def test_buffers_as_documented() -> None:
     assert out == buffer
 
 
-def test_arrays_as_documented() -> None:
-    w = np.random.randn(1024, 1024).astype(np.float16)
-    blob = z4ai.compress_array(w)
-    back = z4ai.decompress_array(blob)
-    assert np.array_equal(w, back) and back.dtype == w.dtype and back.shape == w.shape
-
-    w = np.random.randn(1000, 1000).astype(np.float32)
-    blob = z4ai.compress_ndarray(w)
-    assert np.array_equal(w, z4ai.decompress_ndarray(blob)) is True
-
-
 def test_efforts_as_documented() -> None:
     buffer = bf16_bytes(300_000)
     blob = z4ai.compress(buffer, dtype="bf16", effort="fast")
@@ -74,33 +53,23 @@ def test_efforts_as_documented() -> None:
     assert len(blob) <= default
 
 
-def test_deltas_as_documented() -> None:
-    prev_ckpt_bytes = bf16_bytes(100_000)
-    current_ckpt_bytes = bytearray(prev_ckpt_bytes)
-    current_ckpt_bytes[1000] ^= 1
-    current_ckpt_bytes = bytes(current_ckpt_bytes)
-    blob = z4ai.compress_delta(current_ckpt_bytes, reference=prev_ckpt_bytes, dtype="bf16")
-    restored = z4ai.decompress_delta(blob, reference=prev_ckpt_bytes)
-    assert bytes(restored) == current_ckpt_bytes
-    assert len(blob) < 500
-
-
-def test_chunked_as_documented() -> None:
-    weights = bf16_bytes(50_000)
-    blob = ck.compress(weights, dtype="bf16")
-    weights_back = ck.decompress(blob)
-    assert weights_back == weights
-
-
 def test_the_names_are_there() -> None:
     expected = """compress decompress compress_ndarray decompress_ndarray compress_array
-        decompress_array compress_delta decompress_delta delta peek_is_z4ai dtype_width
-        DTYPE_WIDTHS DEFAULT_LEVEL DEFAULT_ESCALATE_LEVEL __version__"""
-    assert set(expected.split()) <= set(z4ai.__all__)
-    for name in z4ai.__all__:
+        decompress_array compress_delta decompress_delta delta model_delta peek_is_z4ai
+        dtype_width DTYPE_WIDTHS DEFAULT_LEVEL DEFAULT_ESCALATE_LEVEL __version__"""
+    assert sorted(z4ai.__all__) == sorted(expected.split())
+    lazily = "enable_hf disable_hf is_enabled load_file save_file safetensors chunked".split()
+    for name in [*z4ai.__all__, *lazily]:
         assert hasattr(z4ai, name), name
+        assert name in dir(z4ai), name
     with pytest.raises(AttributeError, match="module 'z4ai' has no attribute 'nothing'"):
         _ = z4ai.nothing
+
+
+def test_importing_everything_hides_nothing() -> None:
+    names: dict[str, Any] = {}
+    exec("from z4ai import *", names)
+    assert names["compress"] is z4ai.compress and "format" not in names
 
 
 def test_widths() -> None:
@@ -187,6 +156,14 @@ def test_wrong_types() -> None:
         z4ai.compress(np.array([object()]))
     with pytest.raises(TypeError, match="to_dense"):
         z4ai.compress(torch.eye(3).to_sparse())
+
+
+def test_wrong_shapes_and_tensors_without_data() -> None:
+    for shape in ("ab", [1.5, 2], 4):
+        with pytest.raises(TypeError, match="shape is a list of sizes"):
+            z4ai.compress(bytes(8), dtype="fp32", shape=shape)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="meta device has no data"):
+        z4ai.compress(torch.empty(3, device="meta"))
 
 
 def test_wrong_values() -> None:
@@ -369,191 +346,6 @@ def test_decoding_over_the_frame_itself() -> None:
     both = bytearray(blob) + bytearray(len(raw))
     z4ai.decompress(memoryview(both)[: len(blob)], out=both)
     assert both[: len(raw)] == raw
-
-
-# --- arrays and tensors
-
-ARRAYS = [
-    np.array(3.5, np.float32),
-    np.array(True),
-    np.array(7, np.int64),
-    np.zeros((0,), np.float16),
-    np.zeros((3, 0, 2), np.float32),
-    weights(1000).reshape(10, 4, 25),
-    weights(1000).astype(">f4"),
-    np.arange(1000, dtype=">i8"),
-    weights(1000, np.float64),
-    weights(1000).astype(np.longdouble),
-    weights(1000).reshape(20, 50).T,
-    weights(1000)[::3],
-    np.asfortranarray(weights(600).reshape(20, 30)),
-    weights(1000).astype(np.complex64),
-    weights(1000).reshape(10, 100).astype(np.complex128),
-    np.random.default_rng(0).random(100) > 0.5,
-    np.array(["a", "longer"]),
-    np.array([b"a", b"longer"]),
-    np.array(["2020-01-01", "2021-06-01"], "datetime64[ns]"),
-    np.array([(1, 2.0), (3, 4.0)], [("a", "<i4"), ("b", ">f8")]),
-    np.array([(1, [2.0, 3.0])], np.dtype([("a", "u1"), ("b", "<f4", (2,))], align=False)),
-    np.frombuffer(bytes(12), "V3"),
-    *(np.arange(-50, 50).astype(code) for code in "bhilqBHILQ"),
-    *(
-        weights(1000).astype(getattr(ml_dtypes, name)).reshape(25, 40)
-        for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "int4")
-    ),
-    np.array(1.5, ml_dtypes.bfloat16),
-]
-
-
-@pytest.mark.parametrize("data", ARRAYS, ids=lambda a: f"{a.dtype}{a.shape}")
-def test_arrays_come_back_exactly(data: np.ndarray) -> None:
-    for effort in (None, "fast"):
-        for blob in (
-            z4ai.compress_array(data, effort=effort),
-            z4ai.compress_ndarray(data, effort=effort, threads=1),
-            z4ai.compress(data, effort=effort),
-        ):
-            for back in (z4ai.decompress_array(blob), z4ai.decompress_ndarray(blob)):
-                assert back.dtype == data.dtype
-                assert same_bytes(back, data)
-                assert back.flags.writeable and back.flags.owndata
-            assert z4ai.decompress(blob) == data.tobytes()
-
-
-def test_numpy_scalars_are_arrays_without_dimensions() -> None:
-    back = z4ai.decompress_array(z4ai.compress(np.float32(2.5)))
-    assert back.shape == () and back.dtype == np.float32 and back == 2.5
-
-
-@pytest.mark.parametrize(
-    "dtype",
-    "float32 float16 bfloat16 float64 int8 uint8 int16 int32 int64 bool complex64 float8_e4m3fn"
-    " float8_e5m2 uint16".split(),
-)
-def test_tensors_come_back_exactly(dtype: str) -> None:
-    torch_dtype = getattr(torch, dtype)
-    for shape in ((), (0,), (3, 0), (7,), (64, 33), (2, 3, 4, 5)):
-        tensor = (torch.randn(shape) * 20).to(torch_dtype)
-        blob = z4ai.compress_array(tensor)
-        back = z4ai.decompress_array(blob, framework="torch")
-        assert isinstance(back, torch.Tensor)
-        assert back.dtype == torch_dtype and back.shape == tensor.shape
-        same = back.view(-1).view(torch.uint8) if back.numel() else back
-        assert torch.equal(same, tensor.view(-1).view(torch.uint8) if back.numel() else tensor)
-        found = z4ai.decompress_array(blob)
-        assert found.shape == tuple(shape)
-        assert found.dtype.name.replace("_", "") == dtype.replace("_", "")
-    strided = torch.randn(40, 30).to(torch_dtype).T
-    back = z4ai.decompress_array(z4ai.compress(strided), framework="torch")
-    bits = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in (back, strided)]
-    assert torch.equal(*bits)
-
-
-def test_tensors_of_parameters_and_conjugates() -> None:
-    parameter = torch.nn.Parameter(torch.randn(5, 6))
-    back = z4ai.decompress_array(z4ai.compress(parameter), framework="torch")
-    assert torch.equal(back, parameter)
-    conjugate = torch.randn(5, dtype=torch.complex64).conj()
-    assert torch.equal(
-        z4ai.decompress_array(z4ai.compress(conjugate), framework="torch"), conjugate
-    )
-    with pytest.raises(ValueError, match=r"dequantize|cannot be stored"):
-        z4ai.compress(torch.quantize_per_tensor(torch.randn(4), 0.1, 0, torch.qint8))
-
-
-def test_arrays_of_what_was_no_array() -> None:
-    blob = z4ai.compress(bytes(12), dtype="fp32")
-    for call in (z4ai.decompress_array, z4ai.decompress_ndarray):
-        with pytest.raises(ValueError, match=r"not made from an array: z4ai.decompress"):
-            call(blob)
-    with pytest.raises(ValueError, match="unknown framework"):
-        z4ai.decompress_array(blob, framework="jax")  # type: ignore[call-overload]
-
-
-def test_an_array_of_bits_can_be_told_its_type() -> None:
-    bits = weights(50_000, ml_dtypes.bfloat16).view(np.uint16)
-    told = z4ai.compress(bits, dtype="bf16")
-    assert len(told) < 0.8 * len(bits.tobytes())
-    assert same_bytes(z4ai.decompress_array(told), bits)
-    # A type of another width cannot be meant.
-    assert z4ai.compress(bits, dtype="fp32") == z4ai.compress(bits)
-
-
-# --- deltas
-
-
-def test_deltas_of_everything() -> None:
-    before, after = weights(40_000), weights(40_000)
-    after[::100] *= 1.001
-    blob = z4ai.compress_delta(after, before)
-    assert len(blob) < 0.05 * after.nbytes
-    reference = bytearray(before.tobytes())
-    for known in (before, reference, torch.from_numpy(before.copy()), memoryview(before)):
-        assert z4ai.decompress_delta(blob, known) == after.tobytes()
-    out = np.empty_like(after)
-    assert z4ai.decompress_delta(blob, before, out=out) is out
-    assert same_bytes(out, after)
-    assert z4ai.decompress_delta(blob, reference, out=reference, threads=2) is reference
-    assert reference == after.tobytes()
-    room = bytearray(before.nbytes + 8)
-    room[4:-4] = before.tobytes()
-    z4ai.decompress_delta(blob, memoryview(room)[4:-4], out=room)
-    assert room[: after.nbytes] == after.tobytes()
-    for effort in EFFORTS:
-        again = z4ai.compress_delta(after.tobytes(), before.tobytes(), dtype="fp32", effort=effort)
-        assert z4ai.decompress_delta(again, before) == after.tobytes()
-
-
-def test_deltas_know_their_reference() -> None:
-    before, after = bf16_bytes(5000), bf16_bytes(5000, 1)
-    blob = z4ai.compress_delta(after, before, dtype="bf16")
-    for wrong in (after, before[:-1] + b"\0", before[:-2], before + b"\0", b""):
-        with pytest.raises(ValueError, match="reference"):
-            z4ai.decompress_delta(blob, wrong)
-        out = bytearray(b"\xaa" * len(after))
-        with pytest.raises(ValueError, match="reference"):
-            z4ai.decompress_delta(blob, wrong, out=out)
-        assert out == b"\xaa" * len(after)
-    with pytest.raises(ValueError, match="equal length"):
-        z4ai.compress_delta(after, before[:-2])
-    with pytest.raises(ValueError, match="out has"):
-        z4ai.decompress_delta(blob, before, out=bytearray(10))
-    with pytest.raises(ValueError, match=r"z4ai.decompress_delta\(blob, reference\)"):
-        z4ai.decompress(blob)
-    with pytest.raises(ValueError, match=r"not a delta: z4ai\.decompress restores it"):
-        z4ai.decompress_delta(z4ai.compress(before), before)
-    with pytest.raises(ValueError, match="not a delta"):
-        z4ai.decompress_delta(b"nothing", before)
-
-
-def test_the_delta_module() -> None:
-    assert z4ai.delta.MAGIC == b"Z4DL"
-    assert z4ai.compress_delta is z4ai.delta.compress
-    assert z4ai.decompress_delta is z4ai.delta.decompress
-    blob = z4ai.delta.compress(b"new", b"old")
-    assert blob.startswith(z4ai.delta.MAGIC)
-    assert z4ai.delta.peek_is_delta(blob) and not z4ai.peek_is_z4ai(blob)
-    assert not z4ai.delta.peek_is_delta(b"Z4DL") and not z4ai.delta.peek_is_delta(b"")
-
-
-# --- chunked
-
-
-def test_chunked_and_root_read_each_other() -> None:
-    raw = bf16_bytes(400_000)
-    mine, theirs = ck.compress(raw, dtype="bf16"), z4ai.compress(raw, dtype="bf16")
-    for blob in (mine, theirs, z4ai.compress(raw, effort="max")):
-        assert z4ai.decompress(blob) == ck.decompress(blob) == raw
-        assert z4ai.peek_is_z4ai(blob) and ck.is_chunked(blob)
-    old = (V1 / "chunked_bf16.blob").read_bytes()
-    assert ck.is_chunked(old) and old.startswith(ck.MAGIC) and mine.startswith(ck.MAGIC)
-    assert z4ai.decompress(old) == ck.decompress(old)
-    assert not ck.is_chunked((V1 / "z4ai_fp64_normal.blob").read_bytes())
-    assert not ck.is_chunked(b"") and not ck.is_chunked(b"Z4AIMF0")
-    out = bytearray(len(raw))
-    assert ck.decompress(mine, out=out, threads=1) is out and out == raw
-    assert ck.DEFAULT_CHUNK_SIZE == 2097152 and isinstance(ck.DEFAULT_LEVEL, int)
-    assert ck.compress(raw, dtype="bf16", level=3, threads=2, chunk_size=1 << 16) == mine
 
 
 # --- frames of earlier versions, and bad ones

@@ -33,35 +33,29 @@ from z4ai.delta import decompress as decompress_delta
 from ztensor._native import VERSION as __version__
 
 if TYPE_CHECKING:
-    from z4ai import (
-        auto,
-        backend,
-        chunked,
-        codec,
-        format,
-        integrations,
-        model_delta,
-        safetensors,
-        transforms,
-    )
-    from z4ai.integrations import (
-        disable_hf,
-        enable_hf,
-        is_enabled,
-        load_file,
-        pack_model,
-        save_file,
-    )
+    from z4ai import auto as auto
+    from z4ai import backend as backend
+    from z4ai import chunked as chunked
+    from z4ai import codec as codec
+    from z4ai import format as format
+    from z4ai import integrations as integrations
+    from z4ai import model_delta as model_delta
+    from z4ai import safetensors as safetensors
+    from z4ai import transforms as transforms
+    from z4ai.integrations import disable_hf as disable_hf
+    from z4ai.integrations import enable_hf as enable_hf
+    from z4ai.integrations import is_enabled as is_enabled
+    from z4ai.integrations import load_file as load_file
+    from z4ai.integrations import pack_model as pack_model
+    from z4ai.integrations import save_file as save_file
 
+# What `from z4ai import *` brings: no module that others also have, such as `format`, and nothing
+# that would import torch.
 __all__ = [
     "DEFAULT_ESCALATE_LEVEL",
     "DEFAULT_LEVEL",
     "DTYPE_WIDTHS",
     "__version__",
-    "auto",
-    "backend",
-    "chunked",
-    "codec",
     "compress",
     "compress_array",
     "compress_delta",
@@ -71,19 +65,9 @@ __all__ = [
     "decompress_delta",
     "decompress_ndarray",
     "delta",
-    "disable_hf",
     "dtype_width",
-    "enable_hf",
-    "format",
-    "integrations",
-    "is_enabled",
-    "load_file",
     "model_delta",
-    "pack_model",
     "peek_is_z4ai",
-    "safetensors",
-    "save_file",
-    "transforms",
 ]
 
 # These take torch and more to import: only those who name them wait for it.
@@ -116,3 +100,7 @@ def __getattr__(name: str) -> Any:
     if name in _HUGGING_FACE:
         return getattr(importlib.import_module("z4ai.integrations"), name)
     raise AttributeError(f"module 'z4ai' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HUGGING_FACE, *_MODULES})
