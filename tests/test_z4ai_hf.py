@@ -181,6 +181,30 @@ def test_patched_safe_open() -> None:
         safetensors.safe_open("absent.safetensors", framework="pt")
 
 
+def test_weights_that_are_cut_off_under_an_open_file() -> None:
+    """Mapped, the first touch behind the new end would end the process."""
+    code = """
+import os
+import safetensors, torch, z4ai
+torch.manual_seed(0)
+z4ai.save_file({"a": torch.randn(3000), "b": torch.randn(500, 300)}, "cut.z4ai.safetensors")
+z4ai.enable_hf()
+with safetensors.safe_open("cut.z4ai.safetensors", framework="pt") as file:
+    rows = file.get_slice("b")
+    assert rows[:1].shape == (1, 300)
+    os.truncate("cut.z4ai.safetensors", 100)
+    for read in (lambda: rows[...], lambda: file.get_tensor("b"), lambda: file.get_tensor("a")):
+        try:
+            read()
+        except OSError as error:
+            print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("became shorter while it was read") == 3
+    assert done.stdout.count("cut.z4ai.safetensors") == 3
+
+
 def test_one_tensor_costs_one_tensor() -> None:
     made = {str(n): torch.randn(1_000_000) for n in range(30)}
     z4ai.save_file(made, "x.safetensors")

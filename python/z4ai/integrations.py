@@ -120,6 +120,10 @@ class PackedFile(_open_any):
     # Whoever opens files this way wants a model, whose tensors live and die together.
     _pooled = True
 
+    # Nothing of a packed file can be viewed, and threads of a load that failed may go on reading
+    # it while it is being replaced: a mapping that is cut off would end the process.
+    _mapped = False
+
     def __init__(
         self, filename: Path, framework: str = "pt", device: Device = "cpu", **options: Any
     ) -> None:

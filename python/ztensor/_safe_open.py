@@ -39,6 +39,9 @@ class safe_open:
     _pooled = False
     """Whether tensors may share memory that is given back when the last of them is gone."""
 
+    _mapped = True
+    """Whether the file may be mapped, for tensors that can be viewed in place."""
+
     def __init__(
         self,
         filename: Path,
@@ -56,7 +59,7 @@ class safe_open:
         if self._framework == "numpy" and device != "cpu":
             raise InvalidArgumentError(f"NumPy arrays live on the CPU, not on {device!r}")
         self._device = device
-        self._reader = Reader(filename, storage_options=storage_options)
+        self._reader = Reader(filename, map=self._mapped, storage_options=storage_options)
 
     def keys(self) -> list[str]:
         """The names of all tensors."""
