@@ -137,15 +137,15 @@ for line in sys.stdin:
     print(time.perf_counter() - start, flush=True)
 """
 
-# A model is loaded, and loaded and used once: plain weights are only mapped by the first, so
-# that much of their reading happens in the second. `read` counts bytes that come from the disk.
+# A model is loaded: as it is; with every page of every parameter touched, since plain weights are
+# only mapped by loading them; and used once. `read` counts bytes that come from the disk.
 HUGGING_FACE = r"""
 import gc, os, sys, time
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch, transformers, z4ai
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
-folder = sys.argv[1]
+folder, effort = sys.argv[1:]
 names = {"plain": "model.safetensors", "packed": "model.z4ai.safetensors"}
 if not os.path.exists(f"{folder}/{names['packed']}"):
     torch.manual_seed(0)
@@ -154,13 +154,19 @@ if not os.path.exists(f"{folder}/{names['packed']}"):
         num_attention_heads=12, tie_word_embeddings=False,
     )
     transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
-    z4ai.pack_model(folder, effort="fast")
+    z4ai.pack_model(folder, effort=effort)
 z4ai.enable_hf()
 tokens = torch.arange(16)[None]
 def load(which, dtype="auto"):
     variant = "z4ai" if which == "packed" else None
     load = transformers.AutoModelForCausalLM.from_pretrained
     return load(folder, dtype=dtype, variant=variant)
+def touch(which):
+    return touched(load(which))
+def touched(model):
+    # One byte of every page; sums are equal for equal weights.
+    pages = (p.data.view(-1).view(torch.uint8)[::4096] for p in model.parameters())
+    return sum(int(page.sum()) for page in pages)
 def use(which):
     with torch.no_grad():
         load(which)(tokens)
@@ -177,6 +183,9 @@ def read(which):
 def read_bytes():
     with open("/proc/self/io") as file:
         return int(dict(line.split(": ") for line in file)["read_bytes"])
+plain, packed = (load(which).state_dict() for which in names)
+assert all(torch.equal(plain[name], packed[name]) for name in plain | packed)
+del plain, packed
 for line in sys.stdin:
     name, which = line.split()
     start = time.perf_counter()
@@ -302,16 +311,20 @@ def model_deltas(files: dict[str, Path], kind: str) -> None:
 
 
 def from_pretrained() -> None:
-    with Contestant(sys.executable, str(WORK / "llama"), script=HUGGING_FACE) as a:
-        for command, what in (
-            ("use", "and one forward pass"),
-            ("load", "alone, where plain weights are only mapped"),
-            ("load32", "alone, where both convert to float32"),
-        ):
-            took = versus((a, f"{command} plain"), (a, f"{command} packed"))
-            print(f"from_pretrained {what}: takes {took} x plain", flush=True)
-        read = [a(f"read {which}") for which in ("packed", "plain")]
-        print(f"from_pretrained: reads {read[0] / read[1]:.2f} of the bytes from the disk")
+    for effort in ("fast", "default"):
+        arguments = [str(WORK / f"llama-{effort}"), effort]
+        with Contestant(sys.executable, *arguments, script=HUGGING_FACE) as a:
+            for command, what in (
+                ("load", "as is, where plain weights are only mapped"),
+                ("touch", "with every page of every parameter touched"),
+                ("use", "and one forward pass"),
+                ("load32", "as is, where both convert to float32"),
+            ):
+                took = versus((a, f"{command} plain"), (a, f"{command} packed"))
+                print(f"from_pretrained {what}, {effort}: takes {took} x plain", flush=True)
+            read = [a(f"read {which}") for which in ("packed", "plain")]
+            part = read[0] / read[1]
+            print(f"from_pretrained, {effort}: reads {part:.2f} of the bytes from the disk")
 
 
 if __name__ == "__main__":
