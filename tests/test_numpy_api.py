@@ -343,3 +343,20 @@ def test_efforts_that_do_not_exist(effort: str) -> None:
     with pytest.raises(ValueError, match="'fast', 'default'"):
         save_file({"x": np.zeros(3)}, "x.zt", compression=effort)
     assert not Path("x.zt").exists()
+
+
+def test_what_is_no_dictionary_is_named() -> None:
+    for wrong in (None, 3, [1, 2]):
+        with pytest.raises(TypeError, match="tensors is a dictionary, not"):
+            save_file(wrong, "wrong.zt")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="metadata is a dictionary, not list"):
+        save_file({}, "wrong.zt", metadata=[1])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"components is a dictionary of arrays.*not ndarray"):
+        ztensor.Tensor(np.ones(3))  # type: ignore[arg-type]
+    assert not Path("wrong.zt").exists()
+    save_file({"a": np.ones(3)}, "right.zt")
+    with ztensor.Reader("right.zt") as reader:
+        for call in (reader.read, reader.read_numpy, reader.metadata):
+            for names in (3, ["a", 3]):
+                with pytest.raises(TypeError, match="several are a list of it"):
+                    call(names)  # type: ignore[call-overload]

@@ -237,3 +237,12 @@ def test_deltas_of_version_1() -> None:
         base = next(V1.glob(path.stem + ".base*"), None) or path.with_suffix(".ref")
         original: Any = path.with_suffix(".orig")
         assert model_delta.decompress(path.read_bytes(), base.read_bytes()) == original.read_bytes()
+
+
+def test_wrong_types_are_named() -> None:
+    with pytest.raises(TypeError, match=r"the base must be bytes-like.*not int"):
+        model_delta.compress(b"", 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"the target must be bytes-like.*not str"):
+        model_delta.compress("text", b"")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"the delta must be bytes-like.*not NoneType"):
+        model_delta.decompress(None, b"")  # type: ignore[arg-type]

@@ -398,3 +398,18 @@ def test_a_real_model(real_file: Any) -> None:
     names = ZstnReader.open("m.zstn").names()
     assert len(names) > 100
     assert z4ai.safetensors.compress_bytes is compress_bytes
+
+
+def test_wrong_types_are_named() -> None:
+    with pytest.raises(TypeError, match=r"the file must be bytes-like.*not str"):
+        compress_bytes("text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"the packed file must be bytes-like.*not int"):
+        decompress_bytes(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="tensors is a dictionary of tensors by name, not list"):
+        z4ai.save_file([torch.ones(2)], "list.zstn")  # type: ignore[arg-type]
+    assert not Path("list.zstn").exists()
+    z4ai.save_file({"a": torch.ones(4, 2)}, "rows.zstn")
+    with ZstnReader.open("rows.zstn") as reader:
+        for rows in (3, "ab", (1, 2, 3)):
+            with pytest.raises(TypeError, match="rows is a slice or a pair"):
+                reader.read_numpy("a", rows)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -136,9 +137,17 @@ def array_memory(array: AnyArray) -> AnyArray:
 
 def tensor_memory(tensor: Any) -> AnyArray:
     """The bytes of a dense torch tensor in C order."""
+    if tensor.device.type == "meta":
+        raise TypeError("a tensor on the meta device has no data: give it some with to_empty()")
     if str(tensor.layout) != "torch.strided":
         raise TypeError(f"{tensor.layout} tensors have no bytes of their own: use to_dense()")
     return _frameworks.torch_to_array(tensor).reshape(-1).view(np.uint8)
+
+
+def contents_of(file: Any, what: str) -> bytes:
+    """A file that lies in memory, where nobody can change it meanwhile."""
+    memory = memory_of(file, what)
+    return memory if isinstance(memory, bytes) else bytes(memory)
 
 
 def frame_of(blob: Any) -> Bytes:
@@ -168,7 +177,10 @@ def out_memory(out: Any) -> memoryview | AnyArray:
 def _sizes(shape: Sequence[int] | None) -> list[int]:
     if shape is None:
         return []
-    sizes = [size.__index__() for size in shape]
+    try:
+        sizes = [operator.index(size) for size in shape]
+    except TypeError:
+        raise TypeError(f"shape is a list of sizes, not {shape!r}") from None
     if any(size < 0 for size in sizes):
         raise InvalidArgumentError(f"a shape of negative sizes: {sizes}")
     return sizes

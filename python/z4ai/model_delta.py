@@ -59,15 +59,17 @@ def compress(
     back as a ``.zt`` file with the same tensors. For the options see :func:`z4ai.compress`.
     """
     settings = _settings(level, threads, effort)
-    return _native.z4dm_make_bytes(_bytes(base), _bytes(target), settings)
+    old, new = _memory.contents_of(base, "the base"), _memory.contents_of(target, "the target")
+    return _native.z4dm_make_bytes(old, new, settings)
 
 
 def decompress(blob: Data, base: Data, *, threads: int = 0) -> bytes:
     """The target that a delta was made from. Any other base is a ``ValueError``."""
-    delta = _bytes(blob)
+    delta = _memory.contents_of(blob, "the delta")
     if not peek_is_model_delta(delta):
         raise InvalidArgumentError(f"not a model delta (Z4DM): it starts with {delta[:4]!r}")
-    return _native.z4dm_apply_bytes(_bytes(base), delta, _codec.threads_checked(threads))
+    known = _memory.contents_of(base, "the base")
+    return _native.z4dm_apply_bytes(known, delta, _codec.threads_checked(threads))
 
 
 def compress_file(
@@ -141,7 +143,7 @@ def info(delta: Data | Path) -> dict[str, Any]:
     found = (
         _native.z4dm_info(delta)
         if isinstance(delta, str | os.PathLike)
-        else _native.z4dm_info_bytes(_bytes(delta))
+        else _native.z4dm_info_bytes(_memory.contents_of(delta, "the delta"))
     )
     keys = ("name", "how", "from", "bytes", "stored_bytes")
     return {
@@ -165,8 +167,3 @@ def _settings(level: int | None, threads: int, effort: str | None) -> tuple[str,
         _codec.level_checked(level),
         _codec.threads_checked(threads),
     )
-
-
-def _bytes(data: Data) -> bytes:
-    memory = _memory.frame_of(data)
-    return memory if isinstance(memory, bytes) else bytes(memory)

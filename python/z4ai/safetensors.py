@@ -101,12 +101,13 @@ def compress_bytes(
     effort: str | None = None,
 ) -> bytes:
     """Like :func:`compress_file`, of a file that lies in memory."""
-    return _native.zstn_pack_bytes(_bytes(blob), _settings(level, threads, workers, effort))
+    data = _memory.contents_of(blob, "the file")
+    return _native.zstn_pack_bytes(data, _settings(level, threads, workers, effort))
 
 
 def decompress_bytes(frame: Data, *, threads: int = 0, workers: int | None = None) -> bytes:
     """Like :func:`decompress_file`, of a packed file that lies in memory."""
-    data = _bytes(frame)
+    data = _memory.contents_of(frame, "the packed file")
     if data[:4] != MAGIC:
         raise InvalidArgumentError(f"not a packed (ZSTN) file: it starts with {bytes(data[:4])!r}")
     return _native.zstn_unpack_bytes(data, _threads(threads, workers))
@@ -126,7 +127,7 @@ class ZstnReader:
             raise InvalidArgumentError("provide exactly one of fh and buf")
         data = _contents(fh) if fh is not None else None
         if buf is not None:
-            data = _bytes(buf)
+            data = _memory.contents_of(buf, "buf")
         self._file = fh if owns_file else None
         if data is not None:
             self._start(
@@ -232,6 +233,8 @@ class ZstnReader:
         shape = self._header[name]["shape"]
         if not shape:
             raise InvalidArgumentError(f"tensor {name!r} is a scalar: it has no rows")
+        if not isinstance(rows, slice | tuple) or (isinstance(rows, tuple) and len(rows) != 2):
+            raise TypeError(f"rows is a slice or a pair (first, behind the last), not {rows!r}")
         start, stop, step = (rows if isinstance(rows, slice) else slice(*rows)).indices(shape[0])
         if step != 1:
             raise InvalidArgumentError("rows are read without a step")
@@ -290,6 +293,8 @@ def pack_tensors(
     Tensors that share memory are stored once.
     """
     settings = _settings(level, threads, None, effort)
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"tensors is a dictionary of tensors by name, not {type(tensors).__name__}")
     parts = []
     for name, tensor in tensors.items():
         if not isinstance(name, str):
@@ -366,11 +371,6 @@ def _stats(packed: tuple[int, int, int, int, bool]) -> dict[str, Any]:
 
 def _size(path: Path, progress: Progress) -> int:
     return (store.size(path) or 0) if progress else 0
-
-
-def _bytes(data: Data) -> bytes:
-    memory = _memory.frame_of(data)
-    return memory if isinstance(memory, bytes) else bytes(memory)
 
 
 def _contents(file: BinaryIO) -> bytes | None:

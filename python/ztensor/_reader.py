@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
@@ -138,7 +138,7 @@ class Reader:
         """What the file says about a tensor, or a list of that for a list of names."""
         if isinstance(name, str):
             return TensorMetadata(name=name, **self._native.metadata(name))
-        return [TensorMetadata(name=one, **self._native.metadata(one)) for one in name]
+        return [TensorMetadata(name=one, **self._native.metadata(one)) for one in _names(name)]
 
     @overload
     def read(self, name: str, *, copy: bool = False) -> Tensor: ...
@@ -172,7 +172,7 @@ class Reader:
     def _fetch(self, name: str | Names, framework: str | None, copy: bool, other: Any) -> Any:
         if isinstance(name, str):
             return self._native.fetch([name], framework, copy, other)[name]
-        return self._native.fetch(list(name), framework, copy, other)
+        return self._native.fetch(_names(name), framework, copy, other)
 
     def read_into(
         self,
@@ -282,3 +282,11 @@ def moved(tensors: Any, device: Device) -> Any:
 
 
 __all__ = ["Reader", "Verification", "open"]
+
+
+def _names(names: Names) -> list[str]:
+    """Several names, each of them text."""
+    listed = list(names) if isinstance(names, Iterable) else [names]
+    if not all(isinstance(name, str) for name in listed):
+        raise TypeError(f"a tensor's name is text, several are a list of it, not {names!r}")
+    return listed

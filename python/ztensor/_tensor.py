@@ -66,6 +66,11 @@ class Tensor:
         format: str = "dense",
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
+        if not isinstance(components, Mapping):
+            raise InvalidArgumentError(
+                'components is a dictionary of arrays, such as {"data": array}, '
+                f"not {components.__class__.__name__}"
+            )
         arrays = {role: component_array(role, array) for role, array in components.items()}
         if format == "dense":
             if "data" not in arrays:

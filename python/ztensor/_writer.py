@@ -185,9 +185,9 @@ def write_all(
     """Writes a dictionary of tensors; names of the same memory are tied."""
     coding = codec(compression)
     if metadata:
-        writer.set_attributes(dict(metadata))
+        writer.set_attributes(_dictionary("metadata", metadata))
     # Held here until the end: ties are recognised by addresses, which must not be used again.
-    tensors = dict(tensors)
+    tensors = _dictionary("tensors", tensors)
     total = sum(_nbytes(value) for value in tensors.values()) if progress else 0
     first: dict[object, str] = {}
     batch: list[_native._Item] = []
@@ -221,3 +221,11 @@ def write_all(
 
 def _nbytes(value: Any) -> int:
     return int(getattr(value, "nbytes", 0))
+
+
+def _dictionary(what: str, given: Any) -> dict[str, Any]:
+    """A dictionary of its own of what was given as one."""
+    try:
+        return dict(given)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} is a dictionary, not {type(given).__name__}") from None
