@@ -24,6 +24,41 @@ def test_golden_frames_decode(name: str) -> None:
     assert array == (("<f4", [20, 20]) if name == "array" else None)
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.z4dl")))
+def test_golden_deltas_decode(name: str) -> None:
+    frame, reference, current = (
+        (GOLDEN / f"{name}.{kind}").read_bytes() for kind in ("z4dl", "ref", "raw")
+    )
+    assert decode(frame, reference)[0] == current
+    with pytest.raises(ValueError, match="102"):
+        decode(frame, bytes([reference[0] ^ 1]) + reference[1:])
+    damaged = bytearray(frame)
+    for at in range(0, len(frame), max(7, len(frame) // 64)):
+        damaged[at] ^= 1 << (at % 8)
+        with pytest.raises(ValueError):
+            decode(bytes(damaged), reference)
+        damaged[at] ^= 1 << (at % 8)
+
+
+def test_golden_deltas_have_every_relation_and_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+
+    def note(self: Any, payload: Any, reference: bytes) -> bytes:
+        if self.fresh:
+            seen.add("fresh")
+        else:
+            seen.add(("bits" if self.xor else "distance", bool(self.thresholds)))
+            seen.update("marks" if one.marked else "gaps" for one in self.classes if one.places)
+        return decode_one(self, payload, reference)
+
+    decode_one = z4ai_decoder.Difference.decode
+    monkeypatch.setattr(z4ai_decoder.Difference, "decode", note)
+    for path in GOLDEN.glob("*.z4dl"):
+        decode(path.read_bytes(), path.with_suffix(".ref").read_bytes())
+    relations = {(name, classed) for name in ("bits", "distance") for classed in (False, True)}
+    assert seen == relations | {"fresh", "marks", "gaps"}
+
+
 def test_golden_frames_are_there() -> None:
     assert len(list(GOLDEN.glob("*.z4ai"))) >= 14
 

@@ -228,38 +228,203 @@ fn a_damaged_frame_leaves_the_buffer_as_it_was() {
     }
 }
 
-/// Small frames of every make: lists, planes, planes with a list, no reference, nothing changed.
+/// A fine-tune of `count` weights: small ones move by many representable values, large ones seldom.
+fn fine_tune(kind: Kind, count: usize, random: &mut Random) -> (Vec<u8>, Vec<u8>) {
+    let reference = weights(kind, count, random);
+    let mut current = reference.clone();
+    for element in current.chunks_exact_mut(kind.size()) {
+        let noise = f64::from(random.next() as u32) / f64::from(u32::MAX) - 0.5;
+        let value: f64 = match kind {
+            Kind::Bf16 => f32::from_le_bytes([0, 0, element[0], element[1]]).into(),
+            Kind::F32 => f32::from_le_bytes(element.try_into().unwrap()).into(),
+            _ => f64::from_le_bytes(element.try_into().unwrap()),
+        };
+        let moved = value + noise * 1e-5;
+        match kind {
+            Kind::Bf16 => {
+                let nearest = ((moved as f32).to_bits() + 0x8000) >> 16;
+                element.copy_from_slice(&(nearest as u16).to_le_bytes());
+            }
+            Kind::F32 => element.copy_from_slice(&(moved as f32).to_le_bytes()),
+            _ => element.copy_from_slice(&moved.to_le_bytes()),
+        }
+    }
+    (reference, current)
+}
+
+/// Frames whose differences are in classes: distances, and bits.
+fn classed_frames() -> Vec<(Vec<u8>, Vec<u8>, Vec<u8>)> {
+    let mut random = Random(23);
+    let (reference, current) = fine_tune(Kind::Bf16, 8200, &mut random);
+    // The lowest bits of small values flip, and those of others do not.
+    let mut flipped = reference.clone();
+    for element in flipped.chunks_exact_mut(2) {
+        let small = u16::from_le_bytes([element[0], element[1]]) & 0x7fff < 0x3b00;
+        element[0] ^= u8::from(small && random.below(2) == 0);
+    }
+    let frame = |current: Vec<u8>| {
+        let frame = check(&current, &reference, &options(Kind::Bf16));
+        (frame, reference.clone(), current)
+    };
+    vec![frame(current), frame(flipped)]
+}
+
+/// The bits that an element takes at least if its distance is coded byte by byte, one code for all.
+fn bits_without_classes(size: usize, current: &[u8], reference: &[u8]) -> f64 {
+    let order = |element: &[u8]| {
+        let mut word = [0; 8];
+        word[8 - size..].copy_from_slice(element);
+        let bits = i64::from_le_bytes(word);
+        (if bits < 0 { bits ^ i64::MAX } else { bits }) >> (64 - 8 * size)
+    };
+    let pairs = current.chunks_exact(size).zip(reference.chunks_exact(size));
+    let distances: Vec<i64> = pairs.map(|(now, before)| order(now) - order(before)).collect();
+    let mut bits = 0.0;
+    for byte in 0..size {
+        let mut counts = [0f64; 256];
+        distances.iter().for_each(|&d| counts[(d << 1 ^ d >> 63) as usize >> (8 * byte) & 255] += 1.0);
+        let total = distances.len() as f64;
+        bits += counts.iter().filter(|&&n| n > 0.0).map(|n| n / total * (total / n).log2()).sum::<f64>();
+    }
+    bits
+}
+
+#[test]
+fn classes_by_magnitude_make_fine_tunes_smaller() {
+    let mut random = Random(24);
+    for (kind, effort) in [(Kind::Bf16, Effort::Default), (Kind::F32, Effort::Balanced)] {
+        let (reference, current) = fine_tune(kind, 200_000, &mut random);
+        let frame = check(&current, &reference, &Options { effort, ..options(kind) });
+        let spent = frame.len() as f64 * 8.0 / 200_000.0;
+        let least = bits_without_classes(kind.size(), &current, &reference);
+        assert!(spent < least * 0.95, "{kind:?}: {spent} bits of {least}");
+    }
+}
+
+/// Frames kept as they were first written, `Z4AI_WRITE_GOLDEN=1` writes those that are missing.
+#[test]
+fn golden_deltas_stay_readable() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let names = ["gaps", "marks", "planes_and_list", "planes", "bytes", "fresh", "unchanged", "bits"];
+    let classed = ["distances_in_classes", "bits_in_classes"];
+    let frames = small_frames();
+    assert_eq!(frames.len(), names.len() + classed.len());
+    for ((frame, reference, current), name) in frames.into_iter().zip(names.into_iter().chain(classed)) {
+        let path = |kind: &str| folder.join(format!("delta_{name}.{kind}"));
+        if !path("z4dl").exists() && std::env::var_os("Z4AI_WRITE_GOLDEN").is_some() {
+            for (kind, bytes) in [("z4dl", frame), ("ref", reference), ("raw", current)] {
+                std::fs::write(path(kind), bytes).unwrap();
+            }
+        }
+        let [frame, reference, current] =
+            ["z4dl", "ref", "raw"].map(|kind| std::fs::read(path(kind)).expect("a golden file"));
+        let decoded = delta::decompress(&frame, &reference, &DecodeOptions::default()).unwrap();
+        assert!(decoded == current, "{name}");
+    }
+}
+
+/// Makes the checksum of header and index that of what they are now.
+fn reseal(frame: &mut [u8]) {
+    let len = frame.len();
+    let index_len = u32::from_le_bytes(frame[24..28].try_into().unwrap()) as usize;
+    if frame[6] == 0 && (8..=len - 32).contains(&index_len) {
+        let head = [&frame[..32], &frame[len - index_len..len - 8]].concat();
+        let seal = twox_hash::XxHash3_64::oneshot(&head).to_le_bytes();
+        frame[len - 8..].copy_from_slice(&seal);
+    }
+}
+
+/// Descriptions that say something else, sealed as if they had always said so.
+#[test]
+fn changed_descriptions_never_panic() {
+    let mut random = Random(25);
+    for (frame, reference, _) in small_frames() {
+        let index_len = u32::from_le_bytes(frame[24..28].try_into().unwrap()) as usize;
+        for _ in 0..3000 {
+            let mut bad = frame.clone();
+            for _ in 0..1 + random.below(3) {
+                let at = frame.len() - index_len + random.below(index_len - 8);
+                bad[at] = random.next() as u8;
+            }
+            reseal(&mut bad);
+            let _ = delta::decompress(&bad, &reference, &DecodeOptions::default());
+            let _ = delta::inspect(&bad);
+        }
+    }
+}
+
+#[test]
+fn classes_that_do_not_fit_are_refused() {
+    let (frame, reference, _) = classed_frames().remove(0);
+    let index_len = u32::from_le_bytes(frame[24..28].try_into().unwrap()) as usize;
+    // Length, checksum, reference, stored and relation stand before the classes.
+    let at = frame.len() - index_len + 4 + 8 + 8 + 8 + 1;
+    let classes = usize::from(frame[at]);
+    assert_eq!(frame[at - 1], 4);
+    let counts = at + 1 + 2 * (classes - 1);
+    let refused = |change: &dyn Fn(&mut [u8])| {
+        let mut bad = frame.clone();
+        change(&mut bad);
+        reseal(&mut bad);
+        let error = delta::decompress(&bad, &reference, &DecodeOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        error.to_string()
+    };
+    // Too few, too many, thresholds that are zero, too large, equal.
+    assert!(refused(&|bad| bad[at] = 1).contains("classes"));
+    assert!(refused(&|bad| bad[at] = 9).contains("classes"));
+    assert!(refused(&|bad| bad[at + 1..at + 3].fill(0)).contains("follow"));
+    assert!(refused(&|bad| bad[counts - 1] = 0x80).contains("follow"));
+    assert!(refused(&|bad| bad.copy_within(at + 1..at + 3, at + 3)).contains("follow"));
+    // Counts that are not all, and counts that the reference does not have.
+    assert!(refused(&|bad| bad[counts] ^= 1).contains("not all"));
+    refused(&|bad| {
+        let count = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
+        let last = counts + 4 * (classes - 1);
+        bad[counts..counts + 4].copy_from_slice(&(count(counts) + 8).to_le_bytes());
+        bad[last..last + 4].copy_from_slice(&(count(last) - 8).to_le_bytes());
+    });
+    // One threshold a little higher: some elements are of another class.
+    assert!(refused(&|bad| bad[at + 1] ^= 0x40).contains("reference does not have"));
+}
+
+/// Small frames of every make: lists by gaps and marks, planes, planes with a list, no reference, nothing
+/// changed, classes.
 fn small_frames() -> Vec<(Vec<u8>, Vec<u8>, Vec<u8>)> {
     let mut random = Random(21);
     let mut frames = Vec::new();
     for (kind, one_in, steps) in [
-        (Kind::Bf16, 20, 1),
-        (Kind::Bf16, 1, 100),
+        (Kind::Bf16, 40, 1),
+        (Kind::Bf16, 6, 1),
         (Kind::F32, 1, 1 << 12),
         (Kind::F64, 1, 1 << 20),
         (Kind::I8, 2, 1),
         (Kind::Raw, 1, 1 << 40),
         (Kind::U32, 1 << 40, 1),
+        (Kind::F16, 1 << 40, 1),
     ] {
         let reference = weights(kind, 200, &mut random);
         let mut current = reference.clone();
         nudge(&mut current, kind.size(), one_in, steps, &mut random);
-        if kind == Kind::F32 {
+        match kind {
             // A few elements leave the planes.
-            for at in [3, 100, 101] {
-                current[at * 4 + 3] ^= 0x40;
-            }
+            Kind::F32 => [3, 100, 101].iter().for_each(|at| current[at * 4 + 3] ^= 0x40),
+            // Signs alone.
+            Kind::F16 => (0..200).step_by(3).for_each(|at| current[at * 2 + 1] ^= 0x80),
+            _ => {}
         }
         let frame = check(&current, &reference, &options(kind));
         frames.push((frame, reference, current));
     }
+    frames.extend(classed_frames());
     frames
 }
 
 #[test]
 fn every_flipped_bit_is_noticed() {
     for (frame, reference, _) in small_frames() {
-        for at in 0..frame.len() {
+        // Every bit of all but the long ones, of these one of every few bytes.
+        for at in (0..frame.len()).step_by(1 + frame.len() / 1000) {
             for bit in 0..8 {
                 let mut bad = frame.clone();
                 bad[at] ^= 1 << bit;

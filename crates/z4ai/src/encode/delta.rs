@@ -3,30 +3,28 @@
 use std::cell::Cell;
 
 use super::cost::{self, BIT};
-use super::{OVERHEAD, Plan, chunks, dense, split, stream};
+use super::differences::Streams;
+use super::{OVERHEAD, Plan, chunks, dense, magnitudes, split};
 use crate::coder::Coder;
-use crate::coder::tans::States;
-use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::frame::{self, Describe};
-use crate::kernel::difference::{self, SKIP};
-use crate::kernel::{hash, histogram};
+use crate::kernel::hash::Hasher;
+use crate::kernel::{difference, hash, histogram, magnitude};
 use crate::layout::Layout;
-use crate::layout::delta::{Body, Delta, Difference, Elements, List};
+use crate::layout::delta::{Body, Delta, Difference, Elements};
 use crate::memory;
-use crate::options::Options;
+use crate::options::{Effort, Options};
 
 /// What a chunk adds when it is stored as it is.
 const OVERHEAD_PER_CHUNK: usize = 31;
 /// How many times longer chunks are where most elements stayed: little is left of each, and its
 /// description is to be little beside that.
 const CHUNKS: usize = 8;
-/// Below this share of changed elements (one in so many), listing them is always smallest.
-const FEW: usize = 8;
-/// Elements of each of four runs that are looked at to choose between kinds of difference.
-const SAMPLE: usize = 2048;
-/// Differences whose estimates are this close (one part in so many) are counted in full.
-const CLOSE: u64 = 64;
+/// Elements of each of eight runs that are looked at to choose the kind of difference and classes.
+const SAMPLE: usize = 1024;
+const RUNS: usize = 8;
+/// Bytes that are copied, hashed and compared together, while they are in the first-level cache.
+const PART: usize = 8 << 10;
 
 /// Encodes the way from `reference` to `current` into `out`, which is cleared first.
 pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<()> {
@@ -55,9 +53,7 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
     )?;
     let header_len = out.len();
     let encode = |Reused(scratch): &mut Reused, i: usize, encoded: &mut chunks::Encoded| {
-        scratch.encode(&current[plan.chunk(i)], &reference[plan.chunk(i)], options, &plan);
-        encoded.payload.extend_from_slice(&scratch.payload);
-        encoded.descriptions.extend_from_slice(&scratch.description);
+        scratch.encode(&current[plan.chunk(i)], &reference[plan.chunk(i)], options, &plan, encoded);
         plan.chunk(i).len()
     };
     let descriptions = &chunks::encode_all(options, chunks, out, encode)?.descriptions;
@@ -100,274 +96,182 @@ impl Drop for Reused {
     }
 }
 
-/// Buffers of one worker, and the chunk it made last.
+/// Buffers of one worker.
 #[derive(Default)]
 struct Scratch {
     current: Vec<u8>,
     reference: Vec<u8>,
-    payload: Vec<u8>,
-    description: Vec<u8>,
-    /// Distances, bits that differ, and a sample of either.
-    steps: Vec<u8>,
-    bits: Vec<u8>,
-    sample: Vec<u8>,
+    differences: Vec<u8>,
+    /// Differences in the order of their classes.
+    sorted: Vec<u8>,
+    sample: Sample,
     streams: Streams,
     fresh: Vec<u8>,
     split: split::Scratch,
 }
 
 impl Scratch {
-    /// Encodes one chunk. Both buffers are copied first: other threads may be changing them, and
-    /// what is hashed, counted and coded must be the same bytes.
-    fn encode(&mut self, current: &[u8], reference: &[u8], options: &Options, plan: &Plan) {
-        self.current.clear();
-        self.current.extend_from_slice(current);
-        self.reference.clear();
-        self.reference.extend_from_slice(reference);
-        self.payload.clear();
-        let mut body = Body::Difference(self.difference(options.kind));
+    /// Encodes one chunk. Both buffers are copied: other threads may be changing them, and what is
+    /// hashed, counted and coded must be the same bytes.
+    fn encode(
+        &mut self,
+        current: &[u8],
+        reference: &[u8],
+        options: &Options,
+        plan: &Plan,
+        encoded: &mut chunks::Encoded,
+    ) {
+        let elements = Elements::of(options.kind, current.len());
+        let choice = self.sample.choose(elements, options, current, reference, &mut self.streams);
+        let hashes = self.take(elements, choice.xor, current, reference);
+        let payload = &mut encoded.payload;
+        let start = payload.len();
+        let mut body = Body::Difference(self.difference(elements, choice, payload));
         // A reference that has little to do with the data only adds noise.
-        if self.payload.len() > current.len() / 2 && self.looks_smaller_alone(options, plan) {
+        let stored = payload.len() - start;
+        if stored > current.len() / 2 && self.sample.is_smaller_alone(elements, current.len(), stored) {
             self.fresh.clear();
             let layout = dense(&self.current, options, &plan.hint, &mut self.split, &mut self.fresh);
-            if layout != Layout::Opaque(Coder::Raw) && self.fresh.len() < self.payload.len() {
-                std::mem::swap(&mut self.fresh, &mut self.payload);
+            if layout != Layout::Opaque(Coder::Raw) && self.fresh.len() < stored {
+                payload.truncate(start);
+                payload.extend_from_slice(&self.fresh);
                 body = Body::Fresh(layout);
             }
         }
-        self.describe(body);
-        if self.payload.len() + self.description.len() > current.len() + OVERHEAD_PER_CHUNK {
-            self.payload.clear();
-            self.payload.extend_from_slice(&self.current);
-            self.describe(Body::Fresh(Layout::Opaque(Coder::Raw)));
+        let described = encoded.descriptions.len();
+        let describe = |payload: &[u8], body, descriptions: &mut Vec<u8>| {
+            let delta = Delta { reference: hashes[1], stored: hash::of(payload), body };
+            frame::write_description(descriptions, current.len(), hashes[0], &delta);
+        };
+        describe(&payload[start..], body, &mut encoded.descriptions);
+        let stored = payload.len() - start + encoded.descriptions.len() - described;
+        if stored > current.len() + OVERHEAD_PER_CHUNK {
+            payload.truncate(start);
+            payload.extend_from_slice(&self.current);
+            encoded.descriptions.truncate(described);
+            let body = Body::Fresh(Layout::Opaque(Coder::Raw));
+            describe(&payload[start..], body, &mut encoded.descriptions);
         }
+        encoded.chunks += 1;
     }
 
-    /// Whether a piece from the middle, an eighth of the chunk, leaves it open that the chunk is
-    /// smaller without the reference.
-    fn looks_smaller_alone(&mut self, options: &Options, plan: &Plan) -> bool {
-        let (len, size) = (self.current.len(), options.kind.size());
-        let piece = len / 8 / size * size;
-        if piece < SAMPLE {
-            return true;
+    /// Copies both buffers and finds their differences; returns their hashes.
+    fn take(&mut self, elements: Elements, xor: bool, current: &[u8], reference: &[u8]) -> [u64; 2] {
+        let rule = elements.rule(xor);
+        let len = current.len();
+        for buffer in [&mut self.current, &mut self.reference, &mut self.differences] {
+            buffer.resize(len, 0);
         }
-        let at = (len - piece) / 2 / size * size;
-        self.fresh.clear();
-        let content = &self.current[at..at + piece];
-        let layout = dense(content, options, &plan.hint, &mut self.split, &mut self.fresh);
-        let promised = self.fresh.len() as u64 * len as u64 / piece as u64;
-        // A piece pays for its tables alone, so it may promise a little less than it keeps.
-        let payload = self.payload.len() as u64;
-        layout != Layout::Opaque(Coder::Raw) && promised < payload + payload / 16
+        let mut hashers = [Hasher::new(len), Hasher::new(len)];
+        for start in (0..len).step_by(PART) {
+            let part = start..len.min(start + PART);
+            let (now, before) = (&mut self.current[part.clone()], &mut self.reference[part.clone()]);
+            now.copy_from_slice(&current[part.clone()]);
+            before.copy_from_slice(&reference[part.clone()]);
+            hashers[0].write(now);
+            hashers[1].write(before);
+            difference::difference(rule, elements.size, now, before, &mut self.differences[part]);
+        }
+        [hashers[0].finish(&self.current), hashers[1].finish(&self.reference)]
     }
 
-    fn describe(&mut self, body: Body) {
-        let delta = Delta { reference: hash::of(&self.reference), stored: hash::of(&self.payload), body };
-        self.description.clear();
-        let checksum = hash::of(&self.current);
-        frame::write_description(&mut self.description, self.current.len(), checksum, &delta);
-    }
-
-    /// Appends the smallest difference to the payload.
-    fn difference(&mut self, kind: Kind) -> Difference {
-        let elements = Elements::of(kind, self.current.len());
+    /// Appends the differences to the payload.
+    fn difference(&mut self, elements: Elements, choice: Choice, payload: &mut Vec<u8>) -> Difference {
         let size = elements.size;
-        let count = self.current.len() / size;
-        self.find(elements, false);
-        let wide = difference::significant(size, &self.steps);
-        if wide[0] == 0 {
-            return Difference { elements, xor: false, planes: Vec::new(), list: None };
-        }
-        if wide[0] as usize <= count / FEW {
-            self.find(elements, true);
-            // The same elements are listed either way: only their values differ.
-            self.streams.list(size, &self.steps, 0);
-            let steps = self.streams.cost_of_values(size, &self.steps);
-            let xor = self.streams.cost_of_values(size, &self.bits) < steps;
-            let chosen = if xor { &self.bits } else { &self.steps };
-            return self.streams.encode(elements, xor, &[], chosen, &mut self.payload);
-        }
-        let (steps, bits) = self.sample_costs(elements);
-        let clearly_less = |a: u64, b: u64| a + a / CLOSE < b;
-        let mut chosen = None;
-        if !clearly_less(bits, steps) {
-            chosen = Some((false, self.streams.best_planes(size, &self.steps)));
-        }
-        if !clearly_less(steps, bits) {
-            self.find(elements, true);
-            let planes = self.streams.best_planes(size, &self.bits);
-            if chosen.as_ref().is_none_or(|(_, steps)| planes.cost < steps.cost) {
-                chosen = Some((true, planes));
-            }
-        }
-        let (xor, planes) = chosen.unwrap_or_default();
-        let differences = if xor { &self.bits } else { &self.steps };
-        self.streams.encode(elements, xor, &planes.counts, differences, &mut self.payload)
-    }
-
-    /// Fills `steps` or `bits`.
-    fn find(&mut self, elements: Elements, xor: bool) {
-        let out = if xor { &mut self.bits } else { &mut self.steps };
-        out.resize(self.current.len(), 0);
-        difference::difference(elements.rule(xor), elements.size, &self.current, &self.reference, out);
-    }
-
-    /// What a sample takes by steps and by bits.
-    fn sample_costs(&mut self, elements: Elements) -> (u64, u64) {
-        let size = elements.size;
-        let run = (SAMPLE * size).min(self.current.len() / size * size);
-        let [steps, bits] = [false, true].map(|xor| {
-            self.sample.clear();
-            self.sample.resize(4 * run, 0);
-            for (part, out) in self.sample.chunks_exact_mut(run.max(1)).enumerate() {
-                let at = part * (self.current.len() - run) / 3 / size * size;
-                let (current, reference) = (&self.current[at..at + run], &self.reference[at..at + run]);
-                difference::difference(elements.rule(xor), size, current, reference, out);
-            }
-            self.streams.best_planes(size, &self.sample).cost
-        });
-        (steps, bits)
+        let Choice { mut xor, thresholds } = choice;
+        let classes = if !thresholds.is_empty() {
+            let differences = &self.differences;
+            let ranges = magnitude::sort(size, &thresholds, &self.reference, differences, &mut self.sorted);
+            let (streams, sorted) = (&mut self.streams, &self.sorted);
+            ranges.into_iter().map(|range| streams.encode(size, &sorted[range], payload)).collect()
+        } else if xor {
+            vec![self.streams.encode(size, &self.differences, payload)]
+        } else {
+            let both = [self.current.as_slice(), &self.reference];
+            let class;
+            (xor, class) = self.streams.encode_either(size, &self.differences, both, payload);
+            vec![class]
+        };
+        Difference { elements, xor, thresholds, classes }
     }
 }
 
-/// How differences are best cut.
+/// What to make of a chunk.
+struct Choice {
+    /// Whether differences are bits instead of distances.
+    xor: bool,
+    thresholds: Vec<u16>,
+}
+
+/// Elements from several places of a chunk.
 #[derive(Default)]
-struct Planes {
-    /// What all streams take, in units of [`BIT`].
-    cost: u64,
-    /// The counts of the low bytes that are kept as planes, lowest first.
-    counts: Vec<[u32; 256]>,
-}
-
-/// What the gaps between `listed` of `count` elements at random places take, in units of [`BIT`].
-fn cost_of_places(listed: u32, count: u32) -> u64 {
-    // Codes of whole bits come close to the entropy until gaps are so short that each costs as
-    // many bits as elements it passes: one bit per element, reached at one in 2.618.
-    let dense = u64::from(listed) * 2618 > u64::from(count) * 1000;
-    if dense { u64::from(count) * BIT } else { cost::entropy(&[listed, count - listed]) }
-}
-
-/// The streams that differences become.
-#[derive(Default)]
-struct Streams {
-    /// The first `listed` are the places of listed elements.
-    positions: Vec<u32>,
-    listed: usize,
+struct Sample {
+    current: Vec<u8>,
+    reference: Vec<u8>,
+    distances: Vec<u8>,
+    bits: Vec<u8>,
     plane: Vec<u8>,
-    gaps: Vec<u8>,
 }
 
-impl Streams {
-    /// How many low bytes to keep as planes, and what all streams take then.
-    fn best_planes(&mut self, size: usize, elements: &[u8]) -> Planes {
-        let mut all: Vec<[u32; 256]> = Vec::with_capacity(size);
-        let count = (elements.len() / size) as u32;
-        let wide = difference::significant(size, elements);
-        let (mut best, mut kept) = (u64::MAX, 0);
-        let mut planes_cost = 0;
-        for byte in 0..=size {
-            let listed = if byte < size { wide[byte] } else { 0 };
-            if listed == 0 {
-                if planes_cost < best {
-                    (best, kept) = (planes_cost, byte);
-                }
-                break;
-            }
-            self.plane.resize(count as usize, 0);
-            difference::take_plane(size, elements, byte, &mut self.plane);
-            let counts = histogram::of_bytes(&self.plane);
-            // Of listed values, all bytes but the first are nearly always zero: a bit each.
-            let higher = |&wide: &u32| if wide == 0 { 0 } else { u64::from(listed.max(wide * 8)) * BIT };
-            let higher: u64 = wide[byte + 1..].iter().map(higher).sum();
-            let places = cost_of_places(listed, count);
-            let cost = planes_cost + places + cost::entropy(&counts[1..]) + higher;
-            if cost < best {
-                (best, kept) = (cost, byte);
-            }
-            // A code takes at least a bit of every byte, unless there is only one.
-            let one = counts[0] == count;
-            let least = if one { 0 } else { u64::from(count) * BIT };
-            planes_cost += cost::entropy(&counts).max(least).min(u64::from(count) * 8 * BIT);
-            all.push(counts);
-        }
-        all.truncate(kept);
-        Planes { cost: best, counts: all }
-    }
-
-    /// What the values of listed elements take, in units of [`BIT`].
-    fn cost_of_values(&mut self, size: usize, elements: &[u8]) -> u64 {
-        (0..size)
-            .map(|byte| {
-                self.gather(size, elements, byte);
-                cost::entropy(&histogram::of_bytes(&self.plane))
-            })
-            .sum()
-    }
-
-    /// Lists the elements that are not zero from byte `byte` on.
-    fn list(&mut self, size: usize, elements: &[u8], byte: usize) {
-        self.listed = difference::positions(size, elements, byte, &mut self.positions);
-    }
-
-    /// Fills `plane` with byte `byte` of the listed elements.
-    fn gather(&mut self, size: usize, elements: &[u8], byte: usize) {
-        self.plane.clear();
-        let places = self.positions[..self.listed].iter().map(|&at| elements[at as usize * size + byte]);
-        self.plane.extend(places);
-    }
-
-    /// Appends the streams of differences with planes of these counts.
-    fn encode(
+impl Sample {
+    /// Chooses by a sample of the chunk.
+    fn choose(
         &mut self,
         elements: Elements,
-        xor: bool,
-        counts: &[[u32; 256]],
-        differences: &[u8],
-        payload: &mut Vec<u8>,
-    ) -> Difference {
+        options: &Options,
+        current: &[u8],
+        reference: &[u8],
+        streams: &mut Streams,
+    ) -> Choice {
         let size = elements.size;
-        self.plane.resize(differences.len() / size, 0);
-        let coders = counts.iter().enumerate().map(|(byte, counts)| {
-            difference::take_plane(size, differences, byte, &mut self.plane);
-            encode_plane(&self.plane, counts, payload)
-        });
-        let planes: Vec<_> = coders.collect();
-        let mut list = None;
-        if planes.len() < size {
-            self.list(size, differences, planes.len());
-            list = (self.listed > 0).then(|| self.encode_list(size, planes.len(), differences, payload));
-        }
-        Difference { elements, xor, planes, list }
-    }
-
-    fn encode_list(&mut self, size: usize, planes: usize, differences: &[u8], payload: &mut Vec<u8>) -> List {
-        self.gaps.clear();
-        let mut next = 0;
-        for &at in &self.positions[..self.listed] {
-            let mut gap = at - next;
-            while gap >= u32::from(SKIP) {
-                self.gaps.push(SKIP);
-                gap -= u32::from(SKIP);
+        let run = (SAMPLE * size).min(current.len() / size * size);
+        for (sample, from) in [(&mut self.current, current), (&mut self.reference, reference)] {
+            sample.clear();
+            for part in 0..RUNS {
+                let at = part * (from.len() - run) / (RUNS - 1) / size * size;
+                sample.extend_from_slice(&from[at..at + run]);
             }
-            self.gaps.push(gap as u8);
-            next = at + 1;
         }
-        // Short gaps are too few values for whole bits to come close.
-        let counts = histogram::of_bytes(&self.gaps);
-        let gaps = stream::encode_finely(&self.gaps, &counts, States::finest(&counts), payload);
-        let values = (planes..size).map(|byte| {
-            self.gather(size, differences, byte);
-            stream::encode(&self.plane, payload)
-        });
-        List { values: values.collect(), count: self.listed as u32, gaps_len: self.gaps.len() as u32, gaps }
+        for (xor, out) in [(false, &mut self.distances), (true, &mut self.bits)] {
+            out.resize(self.current.len(), 0);
+            difference::difference(elements.rule(xor), size, &self.current, &self.reference, out);
+        }
+        let [distances, bits] =
+            [&self.distances, &self.bits].map(|differences| streams.cost_of_sample(size, differences));
+        let xor = bits < distances;
+        let mut thresholds = Vec::new();
+        let differences = if xor { &self.bits } else { &self.distances };
+        // Short chunks have not enough of each class.
+        let enough = elements.has_magnitudes() && current.len() >= self.current.len();
+        // Where all elements moved, classes save less than they cost in time.
+        if enough && (options.effort > Effort::Default || streams.mostly_zero(size, differences)) {
+            let times = (current.len() / self.current.len().max(1)) as u64;
+            thresholds = magnitudes::thresholds(options.kind, &self.reference, differences, times);
+        }
+        Choice { xor, thresholds }
     }
-}
 
-/// As [`stream::encode`], for a plane whose counts are known.
-fn encode_plane(plane: &[u8], counts: &[u32; 256], payload: &mut Vec<u8>) -> Coder {
-    if cost::entropy(counts) > stream::NOISE * plane.len() as u64 {
-        payload.extend_from_slice(plane);
-        return Coder::Raw;
+    /// Whether the sample leaves it open that a chunk of `len` bytes takes less than `stored` without a
+    /// reference.
+    fn is_smaller_alone(&mut self, elements: Elements, len: usize, stored: usize) -> bool {
+        let size = elements.size;
+        let count = self.current.len() / size;
+        if count < SAMPLE {
+            return true;
+        }
+        // Exponents are bytes after this.
+        let mut carry = 0;
+        for byte in &mut self.current {
+            (*byte, carry) = (*byte << 1 | carry, *byte >> 7);
+        }
+        self.plane.resize(count, 0);
+        let mut cost = 0;
+        for byte in 0..size {
+            difference::take_plane(size, &self.current, byte, &mut self.plane);
+            cost += cost::entropy(&histogram::of_bytes(&self.plane));
+        }
+        // Scales of rows or columns may save a little more.
+        let promised = cost / (8 * BIT) * len as u64 / self.current.len() as u64;
+        promised - promised / 16 < stored as u64
     }
-    stream::encode_counted(plane, counts, payload)
 }

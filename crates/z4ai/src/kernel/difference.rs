@@ -1,8 +1,9 @@
 //! Differences between the elements of two buffers, and what becomes of them.
 //!
 //! A difference is as wide as an element. Small changes are small numbers, whatever their
-//! direction, so that high bytes are zero: [`significant`] counts how many are not.
+//! direction, so that high bytes are zero.
 
+use super::marked::SKIP;
 use super::{Isa, dispatch};
 
 /// How one element becomes another.
@@ -16,35 +17,14 @@ pub(crate) enum Rule {
     Float,
 }
 
-/// Elements that are listed at a time.
-const GROUP: usize = 8;
-/// For every mask, the places of the bits that are set.
-static PLACES: [[u8; GROUP]; 256] = {
-    let mut places = [[0; GROUP]; 256];
-    let mut mask = 0;
-    while mask < 256 {
-        let (mut bit, mut found) = (0, 0);
-        while bit < GROUP {
-            if mask >> bit & 1 == 1 {
-                places[mask][found] = bit as u8;
-                found += 1;
-            }
-            bit += 1;
-        }
-        mask += 1;
-    }
-    places
-};
-
 /// The integers that stand for elements of one size.
 trait Word {
     fn difference(rule: Rule, current: &[u8], reference: &[u8], out: &mut [u8]);
     fn restore(rule: Rule, reference: &[u8], difference: &[u8], out: &mut [u8]);
     fn take_plane(elements: &[u8], byte: usize, plane: &mut [u8]);
-    fn set_plane(plane: &[u8], elements: &mut [u8]);
+    fn set_plane(plane: &[u8], byte: usize, elements: &mut [u8]);
     fn put_plane(plane: &[u8], byte: usize, elements: &mut [u8]);
-    fn significant(elements: &[u8]) -> [u32; 8];
-    fn positions(elements: &[u8], byte: usize, out: &mut Vec<u32>) -> usize;
+    fn join_planes<const P: usize>(planes: [&[u8]; P], elements: &mut [u8]);
 }
 
 macro_rules! word {
@@ -115,9 +95,9 @@ macro_rules! word {
             }
 
             #[inline(always)]
-            fn set_plane(plane: &[u8], elements: &mut [u8]) {
+            fn set_plane(plane: &[u8], byte: usize, elements: &mut [u8]) {
                 for (element, &value) in elements.as_chunks_mut::<$size>().0.iter_mut().zip(plane) {
-                    *element = $unsigned::from(value).to_le_bytes();
+                    *element = ($unsigned::from(value) << (8 * byte)).to_le_bytes();
                 }
             }
 
@@ -130,41 +110,16 @@ macro_rules! word {
             }
 
             #[inline(always)]
-            fn significant(elements: &[u8]) -> [u32; 8] {
-                let mut counts = [0u32; 8];
-                // So few that a count of them fits the narrowest element.
-                for block in elements.as_chunks::<$size>().0.chunks(128) {
-                    for byte in 0..$size {
-                        let wide = |e: &[u8; $size]| $unsigned::from_le_bytes(*e) >> (8 * byte) != 0;
-                        let count: $unsigned = block.iter().map(|e| $unsigned::from(wide(e))).sum();
-                        counts[byte] += count as u32;
+            fn join_planes<const P: usize>(planes: [&[u8]; P], elements: &mut [u8]) {
+                let elements = elements.as_chunks_mut::<$size>().0;
+                let planes = planes.map(|plane| &plane[..elements.len()]);
+                for (i, element) in elements.iter_mut().enumerate() {
+                    let mut word = 0;
+                    for byte in 0..P.min($size) {
+                        word |= $unsigned::from(planes[byte][i]) << (8 * byte);
                     }
+                    *element = word.to_le_bytes();
                 }
-                counts
-            }
-
-            #[inline(always)]
-            fn positions(elements: &[u8], byte: usize, out: &mut Vec<u32>) -> usize {
-                let elements = elements.as_chunks::<$size>().0;
-                if out.len() < elements.len() + GROUP {
-                    out.resize(elements.len() + GROUP, 0);
-                }
-                let mut found = 0;
-                for (index, group) in elements.chunks(GROUP).enumerate() {
-                    let mut mask = 0u8;
-                    for (i, element) in group.iter().enumerate() {
-                        let listed = $unsigned::from_le_bytes(*element) >> (8 * byte) != 0;
-                        mask |= u8::from(listed) << i;
-                    }
-                    // All places are written, and kept by moving on: no branch to guess.
-                    let places = &PLACES[usize::from(mask)];
-                    let out = &mut out[found..found + GROUP];
-                    for i in 0..GROUP {
-                        out[i] = (index * GROUP) as u32 + u32::from(places[i]);
-                    }
-                    found += mask.count_ones() as usize;
-                }
-                found
             }
         }
     };
@@ -208,8 +163,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// Sets every element to the number in `plane`.
-    pub(crate) fn set_plane(size: usize, plane: &[u8], elements: &mut [u8]) = set_plane_with
+    /// Sets byte `byte` of every element from `plane`, and all others to zero.
+    pub(crate) fn set_plane(size: usize, plane: &[u8], byte: usize, elements: &mut [u8]) = set_plane_with
 }
 
 dispatch! {
@@ -218,15 +173,25 @@ dispatch! {
 }
 
 dispatch! {
-    /// For each byte of an element, how many elements are not zero from that byte on.
-    pub(crate) fn significant(size: usize, elements: &[u8]) -> [u32; 8] = significant_with
+    /// Sets the lowest bytes of every element from `planes`, the others to zero.
+    pub(crate) fn join_planes(size: usize, planes: &[&[u8]], elements: &mut [u8]) = join_planes_with
 }
 
-dispatch! {
-    /// Lists the elements that are not zero from byte `byte` on at the start of `out`, which grows
-    /// as needed; returns how many they are.
-    pub(crate) fn positions(size: usize, elements: &[u8], byte: usize, out: &mut Vec<u32>) -> usize
-        = positions_with
+#[inline(always)]
+fn join_planes_with(_: impl Isa, size: usize, planes: &[&[u8]], elements: &mut [u8]) {
+    match *planes {
+        [] => elements.fill(0),
+        [a] => for_size!(size, W, <W as Word>::join_planes([a], elements)),
+        [a, b] => for_size!(size, W, <W as Word>::join_planes([a, b], elements)),
+        [a, b, c] => for_size!(size, W, <W as Word>::join_planes([a, b, c], elements)),
+        [a, b, c, d] => for_size!(size, W, <W as Word>::join_planes([a, b, c, d], elements)),
+        [a, b, c, d, ..] => {
+            for_size!(size, W, <W as Word>::join_planes([a, b, c, d], elements));
+            for (byte, plane) in planes.iter().enumerate().skip(4) {
+                for_size!(size, W, <W as Word>::put_plane(plane, byte, elements));
+            }
+        }
+    }
 }
 
 #[inline(always)]
@@ -240,8 +205,8 @@ fn restore_with(_: impl Isa, rule: Rule, size: usize, reference: &[u8], differen
 }
 
 #[inline(always)]
-fn set_plane_with(_: impl Isa, size: usize, plane: &[u8], elements: &mut [u8]) {
-    for_size!(size, W, <W as Word>::set_plane(plane, elements));
+fn set_plane_with(_: impl Isa, size: usize, plane: &[u8], byte: usize, elements: &mut [u8]) {
+    for_size!(size, W, <W as Word>::set_plane(plane, byte, elements));
 }
 
 #[inline(always)]
@@ -254,70 +219,87 @@ fn put_plane_with(_: impl Isa, size: usize, plane: &[u8], byte: usize, elements:
     for_size!(size, W, <W as Word>::put_plane(plane, byte, elements));
 }
 
-#[inline(always)]
-fn significant_with(_: impl Isa, size: usize, elements: &[u8]) -> [u32; 8] {
-    for_size!(size, W, <W as Word>::significant(elements))
+/// Elements that are listed by the gaps between them, on their way to their places.
+pub(crate) struct Scatter<'a> {
+    /// The unlisted elements before each, 255 standing for as many with none listed after them.
+    gaps: &'a [u8],
+    /// The bytes of each, a plane for each byte; so many of the planes are in use.
+    values: [&'a [u8]; 8],
+    planes: usize,
+    /// How many were listed.
+    listed: usize,
+    /// Where the next gap begins: so many elements from the next part's start.
+    at: isize,
+    /// Whether the last gap is before a listed element.
+    last_lists: bool,
 }
 
-#[inline(always)]
-fn positions_with(_: impl Isa, size: usize, elements: &[u8], byte: usize, out: &mut Vec<u32>) -> usize {
-    for_size!(size, W, <W as Word>::positions(elements, byte, out))
-}
-
-/// Writes the bytes from `byte` on of every listed element: `gaps` are the unlisted elements
-/// before each, 255 standing for as many with none listed after them; `values` has a plane for
-/// each byte. Returns `None` if the list leaves the buffer or is not used up.
-pub(crate) fn scatter(
-    size: usize,
-    byte: usize,
-    gaps: &[u8],
-    values: &[&[u8]],
-    elements: &mut [u8],
-) -> Option<()> {
-    match *values {
-        [a] => scatter_values(size, byte, gaps, [a], elements),
-        [a, b] => scatter_values(size, byte, gaps, [a, b], elements),
-        [a, b, c] => scatter_values(size, byte, gaps, [a, b, c], elements),
-        [a, b, c, d] => scatter_values(size, byte, gaps, [a, b, c, d], elements),
-        [a, b, c, d, e] => scatter_values(size, byte, gaps, [a, b, c, d, e], elements),
-        [a, b, c, d, e, f] => scatter_values(size, byte, gaps, [a, b, c, d, e, f], elements),
-        [a, b, c, d, e, f, g] => scatter_values(size, byte, gaps, [a, b, c, d, e, f, g], elements),
-        [a, b, c, d, e, f, g, h] => scatter_values(size, byte, gaps, [a, b, c, d, e, f, g, h], elements),
-        _ => None,
+impl<'a> Scatter<'a> {
+    /// `values` are of one length, and at most eight.
+    pub(crate) fn new(gaps: &'a [u8], values: &[&'a [u8]]) -> Self {
+        let planes = values.len();
+        let values = std::array::from_fn(|byte| values.get(byte).copied().unwrap_or_default());
+        Self { gaps, values, planes, listed: 0, at: 0, last_lists: gaps.last() != Some(&SKIP) }
     }
-}
 
-/// The gap that stands for as many elements and no listed one.
-pub(crate) const SKIP: u8 = 255;
-
-#[inline(always)]
-fn scatter_values<const V: usize>(
-    size: usize,
-    byte: usize,
-    gaps: &[u8],
-    values: [&[u8]; V],
-    elements: &mut [u8],
-) -> Option<()> {
-    let count = values[0].len();
-    // The common length lets the compiler drop bounds checks below.
-    let values = values.map(|plane| &plane[..count]);
-    let (mut at, mut listed) = (byte, 0);
-    for &gap in gaps {
-        at += usize::from(gap) * size;
-        if gap == SKIP {
-            continue;
+    /// Writes the bytes from `byte` on of those in the next part, elements of `size` bytes. `None` if there
+    /// are more than values.
+    pub(crate) fn part(&mut self, size: usize, byte: usize, elements: &mut [u8]) -> Option<()> {
+        match self.values[..self.planes] {
+            [a] => self.put(size, byte, [a], elements),
+            [a, b] => self.put(size, byte, [a, b], elements),
+            [a, b, c] => self.put(size, byte, [a, b, c], elements),
+            [a, b, c, d] => self.put(size, byte, [a, b, c, d], elements),
+            [a, b, c, d, e] => self.put(size, byte, [a, b, c, d, e], elements),
+            [a, b, c, d, e, f] => self.put(size, byte, [a, b, c, d, e, f], elements),
+            [a, b, c, d, e, f, g] => self.put(size, byte, [a, b, c, d, e, f, g], elements),
+            [a, b, c, d, e, f, g, h] => self.put(size, byte, [a, b, c, d, e, f, g, h], elements),
+            _ => None,
         }
-        let element = elements.get_mut(at..at + V)?;
-        if listed == count {
-            return None;
-        }
-        for i in 0..V {
-            element[i] = values[i][listed];
-        }
-        listed += 1;
-        at += size;
     }
-    (listed == count && gaps.last() != Some(&SKIP)).then_some(())
+
+    #[inline(always)]
+    fn put<const V: usize>(
+        &mut self,
+        size: usize,
+        byte: usize,
+        values: [&[u8]; V],
+        elements: &mut [u8],
+    ) -> Option<()> {
+        let listed = values[0].len();
+        // The common length lets the compiler drop bounds checks below.
+        let values = values.map(|plane| &plane[..listed]);
+        let count = (elements.len() / size) as isize;
+        let mut gaps = self.gaps.iter();
+        while let Some(&gap) = gaps.as_slice().first() {
+            let at = self.at + isize::from(gap);
+            if gap == SKIP {
+                self.at = at;
+            } else if at < count {
+                if self.listed == listed {
+                    return None;
+                }
+                let at = at as usize * size + byte;
+                let element = elements.get_mut(at..at + V)?;
+                for i in 0..V {
+                    element[i] = values[i][self.listed];
+                }
+                self.listed += 1;
+                self.at += isize::from(gap) + 1;
+            } else {
+                break;
+            }
+            gaps.next();
+        }
+        self.gaps = gaps.as_slice();
+        self.at -= count;
+        Some(())
+    }
+
+    /// Whether all that is listed has its place, and the list does not end with a gap for none.
+    pub(crate) fn is_done(&self) -> bool {
+        self.gaps.is_empty() && self.last_lists && self.values[0].len() == self.listed
+    }
 }
 
 #[cfg(test)]
@@ -413,30 +395,34 @@ mod tests {
                 let kept = [1, 0, 1, 0, 0, size][i % 6].min(if (300..900).contains(&i) { 0 } else { size });
                 element[kept..].fill(0);
             }
-            let wide = significant(size, &elements);
-            assert_eq!(wide, significant_with(Portable, size, &elements));
             for byte in 0..size {
-                let expected: Vec<u32> = (0..count)
+                let found: Vec<u32> = (0..count)
                     .filter(|i| elements[i * size + byte..][..size - byte].iter().any(|&b| b != 0))
                     .map(|i| i as u32)
                     .collect();
-                let mut found = Vec::new();
-                let listed = positions(size, &elements, byte, &mut found);
-                assert_eq!(found[..listed], expected);
-                let listed = positions_with(Portable, size, &elements, byte, &mut found);
-                assert_eq!(found[..listed], expected);
-                found.truncate(listed);
-                assert_eq!(wide[byte] as usize, found.len());
 
+                let low: Vec<Vec<u8>> = (0..byte)
+                    .map(|low| {
+                        let mut plane = vec![0; count];
+                        take_plane(size, &elements, low, &mut plane);
+                        plane
+                    })
+                    .collect();
+                let low: Vec<&[u8]> = low.iter().map(Vec::as_slice).collect();
+                let mut joined = vec![0xee; elements.len()];
+                join_planes(size, &low, &mut joined);
+                let mut portable = vec![0xee; elements.len()];
+                join_planes_with(Portable, size, &low, &mut portable);
                 let mut rebuilt = vec![0; elements.len()];
                 for low in 0..byte {
                     let mut plane = vec![0; count];
                     take_plane(size, &elements, low, &mut plane);
                     match low {
-                        0 => set_plane(size, &plane, &mut rebuilt),
+                        0 => set_plane(size, &plane, 0, &mut rebuilt),
                         _ => put_plane(size, &plane, low, &mut rebuilt),
                     }
                 }
+                assert_eq!((&joined, &portable), (&rebuilt, &rebuilt));
                 let (mut gaps, mut next) = (Vec::new(), 0);
                 for &at in &found {
                     let gap = at - next;
@@ -448,15 +434,26 @@ mod tests {
                     .map(|b| found.iter().map(|&at| elements[at as usize * size + b]).collect())
                     .collect();
                 let planes: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
-                scatter(size, byte, &gaps, &planes, &mut rebuilt).unwrap();
+                let mut list = Scatter::new(&gaps, &planes);
+                let before = rebuilt.clone();
+                for part in rebuilt.chunks_mut(size * 64) {
+                    list.part(size, byte, part).unwrap();
+                }
+                assert!(list.is_done());
                 assert_eq!(rebuilt, elements, "{size} {byte}");
+                rebuilt = before;
+                let mut scatter = |gaps: &[u8]| {
+                    let mut list = Scatter::new(gaps, &planes);
+                    list.part(size, byte, &mut rebuilt).filter(|()| list.is_done())
+                };
+                scatter(&gaps).unwrap();
 
                 gaps.push(SKIP);
-                assert!(scatter(size, byte, &gaps, &planes, &mut rebuilt).is_none());
+                assert!(scatter(&gaps).is_none());
                 gaps.push(0);
-                assert!(scatter(size, byte, &gaps, &planes, &mut rebuilt).is_none());
+                assert!(scatter(&gaps).is_none());
                 gaps.truncate(1);
-                assert!(scatter(size, byte, &gaps, &planes, &mut rebuilt).is_none());
+                assert!(scatter(&gaps).is_none());
             }
         }
     }

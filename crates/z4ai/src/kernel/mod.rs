@@ -18,6 +18,10 @@ pub(crate) mod fields;
 pub(crate) mod hash;
 pub(crate) mod histogram;
 pub(crate) mod lookup;
+pub(crate) mod magnitude;
+pub(crate) mod marked;
+#[cfg(target_arch = "x86_64")]
+mod moving;
 pub(crate) mod packed;
 pub(crate) mod sparse;
 pub(crate) mod sums;

@@ -4,24 +4,32 @@
 //! elements that are not zero above those, the high bytes are listed with their places. Where few
 //! elements changed there are no planes, and the list is all there is.
 //!
-//! Payload: the planes from the lowest on, the gaps of the list, its values from the lowest byte
-//! on.
+//! The size of a step depends on the magnitude of the value that moved, which the reference tells: where
+//! that pays, the differences are sorted into classes by it, and each class is cut by itself.
+//!
+//! Payload, for one class after the other: the planes from the lowest on, the places of the list, its
+//! values from the lowest byte on.
 
 use super::parts::Parts;
 use super::split::decode_stream;
 use super::{Context, Layout, Scratch};
-use crate::coder::Coder;
+use crate::coder::{self, Coder};
 use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::frame::Describe;
-use crate::kernel::difference::{self, Rule};
-use crate::kernel::hash;
+use crate::kernel::difference::{self, Rule, Scatter};
+use crate::kernel::magnitude::{self, MAX_CLASSES};
+use crate::kernel::{hash, marked};
 use crate::streams::Streams;
 use crate::wire::{Put, Reader};
 
 const FRESH: u8 = 0;
 const XOR: u8 = 1;
 const STEP: u8 = 2;
+/// Added to the relation where differences are in classes.
+const CLASSED: u8 = 2;
+const GAPS: u8 = 0;
+const MARKS: u8 = 1;
 
 /// The description of a chunk of a delta frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +53,17 @@ pub(crate) struct Difference {
     pub(crate) elements: Elements,
     /// Whether differences are bits instead of distances.
     pub(crate) xor: bool,
+    /// The magnitudes of the reference that classes begin with, but for the first.
+    pub(crate) thresholds: Vec<u16>,
+    /// One, and another for each threshold.
+    pub(crate) classes: Vec<Class>,
+}
+
+/// The differences of one class.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Class {
+    /// How many they are.
+    pub(crate) count: u32,
     /// Lowest plane first.
     pub(crate) planes: Vec<Coder>,
     /// The elements that are not zero above the planes, if any.
@@ -55,10 +74,18 @@ pub(crate) struct Difference {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct List {
     pub(crate) count: u32,
-    pub(crate) gaps_len: u32,
-    pub(crate) gaps: Coder,
+    pub(crate) places: Places,
     /// Lowest byte first.
     pub(crate) values: Vec<Coder>,
+}
+
+/// Where listed elements are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Places {
+    /// The elements between each and the one before it, in a stream of so many bytes.
+    Gaps(u32, Coder),
+    /// A bit for every element.
+    Marks(Coder),
 }
 
 /// What the bytes of a chunk are differences of.
@@ -75,6 +102,11 @@ impl Elements {
             true => Self { size: kind.size(), float: kind.is_float() },
             false => Self { size: 1, float: false },
         }
+    }
+
+    /// Whether they can be sorted into classes by magnitude.
+    pub(crate) fn has_magnitudes(self) -> bool {
+        self.float && self.size > 1
     }
 
     pub(crate) fn rule(self, xor: bool) -> Rule {
@@ -97,6 +129,10 @@ impl Describe for Delta {
             body: match reader.u8()? {
                 FRESH => Body::Fresh(Layout::read(reader, kind, len)?),
                 code @ (XOR | STEP) => Body::Difference(Difference::read(reader, code == XOR, kind, len)?),
+                code if code == XOR + CLASSED || code == STEP + CLASSED => {
+                    let xor = code == XOR + CLASSED;
+                    Body::Difference(Difference::read_classed(reader, xor, kind, len)?)
+                }
                 code => {
                     return Err(Error::unsupported(format_args!("relation {code} to a reference")));
                 }
@@ -113,7 +149,8 @@ impl Describe for Delta {
                 layout.write(out);
             }
             Body::Difference(difference) => {
-                out.put_u8(if difference.xor { XOR } else { STEP });
+                let classed = if difference.thresholds.is_empty() { 0 } else { CLASSED };
+                out.put_u8(classed + if difference.xor { XOR } else { STEP });
                 difference.write(out);
             }
         }
@@ -122,7 +159,7 @@ impl Describe for Delta {
     fn payload_len(&self, len: usize) -> u64 {
         match &self.body {
             Body::Fresh(layout) => layout.payload_len(len),
-            Body::Difference(difference) => difference.payload_len(len),
+            Body::Difference(difference) => difference.payload_len(),
         }
     }
 
@@ -136,18 +173,35 @@ impl Describe for Delta {
 
 impl Difference {
     fn streams(&self, len: usize, streams: &mut Streams) {
-        let count = len / self.elements.size;
-        if self.planes.is_empty() && self.list.is_none() {
+        if self.is_empty() {
             streams.add_stored("unchanged", "none", len, 0);
         }
-        for coder in &self.planes {
-            streams.add("difference planes", coder, count);
-        }
-        if let Some(list) = &self.list {
-            streams.add("difference places", &list.gaps, list.gaps_len as usize);
-            for coder in &list.values {
-                streams.add("difference values", coder, list.count as usize);
+        for class in &self.classes {
+            for coder in &class.planes {
+                streams.add("difference planes", coder, class.count as usize);
             }
+            if let Some(list) = &class.list {
+                let (coder, len) = list.places.stream(class.count as usize);
+                streams.add("difference places", coder, len);
+                for coder in &list.values {
+                    streams.add("difference values", coder, list.count as usize);
+                }
+            }
+        }
+    }
+
+    /// Whether nothing differs.
+    fn is_empty(&self) -> bool {
+        self.classes.iter().all(|class| class.planes.is_empty() && class.list.is_none())
+    }
+}
+
+impl Places {
+    /// The coder and the length of the stream of places among `count` elements.
+    fn stream(&self, count: usize) -> (&Coder, usize) {
+        match self {
+            Places::Gaps(len, coder) => (coder, *len as usize),
+            Places::Marks(coder) => (coder, marked::marks_len(count)),
         }
     }
 }
@@ -188,67 +242,61 @@ impl Delta {
 #[derive(Default)]
 pub(crate) struct DeltaScratch {
     pub(crate) fresh: Scratch,
-    /// Differences, put together.
+    /// Differences, put together: those of one class behind those of another.
     elements: Vec<u8>,
-    gaps: Vec<u8>,
+    /// The differences of one part.
+    part: Vec<u8>,
+    class: ClassScratch,
+}
+
+#[derive(Default)]
+struct ClassScratch {
+    places: Vec<u8>,
     /// The planes, then the values of the list: together as many as an element has bytes.
     streams: [Vec<u8>; 8],
+    /// Listed elements.
+    listed: Vec<u8>,
 }
 
 impl Difference {
     fn write(&self, out: &mut Vec<u8>) {
-        out.put_u8(self.planes.len() as u8);
-        self.planes.iter().for_each(|plane| plane.write(out));
-        if self.planes.len() == self.elements.size {
-            return;
+        if !self.thresholds.is_empty() {
+            out.put_u8(self.classes.len() as u8);
+            self.thresholds.iter().for_each(|&threshold| out.put_u16(threshold));
+            self.classes.iter().for_each(|class| out.put_u32(class.count));
         }
-        out.put_u32(self.list.as_ref().map_or(0, |list| list.count));
-        if let Some(list) = &self.list {
-            out.put_u32(list.gaps_len);
-            list.gaps.write(out);
-            list.values.iter().for_each(|plane| plane.write(out));
-        }
+        self.classes.iter().for_each(|class| class.write(self.elements.size, out));
     }
 
     fn read(reader: &mut Reader<'_>, xor: bool, kind: Kind, len: usize) -> Result<Self> {
         let elements = Elements::of(kind, len);
-        let planes = usize::from(reader.u8()?);
-        if planes > elements.size {
-            return Err(Error::corrupt(format_args!(
-                "{planes} planes of elements of {} bytes",
-                elements.size
-            )));
-        }
-        let coders =
-            |reader: &mut Reader<'_>, n| (0..n).map(|_| Coder::read(reader)).collect::<Result<Vec<_>>>();
-        let high = elements.size - planes;
-        let planes = coders(reader, planes)?;
-        let mut list = None;
-        let count = if high > 0 { reader.u32()? } else { 0 };
-        if count > 0 {
-            let all = (len / elements.size) as u64;
-            let gaps_len = reader.u32()?;
-            // Every gap is before a listed element or skips 255.
-            let most = u64::from(count) + all / u64::from(difference::SKIP);
-            if u64::from(count) > all || gaps_len < count || u64::from(gaps_len) > most {
-                return Err(Error::corrupt(format_args!(
-                    "a list of {count} among {all} elements with {gaps_len} gaps"
-                )));
-            }
-            let gaps = Coder::read(reader)?;
-            list = Some(List { count, gaps_len, gaps, values: coders(reader, high)? });
-        }
-        Ok(Self { elements, xor, planes, list })
+        let class = Class::read(reader, elements.size, (len / elements.size) as u32)?;
+        Ok(Self { elements, xor, thresholds: Vec::new(), classes: vec![class] })
     }
 
-    fn payload_len(&self, len: usize) -> u64 {
-        let count = len / self.elements.size;
-        let planes = self.planes.iter().map(|plane| plane.stored_len(count)).sum::<u64>();
-        let list = self.list.iter().map(|list| {
-            let values = list.values.iter().map(|plane| plane.stored_len(list.count as usize));
-            list.gaps.stored_len(list.gaps_len as usize) + values.sum::<u64>()
-        });
-        planes + list.sum::<u64>()
+    fn read_classed(reader: &mut Reader<'_>, xor: bool, kind: Kind, len: usize) -> Result<Self> {
+        let elements = Elements::of(kind, len);
+        if !elements.has_magnitudes() {
+            return Err(Error::corrupt("classes by the magnitude of what is no float"));
+        }
+        let count = usize::from(reader.u8()?);
+        if !(2..=MAX_CLASSES).contains(&count) {
+            return Err(Error::corrupt(format_args!("differences in {count} classes")));
+        }
+        let thresholds = (1..count).map(|_| reader.u16()).collect::<Result<Vec<_>>>()?;
+        if !thresholds.is_sorted_by(|a, b| a < b) || thresholds[0] == 0 || thresholds[count - 2] > 0x7fff {
+            return Err(Error::corrupt("classes that do not follow one another"));
+        }
+        let counts = (0..count).map(|_| reader.u32()).collect::<Result<Vec<_>>>()?;
+        if counts.iter().map(|&count| u64::from(count)).sum::<u64>() != (len / elements.size) as u64 {
+            return Err(Error::corrupt("classes that are not all of their chunk"));
+        }
+        let classes = counts.into_iter().map(|count| Class::read(reader, elements.size, count));
+        Ok(Self { elements, xor, thresholds, classes: classes.collect::<Result<_>>()? })
+    }
+
+    fn payload_len(&self) -> u64 {
+        self.classes.iter().map(Class::payload_len).sum()
     }
 
     fn decode(
@@ -258,48 +306,238 @@ impl Difference {
         out: &mut [u8],
         scratch: &mut DeltaScratch,
     ) -> Result<u64> {
-        if self.planes.is_empty() && self.list.is_none() {
+        if self.is_empty() {
             out.copy_from_slice(reference);
             return Ok(hash::of(out));
         }
         let size = self.elements.size;
-        let count = out.len() / size;
+        let rule = self.elements.rule(self.xor);
+        let large = scratch.fresh.large_output;
         let coders = &mut scratch.fresh.coder;
+        let mut out = Parts::new(out, large, &mut scratch.fresh.part);
+        grow(&mut scratch.part, Parts::LEN);
+        if let ([class], []) = (&self.classes[..], &self.thresholds[..]) {
+            let mut class = class.open(payload, size, &mut scratch.class, coders)?;
+            for reference in reference.chunks(Parts::LEN) {
+                out.next(|out| {
+                    let part = &mut scratch.part[..out.len()];
+                    class.next(part)?;
+                    difference::restore(rule, size, reference, part, out);
+                    Ok(())
+                })?;
+            }
+            class.finish()?;
+            return Ok(out.finish());
+        }
         let mut payload = Reader::new(payload);
         let elements = &mut scratch.elements;
-        elements.resize(out.len(), 0);
-        if self.planes.is_empty() {
-            elements.fill(0);
+        grow(elements, out.len() + marked::SLACK);
+        let mut at = 0;
+        for class in &self.classes {
+            let stored = payload.take(class.payload_len() as usize)?;
+            let mut opened = class.open(stored, size, &mut scratch.class, coders)?;
+            let end = at + class.count as usize * size;
+            elements[at..end].chunks_mut(Parts::LEN).try_for_each(|part| opened.next(part))?;
+            opened.finish()?;
+            at = end;
         }
-        let (low, high) = scratch.streams.split_at_mut(self.planes.len());
-        for (byte, (coder, buffer)) in self.planes.iter().zip(low).enumerate() {
-            let plane = decode_stream(coder, &mut payload, count, buffer, coders)?;
-            match byte {
-                0 => difference::set_plane(size, plane, elements),
-                _ => difference::put_plane(size, plane, byte, elements),
-            }
-        }
-        if let Some(list) = &self.list {
-            let gaps_len = list.gaps_len as usize;
-            let gaps = decode_stream(&list.gaps, &mut payload, gaps_len, &mut scratch.gaps, coders)?;
-            let mut values: [&[u8]; 8] = [&[]; 8];
-            for ((coder, buffer), values) in list.values.iter().zip(high).zip(&mut values) {
-                *values = decode_stream(coder, &mut payload, list.count as usize, buffer, coders)?;
-            }
-            let values = &values[..list.values.len()];
-            difference::scatter(size, self.planes.len(), gaps, values, elements)
-                .ok_or_else(|| Error::corrupt("listed differences do not fit their chunk"))?;
-        }
-        let rule = self.elements.rule(self.xor);
-        let parts = reference.chunks(Parts::LEN).zip(elements.chunks(Parts::LEN));
-        let large = scratch.fresh.large_output;
-        let mut out = Parts::new(out, large, &mut scratch.fresh.part);
-        for (reference, elements) in parts {
+        let lens: Vec<_> = self.classes.iter().map(|class| class.count as usize).collect();
+        let mut classes = magnitude::Classes::merging(size, &self.thresholds, &lens);
+        for reference in reference.chunks(Parts::LEN) {
             out.next(|out| {
-                difference::restore(rule, size, reference, elements, out);
+                let part = &mut scratch.part[..out.len()];
+                classes.merge(reference, elements, part).ok_or_else(other_classes)?;
+                difference::restore(rule, size, reference, part, out);
                 Ok(())
             })?;
         }
+        if !classes.is_done() {
+            return Err(other_classes());
+        }
         Ok(out.finish())
+    }
+}
+
+fn other_classes() -> Error {
+    Error::corrupt("classes that the reference does not have")
+}
+
+impl Class {
+    fn write(&self, size: usize, out: &mut Vec<u8>) {
+        out.put_u8(self.planes.len() as u8);
+        self.planes.iter().for_each(|plane| plane.write(out));
+        if self.planes.len() == size {
+            return;
+        }
+        out.put_u32(self.list.as_ref().map_or(0, |list| list.count));
+        if let Some(list) = &self.list {
+            match &list.places {
+                Places::Gaps(len, coder) => {
+                    out.put_u8(GAPS);
+                    out.put_u32(*len);
+                    coder.write(out);
+                }
+                Places::Marks(coder) => {
+                    out.put_u8(MARKS);
+                    coder.write(out);
+                }
+            }
+            list.values.iter().for_each(|plane| plane.write(out));
+        }
+    }
+
+    /// Reads the description of `count` differences of `size` bytes.
+    fn read(reader: &mut Reader<'_>, size: usize, count: u32) -> Result<Self> {
+        let planes = usize::from(reader.u8()?);
+        if planes > size {
+            return Err(Error::corrupt(format_args!("{planes} planes of elements of {size} bytes")));
+        }
+        let coders =
+            |reader: &mut Reader<'_>, n| (0..n).map(|_| Coder::read(reader)).collect::<Result<Vec<_>>>();
+        let high = size - planes;
+        let planes = coders(reader, planes)?;
+        let listed = if high > 0 { reader.u32()? } else { 0 };
+        if listed == 0 {
+            return Ok(Self { count, planes, list: None });
+        }
+        if listed > count {
+            return Err(Error::corrupt(format_args!("a list of {listed} among {count} elements")));
+        }
+        let places = match reader.u8()? {
+            GAPS => {
+                let gaps = reader.u32()?;
+                // Every gap is before a listed element or skips 255.
+                let most = u64::from(listed) + u64::from(count) / u64::from(marked::SKIP);
+                if gaps < listed || u64::from(gaps) > most {
+                    return Err(Error::corrupt(format_args!(
+                        "a list of {listed} among {count} elements with {gaps} gaps"
+                    )));
+                }
+                Places::Gaps(gaps, Coder::read(reader)?)
+            }
+            MARKS => Places::Marks(Coder::read(reader)?),
+            code => return Err(Error::unsupported(format_args!("places of kind {code}"))),
+        };
+        let list = Some(List { count: listed, places, values: coders(reader, high)? });
+        Ok(Self { count, planes, list })
+    }
+
+    fn payload_len(&self) -> u64 {
+        let count = self.count as usize;
+        let planes = self.planes.iter().map(|plane| plane.stored_len(count)).sum::<u64>();
+        let list = self.list.iter().map(|list| {
+            let values = list.values.iter().map(|plane| plane.stored_len(list.count as usize));
+            let (places, len) = list.places.stream(count);
+            places.stored_len(len) + values.sum::<u64>()
+        });
+        planes + list.sum::<u64>()
+    }
+
+    /// Decodes the streams; the differences are put together part by part.
+    fn open<'a>(
+        &self,
+        payload: &'a [u8],
+        size: usize,
+        scratch: &'a mut ClassScratch,
+        coders: &mut coder::Scratch,
+    ) -> Result<Opened<'a>> {
+        let mut payload = Reader::new(payload);
+        let count = self.count as usize;
+        let planes = self.planes.len();
+        let mut low: [&[u8]; 8] = [&[]; 8];
+        let (low_buffers, high_buffers) = scratch.streams.split_at_mut(planes);
+        for ((coder, buffer), plane) in self.planes.iter().zip(low_buffers).zip(&mut low) {
+            *plane = decode_stream(coder, &mut payload, count, buffer, coders)?;
+        }
+        let mut opened = Opened { size, planes, low, list: Listed::None };
+        let Some(list) = &self.list else { return Ok(opened) };
+        let listed = list.count as usize;
+        let (coder, len) = list.places.stream(count);
+        let places = decode_stream(coder, &mut payload, len, &mut scratch.places, coders)?;
+        let mut high: [&[u8]; 8] = [&[]; 8];
+        for ((coder, buffer), values) in list.values.iter().zip(high_buffers).zip(&mut high) {
+            *values = decode_stream(coder, &mut payload, listed, buffer, coders)?;
+        }
+        let high = &high[..list.values.len()];
+        opened.list = match list.places {
+            Places::Gaps(..) => Listed::Gaps(Scatter::new(places, high)),
+            Places::Marks(_) => {
+                coder::check_packed_padding(1, places, count)?;
+                if marked::count_ones(places) != listed {
+                    return Err(damaged_list());
+                }
+                let len = listed * size;
+                grow(&mut scratch.listed, len + marked::SLACK);
+                for (byte, values) in high.iter().enumerate() {
+                    let words = &mut scratch.listed[..len];
+                    match byte {
+                        0 => difference::set_plane(size, values, planes, words),
+                        _ => difference::put_plane(size, values, planes + byte, words),
+                    }
+                }
+                Listed::Marks { marks: places, words: &scratch.listed }
+            }
+        };
+        Ok(opened)
+    }
+}
+
+/// The decoded streams of a class, of which what is not put together yet.
+struct Opened<'a> {
+    size: usize,
+    /// How many low bytes are planes, and these.
+    planes: usize,
+    low: [&'a [u8]; 8],
+    list: Listed<'a>,
+}
+
+enum Listed<'a> {
+    None,
+    Gaps(Scatter<'a>),
+    /// The marked elements, with [`marked::SLACK`] behind them.
+    Marks {
+        marks: &'a [u8],
+        words: &'a [u8],
+    },
+}
+
+impl Opened<'_> {
+    /// Puts the next differences together: a multiple of eight, unless they are the last.
+    fn next(&mut self, elements: &mut [u8]) -> Result<()> {
+        let count = elements.len() / self.size;
+        let mut low: [&[u8]; 8] = [&[]; 8];
+        for (plane, part) in self.low[..self.planes].iter_mut().zip(&mut low) {
+            (*part, *plane) = plane.split_at(count);
+        }
+        difference::join_planes(self.size, &low[..self.planes], elements);
+        match &mut self.list {
+            Listed::None => Ok(()),
+            Listed::Gaps(list) => list.part(self.size, self.planes, elements).ok_or_else(damaged_list),
+            Listed::Marks { marks, words } => {
+                let part;
+                (part, *marks) = marks.split_at(marked::marks_len(count));
+                marked::place(self.size, words, part, elements);
+                *words = &words[marked::count_ones(part) * self.size..];
+                Ok(())
+            }
+        }
+    }
+
+    /// Refuses a list that is longer than its class.
+    fn finish(self) -> Result<()> {
+        match self.list {
+            Listed::Gaps(list) if !list.is_done() => Err(damaged_list()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn damaged_list() -> Error {
+    Error::corrupt("listed differences do not fit their chunk")
+}
+
+fn grow(buffer: &mut Vec<u8>, len: usize) {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
     }
 }

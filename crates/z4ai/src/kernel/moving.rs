@@ -1,0 +1,184 @@
+//! Vectors of elements that are moved together or apart by a mask, as AVX-512 does (VBMI2).
+
+use std::arch::x86_64::*;
+
+/// Bytes of a vector.
+pub(super) const VECTOR: usize = 64;
+
+/// A value of this type proves that the instructions were detected.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moving(());
+
+impl Moving {
+    /// The proof, on a machine that has them.
+    #[inline]
+    pub(super) fn new() -> Option<Self> {
+        (!cfg!(miri)
+            && std::is_x86_feature_detected!("avx512f")
+            && std::is_x86_feature_detected!("avx512bw")
+            && std::is_x86_feature_detected!("avx512vl")
+            && std::is_x86_feature_detected!("avx512vbmi")
+            && std::is_x86_feature_detected!("avx512vbmi2")
+            && std::is_x86_feature_detected!("popcnt"))
+        .then_some(Self(()))
+    }
+
+    #[inline(always)]
+    pub(super) fn load(self, bytes: &[u8; VECTOR]) -> __m512i {
+        // SAFETY: `self` proves the features, the reference that there is a vector to load.
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    pub(super) fn store(self, vector: __m512i, bytes: &mut [u8; VECTOR]) {
+        // SAFETY: `self` proves the features, the reference that there is room for a vector.
+        unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), vector) }
+    }
+
+    #[inline(always)]
+    pub(super) fn or(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: `self` proves the features.
+        unsafe { _mm512_or_si512(a, b) }
+    }
+
+    #[inline(always)]
+    pub(super) fn zero(self) -> __m512i {
+        // SAFETY: `self` proves the features.
+        unsafe { _mm512_setzero_si512() }
+    }
+}
+
+/// Elements of one size in a vector. Bit `i` of a mask is about element `i`.
+pub(super) trait Lanes {
+    const SIZE: usize;
+    const COUNT: usize = VECTOR / Self::SIZE;
+
+    /// The same number in every element, cut to its size.
+    fn all(proof: Moving, number: u64) -> __m512i;
+    /// Which elements have any of these bits.
+    fn any(proof: Moving, vector: __m512i, bits: __m512i) -> u64;
+    /// The elements of the mask, moved together.
+    fn together(proof: Moving, mask: u64, vector: __m512i) -> __m512i;
+    /// The inverse of [`together`](Self::together), zero where the mask is.
+    fn apart(proof: Moving, mask: u64, vector: __m512i) -> __m512i;
+    /// The two highest bytes of every element, without its highest bit.
+    fn magnitudes(proof: Moving, vector: __m512i) -> __m512i;
+    /// Which numbers are at least as large.
+    fn at_least(proof: Moving, numbers: __m512i, least: __m512i) -> u64;
+}
+
+macro_rules! lanes {
+    ($name:ident, $size:literal, $mask:ty, $int:ty, $all:ident, $any:ident, $together:ident, $apart:ident,
+     $at_least:ident, $magnitudes:expr) => {
+        pub(super) struct $name;
+
+        impl Lanes for $name {
+            const SIZE: usize = $size;
+
+            #[inline(always)]
+            fn all(_: Moving, number: u64) -> __m512i {
+                // SAFETY: the proof is of all features, here and below.
+                unsafe { $all(number as $int) }
+            }
+
+            #[inline(always)]
+            fn any(_: Moving, vector: __m512i, bits: __m512i) -> u64 {
+                // SAFETY: as above.
+                u64::from(unsafe { $any(vector, bits) })
+            }
+
+            #[inline(always)]
+            fn together(_: Moving, mask: u64, vector: __m512i) -> __m512i {
+                // SAFETY: as above.
+                unsafe { $together(mask as $mask, vector) }
+            }
+
+            #[inline(always)]
+            fn apart(_: Moving, mask: u64, vector: __m512i) -> __m512i {
+                // SAFETY: as above.
+                unsafe { $apart(mask as $mask, vector) }
+            }
+
+            #[inline(always)]
+            fn magnitudes(proof: Moving, vector: __m512i) -> __m512i {
+                let magnitudes: fn(Moving, __m512i) -> __m512i = $magnitudes;
+                magnitudes(proof, vector)
+            }
+
+            #[inline(always)]
+            fn at_least(_: Moving, numbers: __m512i, least: __m512i) -> u64 {
+                // SAFETY: as above.
+                u64::from(unsafe { $at_least(numbers, least) })
+            }
+        }
+    };
+}
+
+lanes!(
+    Lanes1,
+    1,
+    __mmask64,
+    i8,
+    _mm512_set1_epi8,
+    _mm512_test_epi8_mask,
+    _mm512_maskz_compress_epi8,
+    _mm512_maskz_expand_epi8,
+    _mm512_cmpge_epu8_mask,
+    |_, vector| vector
+);
+lanes!(
+    Lanes2,
+    2,
+    __mmask32,
+    i16,
+    _mm512_set1_epi16,
+    _mm512_test_epi16_mask,
+    _mm512_maskz_compress_epi16,
+    _mm512_maskz_expand_epi16,
+    _mm512_cmpge_epu16_mask,
+    // SAFETY: the proof is of all features, here and below.
+    |_, vector| unsafe { _mm512_and_si512(vector, _mm512_set1_epi16(0x7fff)) }
+);
+lanes!(
+    Lanes4,
+    4,
+    __mmask16,
+    i32,
+    _mm512_set1_epi32,
+    _mm512_test_epi32_mask,
+    _mm512_maskz_compress_epi32,
+    _mm512_maskz_expand_epi32,
+    _mm512_cmpge_epu32_mask,
+    // SAFETY: as above.
+    |_, vector| unsafe { _mm512_srli_epi32::<17>(_mm512_slli_epi32::<1>(vector)) }
+);
+lanes!(
+    Lanes8,
+    8,
+    __mmask8,
+    i64,
+    _mm512_set1_epi64,
+    _mm512_test_epi64_mask,
+    _mm512_maskz_compress_epi64,
+    _mm512_maskz_expand_epi64,
+    _mm512_cmpge_epu64_mask,
+    // SAFETY: as above.
+    |_, vector| unsafe { _mm512_srli_epi64::<49>(_mm512_slli_epi64::<1>(vector)) }
+);
+
+/// Calls a function that is generic over [`Lanes`] for elements of a size.
+macro_rules! for_lanes {
+    ($size:expr, $lanes:ident, $call:expr) => {
+        match $size {
+            1 => for_lanes!(@ $lanes Lanes1, $call),
+            2 => for_lanes!(@ $lanes Lanes2, $call),
+            4 => for_lanes!(@ $lanes Lanes4, $call),
+            _ => for_lanes!(@ $lanes Lanes8, $call),
+        }
+    };
+    (@ $lanes:ident $type:ident, $call:expr) => {{
+        type $lanes = $crate::kernel::moving::$type;
+        $call
+    }};
+}
+pub(super) use for_lanes;
