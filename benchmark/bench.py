@@ -41,19 +41,26 @@ def run_one(arguments: argparse.Namespace, dist: str, size: int, style: str) -> 
             print(results.summary(found), flush=True)
             entries.extend(found)
 
-    for scenario in arguments.scenario:
-        for format in arguments.formats:
+    def save() -> None:
+        # Now and then, so that a long run that is stopped was not for nothing.
+        if arguments.save and entries:
+            path = results.save("formats", sys.argv[1:], session, entries)
+            print(f"{path.relative_to(HERE.parent)}: {len(entries)} results", flush=True)
+
+    for format in arguments.formats:
+        session.make(format)
+        for scenario in arguments.scenario:
             for temperature in arguments.cache:
                 measure(session.reading(format, arguments.backend, scenario, temperature == "cold"))
+        session.done_with(format)
+        save()
     if arguments.write:
         measure(session.writing(arguments.formats, {}, ""))
         if "zt" in arguments.formats:
             measure(session.writing(["zt"], {"compression": 3}, " zstd-3"))
             measure(compressed_reading(session, arguments.backend))
     session.clean()
-    if arguments.save:
-        path = results.save("formats", sys.argv[1:], session, entries)
-        print(f"{path.relative_to(HERE.parent)}: {len(entries)} results")
+    save()
 
 
 def compressed_reading(session: Session, backend: str) -> list[Contestant]:
@@ -79,8 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def sweep(arguments: argparse.Namespace) -> None:
     """All distributions, sizes and styles."""
-    arguments.scenario = list(SCENARIOS)
-    for dist in DISTS:
+    for dist in arguments.dists:
         for size in [0] if dist == "llama-1b" else arguments.sizes:
             run_one(arguments, dist, size, "dense")
     for style in list(models.STYLES)[1:]:
@@ -130,15 +136,15 @@ def main() -> None:
         command.add_argument("--formats", type=chosen(FORMATS), default=list(FORMATS))
         command.add_argument("--backend", choices=["numpy", "torch"], default="numpy")
         command.add_argument("--cache", type=chosen(("cold", "warm")), default=["cold", "warm"])
+        every = ["full_load", "zero_copy"] if name == "run" else list(SCENARIOS)
+        command.add_argument("--scenario", type=chosen(SCENARIOS), default=every)
         command.add_argument("--no-write", dest="write", action="store_false")
         if name == "run":
             command.add_argument("--dist", choices=DISTS, default="mixed")
             command.add_argument("--size", type=int, default=512, help="MB; llama-1b has its own")
-            command.add_argument(
-                "--scenario", type=chosen(SCENARIOS), default=["full_load", "zero_copy"]
-            )
             command.add_argument("--data-style", choices=list(models.STYLES), default="dense")
         else:
+            command.add_argument("--dists", type=chosen(DISTS), default=list(DISTS))
             command.add_argument(
                 "--sizes", type=lambda text: [int(n) for n in text.split(",")], default=[128, 512]
             )

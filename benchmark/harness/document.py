@@ -33,6 +33,11 @@ data, “cold” after the file was dropped from the page cache. Machines differ
 holds is how the numbers of one table compare.
 """
 
+COLD = """A copying load of a file that is not cached at all reads half of it past the page cache, at
+the same time as the other half through it: that is how it can be faster than a plain read. The
+second load finds half of the file cached, and caches the rest.
+"""
+
 REPEAT = """
 ## Again, on your machine
 
@@ -41,8 +46,10 @@ make wheel                                     # our own package, optimised
 python benchmark/bench.py run --dist llama-1b --runs 5 --warmup 2
 python benchmark/bench.py run --size 512 --dist large --runs 5 --warmup 2
 python benchmark/bench.py run --size 512 --dist mixed --runs 5 --warmup 2
+python benchmark/bench.py run --size 512 --dist mixed --runs 5 --warmup 2 --backend torch
 python benchmark/bench.py run --size 512 --dist small --runs 5 --warmup 2
 python benchmark/bench.py sweep --runs 5 --warmup 2
+python benchmark/bench.py codec
 python benchmark/bench.py report
 ```
 """
@@ -61,17 +68,31 @@ class Newest:
             if known is None or rank > (known["size"], known["when"]):
                 self.documents[key] = document
 
-    def entries(self, dist: str, style: str = "dense", **wanted: str) -> list[Entry]:
+    def entries(
+        self, dist: str, style: str = "dense", backend: str = "numpy", **wanted: str
+    ) -> list[Entry]:
         document = self.documents.get((dist, style))
         found = results.entries_of(document) if document else []
         fits = [e for e in found if all(getattr(e, key) == value for key, value in wanted.items())]
-        return [entry for entry in fits if entry.seconds]
+        return [e for e in fits if e.seconds and backend_of(e) in (backend, None)]
 
     def one(
-        self, dist: str, peer: str, format: str, mode: str, cache: str, style: str = "dense"
+        self,
+        dist: str,
+        peer: str,
+        format: str,
+        mode: str,
+        cache: str,
+        style: str = "dense",
+        backend: str = "numpy",
     ) -> Entry | None:
-        found = self.entries(dist, style, peer=peer, format=format, mode=mode)
+        found = self.entries(dist, style, backend, peer=peer, format=format, mode=mode)
         return next((entry for entry in found if not cache or entry.case.endswith(cache)), None)
+
+
+def backend_of(entry: Entry) -> str | None:
+    """What the tensors were, as the case says; ``None`` if that makes no difference."""
+    return next((word for word in ("numpy", "torch") if word in entry.case.split()), None)
 
 
 NOTHING = "\u2013"
@@ -92,16 +113,19 @@ def best_peer(found: list[Entry]) -> Entry | None:
     return max(others, key=Entry.speed, default=None)
 
 
-def reading(newest: Newest, dist: str, cache: str) -> str:
+def reading(newest: Newest, dist: str, cache: str, backend: str = "numpy") -> str:
     """One row per format: ours both ways, each peer's best, and the machine's limit."""
+
+    def one(peer: str, format: str, mode: str) -> Entry | None:
+        return newest.one(dist, peer, format, mode, cache, backend=backend)
+
     rows = []
     for format in ("zt", "safetensors", "pt", "npz", "gguf", "onnx", "h5"):
-        mapped = newest.one(dist, OURS, format, "zero_copy", cache)
-        copied = newest.one(dist, OURS, format, "full_load", cache)
+        mapped, copied = (one(OURS, format, mode) for mode in ("zero_copy", "full_load"))
         found = [
             e
             for mode in ("zero_copy", "full_load")
-            for e in newest.entries(dist, format=format, mode=mode)
+            for e in newest.entries(dist, backend=backend, format=format, mode=mode)
             if e.case.endswith(cache)
         ]
         if not mapped and not copied:
@@ -109,12 +133,9 @@ def reading(newest: Newest, dist: str, cache: str) -> str:
         others = sorted({entry.peer for entry in found} - {OURS, *results.LIMITS})
         cell = []
         for peer in others:
-            both = [
-                speed(newest.one(dist, peer, format, mode, cache))
-                for mode in ("zero_copy", "full_load")
-            ]
+            both = [speed(one(peer, format, mode)) for mode in ("zero_copy", "full_load")]
             cell.append(f"{peer} {' / '.join(both)}")
-        limit = newest.one(dist, "plain read", format, "full_load", cache)
+        limit = one("plain read", format, "full_load")
         rows.append(
             [f"`.{format}`", speed(mapped), speed(copied), ", ".join(cell) or NOTHING, speed(limit)]
         )
@@ -270,8 +291,28 @@ def machine(newest: Newest) -> str:
     return "\n".join(lines) + "\n"
 
 
+def across_formats(newest: Newest) -> str:
+    """The model that every format was measured with."""
+    return "mixed" if ("mixed", "dense") in newest.documents else "llama-1b"
+
+
+def also(newest: Newest, across: str) -> list[str]:
+    """What was measured besides: torch tensors, and a whole model."""
+    parts = []
+    for cache in ("warm", "cold"):
+        if newest.entries(across, backend="torch", mode="full_load"):
+            parts += [
+                f"## Torch tensors, {cache} ({across})\n",
+                reading(newest, across, cache, "torch"),
+            ]
+    for cache in ("warm", "cold"):
+        if across != "llama-1b" and newest.entries("llama-1b"):
+            parts += [f"## A model of 2.8 GB, {cache}\n", reading(newest, "llama-1b", cache)]
+    return parts
+
+
 def text(newest: Newest) -> str:
-    across = "llama-1b" if ("llama-1b", "dense") in newest.documents else "mixed"
+    across = across_formats(newest)
     return "\n".join(
         [
             HEAD,
@@ -284,6 +325,8 @@ def text(newest: Newest) -> str:
             f"![Reading every format](benchmarks/{across}-reading.svg)\n",
             f"## Every format, cold ({across})\n",
             reading(newest, across, "cold"),
+            COLD,
+            *also(newest, across),
             "## Reading by workload, warm\n",
             "Few big matrices, the shapes of transformer blocks, many tensors of 10 KB.\n",
             workloads(newest, ["zero_copy", "full_load"], "warm"),
@@ -337,7 +380,7 @@ def plot() -> list[Path]:
 def headline(newest: Newest) -> str:
     """Ours against the best of the others, for the README."""
     rows = []
-    dist = "llama-1b" if ("llama-1b", "dense") in newest.documents else "mixed"
+    dist = across_formats(newest)
     for format in ("safetensors", "pt", "gguf", "npz", "onnx", "h5"):
         row = [f"`.{format}`"]
         for mode in ("zero_copy", "full_load"):

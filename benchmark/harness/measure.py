@@ -22,6 +22,7 @@ from .peers import OURS, Peer
 WORK = peers.BENCHMARK / ".work"
 WORKER = Path(__file__).resolve().parent / "worker.py"
 ONNX_LIMIT = 1 << 30
+HUGE = 1 << 30
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -96,29 +97,37 @@ class Contestant:
     request: dict[str, Any]
     first: dict[str, Any] = field(default_factory=dict)
     """What the first request says besides: to check what came of it."""
+    leaves: bool = False
+    """Whether its process ends after each turn: all of them together would hold too much."""
 
 
 def turns(
     contestants: list[Contestant], runs: int, warmup: int, memory: bool = True
 ) -> list[Entry]:
     """Lets all take turns; the first round is checked, warm-up rounds do not count."""
-    workers = [contestant.start() for contestant in contestants]
+    workers: dict[int, Worker] = {}
     for number in range(warmup + runs):
-        order = list(zip(contestants, workers, strict=True))
-        for contestant, worker in order if number % 2 else reversed(order):
+        order = list(enumerate(contestants))
+        for index, contestant in order if number % 2 else reversed(order):
             entry = contestant.entry
             if entry.error:
                 continue
+            worker = workers.get(index) or contestant.start()
             request = contestant.request | (contestant.first if number == 0 else {})
             answer = worker.ask(request)
+            if contestant.leaves:
+                worker.close()
+            else:
+                workers[index] = worker
             if "error" in answer:
                 entry.error = answer["error"]
                 continue
             entry.bytes, entry.file_bytes = answer["bytes"], answer.get("file", 0)
             if number >= warmup:
                 entry.seconds.append(answer["seconds"])
-    for contestant, worker in zip(contestants, workers, strict=True):
+    for worker in workers.values():
         worker.close()
+    for contestant in contestants:
         if memory and not contestant.entry.error and contestant.request["do"] != "limit":
             # Apart from the timed rounds, and again in a fresh process.
             fresh = contestant.start()
@@ -146,7 +155,7 @@ class Session:
         self.folder = WORK / f"{dist}{own}-{style}"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.formats = formats
-        self.make_files()
+        self.make_sources()
 
     def path(self, format: str) -> Path:
         return self.folder / f"model.{format}"
@@ -157,8 +166,8 @@ class Session:
     def source(self, format: str) -> Path:
         return self.folder / ("source-onnx.npz" if format == "onnx" else "source.npz")
 
-    def make_files(self) -> None:
-        """Each file by its format's own library."""
+    def make_sources(self) -> None:
+        """What every library is given to write, and what it must be when it is read."""
         whole = self.source("npz")
         for limit, format in ((None, "npz"), (ONNX_LIMIT, "onnx")):
             source = self.source(format)
@@ -178,24 +187,36 @@ class Session:
             }
             self.expected(format).write_text(json.dumps(manifest))
             np.savez(source, **arrays)
-        if "npz" in self.formats and not self.path("npz").exists():
-            os.link(whole, self.path("npz"))  # NumPy has written it already
-        for format in self.formats:
-            if self.path(format).exists():
-                continue
-            writer = next((p for p, _ in self.present.values() if p.writes == format), None)
-            if writer is None:
-                continue
-            worker = self.start(writer.name)
-            part = self.folder / f"part.{format}"
-            request = {"do": "write", "source": str(self.source(format)), "target": str(part)}
-            expected = str(self.expected(format))
-            answer = worker.ask(request | {"options": {}, "expected": expected})
-            worker.close()
-            if "error" in answer:
-                print(f".{format} cannot be written: {answer['error']}", file=sys.stderr)
-            else:
-                part.rename(self.path(format))
+
+    def make(self, format: str) -> None:
+        """A format's file, by its own library."""
+        if self.path(format).exists():
+            return
+        if format == "npz":
+            os.link(self.source("npz"), self.path("npz"))  # NumPy has written it already
+            return
+        writer = next((p for p, _ in self.present.values() if p.writes == format), None)
+        if writer is None:
+            return
+        worker = self.start(writer.name)
+        part = self.folder / f"part.{format}"
+        request = {"do": "write", "source": str(self.source(format)), "target": str(part)}
+        expected = str(self.expected(format))
+        answer = worker.ask(request | {"options": {}, "expected": expected, "keep": True})
+        worker.close()
+        if "error" in answer:
+            print(f".{format} cannot be written: {answer['error']}", file=sys.stderr)
+        else:
+            part.rename(self.path(format))
+
+    def done_with(self, format: str) -> None:
+        """Removes a format's file if there is not room for all of them."""
+        if self.is_huge():
+            self.path(format).unlink(missing_ok=True)
+
+    def is_huge(self) -> bool:
+        """Whether all formats, or all libraries, at once would be too much."""
+        return self.source("npz").stat().st_size > HUGE
 
     def clean(self) -> None:
         """Removes what was written for the sake of writing."""
@@ -254,12 +275,13 @@ class Session:
                 "target": str(target),
                 "options": options,
                 "expected": None,
+                "keep": bool(options),  # what was compressed is read afterwards
             }
             expected = str(self.expected(peer.writes))
             mode = f"write{label}"
             found.append(self.contestant(case, peer.name, peer.writes, mode, request, expected))
         if found and not options:
-            size = self.path("zt").stat().st_size
+            size = self.source("npz").stat().st_size
             kind = {
                 "do": "limit",
                 "kind": "plain write",
@@ -282,4 +304,5 @@ class Session:
         entry = Entry(case, name, format, mode)
         first = {"expected": expected} if expected else {}
         owner = name if name in self.present else OURS
-        return Contestant(entry, lambda: self.start(owner), request, first)
+        leaves = self.is_huge() and request["do"] == "write"
+        return Contestant(entry, lambda: self.start(owner), request, first, leaves)

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use memmap2::{MmapOptions, MmapRaw};
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API, get_type_object};
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -22,6 +23,7 @@ pub(crate) struct Mapping(Keeps);
 enum Keeps {
     Source(Arc<dyn Source>),
     Slab { _slab: Arc<Slab> },
+    Pages { _pages: MmapRaw },
 }
 
 impl Mapping {
@@ -36,6 +38,7 @@ impl Mapping {
         match &self.0 {
             Keeps::Source(source) => format!("<private mapping of {}>", source.label()),
             Keeps::Slab { .. } => "<memory of several tensors>".to_owned(),
+            Keeps::Pages { .. } => "<memory of one tensor>".to_owned(),
         }
     }
 }
@@ -106,6 +109,33 @@ impl Pool {
         let array = unsafe { view(py, descr, &[len as isize].into_iter().collect(), data, owner) }?;
         Ok(Some((array, data)))
     }
+}
+
+/// An uninitialised array of `len` bytes and its memory, in pages of its own if it is large: what
+/// the allocator gives starts anywhere, so that both its ends are a huge page short of huge pages,
+/// and touching those ends takes as long as all the rest. The memory starts `phase` bytes into a
+/// page: where that is as in the file, a device can write to it.
+pub(crate) fn large<'py>(
+    py: Python<'py>,
+    descr: &Bound<'py, PyArrayDescr>,
+    dims: &Dims,
+    len: usize,
+    phase: usize,
+) -> PyResult<(Bound<'py, PyUntypedArray>, *mut u8)> {
+    const HUGE_PAGE: usize = 2 << 20;
+    const LARGE: usize = 2 * HUGE_PAGE;
+    let room = phase.checked_add(len).filter(|_| len >= LARGE).and_then(|room| room.checked_add(HUGE_PAGE));
+    let pages = room.and_then(|room| MmapOptions::new().len(room).map_anon().ok());
+    let Some(pages) = pages.map(MmapRaw::from) else { return empty(py, descr, dims) };
+    let start = pages.as_mut_ptr();
+    let start = start.wrapping_add(start.align_offset(HUGE_PAGE));
+    ztensor::advise_huge(start, phase + len);
+    let data = start.wrapping_add(phase);
+    let owner = Bound::new(py, Mapping(Keeps::Pages { _pages: pages }))?;
+    // SAFETY: the pages have room for `phase` and `len` after less than a huge page, they live as
+    // long as the owner, and nobody else knows them.
+    let array = unsafe { view(py, descr, dims, data, owner) }?;
+    Ok((array, data))
 }
 
 /// An uninitialised array and its memory.

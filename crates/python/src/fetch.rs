@@ -202,8 +202,9 @@ impl<'a, 'py> Fetcher<'a, 'py> {
                 // and the mapping lives as long as its owner.
                 return Ok(unsafe { arrays::view(this.py, descr, dims, data, owner) }?.into_any());
             }
-            let (array, data) = arrays::empty(this.py, descr, dims)?;
-            this.reads.push(Read { name, role, data, len: component.len as usize });
+            let len = component.len as usize;
+            let (array, data) = arrays::large(this.py, descr, dims, len, phase(component))?;
+            this.reads.push(Read { name, role, data, len });
             Ok(array.into_any())
         })
     }
@@ -320,6 +321,18 @@ impl<'a, 'py> Fetcher<'a, 'py> {
             });
             reader.read_many(requests.collect(), Some(observer))
         })
+    }
+}
+
+/// Where in a page the memory for a component starts: as in the file, if its elements allow that.
+fn phase(component: &Component) -> usize {
+    const PAGE: u64 = 4096;
+    match component.storage {
+        Storage::Plain(extent) => {
+            let phase = (extent.offset % PAGE) as usize;
+            if phase.is_multiple_of(component.dtype.alignment()) { phase } else { 0 }
+        }
+        _ => 0,
     }
 }
 

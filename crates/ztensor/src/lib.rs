@@ -44,6 +44,7 @@ mod atomic;
 mod batch;
 mod buffer;
 mod codec;
+mod cold;
 mod compress;
 mod decode;
 pub mod digest;

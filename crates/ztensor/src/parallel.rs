@@ -31,19 +31,63 @@ pub fn for_each<T: Send>(threads: usize, items: Vec<T>, work: impl Fn(T) -> Resu
     if threads <= 1 {
         return items.into_iter().try_for_each(work);
     }
-    let items: Vec<Mutex<Option<T>>> = items.into_iter().map(|item| Mutex::new(Some(item))).collect();
+    let count = items.len();
     let next = AtomicUsize::new(0);
+    let claim = |_: usize| {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        (index < count).then_some(index)
+    };
+    run(threads, items, claim, |item, _| work(item))
+}
+
+/// Which end of the items a worker of [`from_both_ends`] takes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Front,
+    Back,
+}
+
+/// Runs `work` once for each item: `front` threads take items from the front on, `back` threads
+/// from the back, but only such as have an index of at least `back_from`.
+pub(crate) fn from_both_ends<T: Send>(
+    (front, back): (usize, usize),
+    items: Vec<T>,
+    back_from: usize,
+    work: impl Fn(T, End) -> Result<()> + Sync,
+) -> Result<()> {
+    let left = Mutex::new(0..items.len());
+    let end_of = |thread: usize| if thread < front { End::Front } else { End::Back };
+    let claim = |thread: usize| {
+        let mut left = left.lock().ok()?;
+        match end_of(thread) {
+            End::Front => left.next(),
+            End::Back if left.end > back_from => left.next_back(),
+            End::Back => None,
+        }
+    };
+    run(front + back, items, claim, |item, thread| work(item, end_of(thread)))
+}
+
+/// Runs `work` on `threads` threads, numbered from 0 (the caller's) on, each with the items that
+/// `claim` gives it until there are none or one has failed.
+fn run<T: Send>(
+    threads: usize,
+    items: Vec<T>,
+    claim: impl Fn(usize) -> Option<usize> + Sync,
+    work: impl Fn(T, usize) -> Result<()> + Sync,
+) -> Result<()> {
+    let items: Vec<Mutex<Option<T>>> = items.into_iter().map(|item| Mutex::new(Some(item))).collect();
     let stop = AtomicBool::new(false);
     let failure = Mutex::new(None);
-    let worker = || {
+    let worker = |thread: usize| {
         while !stop.load(Ordering::Relaxed) {
-            let Some(slot) = items.get(next.fetch_add(1, Ordering::Relaxed)) else {
+            let Some(slot) = claim(thread).and_then(|index| items.get(index)) else {
                 return;
             };
             let Some(item) = slot.lock().ok().and_then(|mut slot| slot.take()) else {
                 return;
             };
-            if let Err(error) = work(item) {
+            if let Err(error) = work(item, thread) {
                 stop.store(true, Ordering::Relaxed);
                 if let Ok(mut failure) = failure.lock() {
                     failure.get_or_insert(error);
@@ -52,13 +96,14 @@ pub fn for_each<T: Send>(threads: usize, items: Vec<T>, work: impl Fn(T) -> Resu
         }
     };
     std::thread::scope(|scope| {
+        let worker = &worker;
         // The calling thread works too; a helper that cannot be started is done without.
-        for _ in 1..threads {
-            if std::thread::Builder::new().spawn_scoped(scope, worker).is_err() {
+        for thread in 1..threads {
+            if std::thread::Builder::new().spawn_scoped(scope, move || worker(thread)).is_err() {
                 break;
             }
         }
-        worker();
+        worker(0);
     });
     match failure.into_inner() {
         Ok(Some(error)) => Err(error),
@@ -126,6 +171,25 @@ mod tests {
             .unwrap();
             assert_eq!(sum.into_inner(), 500_500);
         }
+    }
+
+    #[test]
+    fn from_both_ends_every_item_is_worked_on_once() {
+        for (front, back, back_from) in [(1, 0, 0), (1, 3, 0), (2, 4, 500), (1, 1, 1000), (2, 2, 5000)] {
+            let sum = AtomicU64::new(0);
+            from_both_ends((front, back), (0..1000u64).collect(), back_from, |n, end| {
+                assert!(end == End::Front || n >= back_from as u64);
+                sum.fetch_add(n, Ordering::Relaxed);
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(sum.into_inner(), 499_500, "{front} {back} {back_from}");
+        }
+        let error = from_both_ends((1, 2), (0..100).collect(), 0, |n, _| match n {
+            99 => Err(Error::invalid("the last")),
+            _ => Ok(()),
+        });
+        assert_eq!(error.unwrap_err().to_string(), "the last");
     }
 
     #[test]

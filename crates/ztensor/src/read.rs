@@ -14,7 +14,7 @@ use crate::object::{Catalog, Component, Object, Role, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance};
 use crate::remote::{self, Place};
-use crate::source::{MapMode, MemorySource, Source, check_range};
+use crate::source::{MapMode, MemorySource, Source, Way, check_range};
 use crate::tensor::{Array, Tensor, check_type, typed_view};
 use crate::value::Attributes;
 
@@ -115,6 +115,8 @@ pub struct Reader {
 
 /// Reads are split into pieces of this size, so that threads share a large tensor.
 const PIECE: usize = 4 << 20;
+/// What is hashed at a time.
+const HASHED: usize = 1 << 20;
 /// Bytes of a part of a tensor that each thread decodes, at least.
 const WORTH_A_THREAD: usize = 1 << 20;
 
@@ -304,12 +306,17 @@ impl Reader {
         // that is more than one.
         let total = jobs.iter().map(|job| job.out.len() as u64).sum();
         let threads = parallel::resolve(self.options.threads);
-        parallel::for_each(threads, jobs, |job| {
+        let work = |job: Job<'_>, way| {
             let bytes = job.out.len() as u64;
             let inner = parallel::share(threads, bytes, total);
-            self.run(job.component, job.skip, job.out, inner).map_err(|error| self.at(job.name, error))?;
+            self.run(job.component, job.skip, job.out, way, inner)
+                .map_err(|error| self.at(job.name, error))?;
             advance(observer, bytes)
-        })
+        };
+        if threads > 1 && self.is_first_read(&jobs) {
+            return self.read_first(threads, jobs, work);
+        }
+        parallel::for_each(threads, jobs, |job| work(job, Way::Cached))
     }
 
     /// Cuts a request into pieces that threads can share.
@@ -336,16 +343,18 @@ impl Reader {
         component.digest.as_ref().filter(|digest| self.options.verify && digest.hasher().is_some())
     }
 
-    fn run(&self, component: &Component, skip: u64, out: &mut [u8], threads: usize) -> Result<()> {
+    fn run(&self, component: &Component, skip: u64, out: &mut [u8], way: Way, threads: usize) -> Result<()> {
         let sources = &self.catalog.sources;
         let range = skip..skip + out.len() as u64;
         match (&component.storage, self.digest(component)) {
+            (Storage::Plain(extent), None) => sources.read_by(way, *extent, skip, out),
             (storage, None) => storage.read(sources, range, out, threads),
             (Storage::Plain(extent), Some(digest)) => {
-                // Hash each piece while it is in the cache.
+                // Hash each piece while it is in the processor's cache; devices want large ones.
+                let step = if way == Way::PastCache { PIECE } else { HASHED };
                 let mut hasher = hasher(digest);
-                for (index, piece) in out.chunks_mut(1 << 20).enumerate() {
-                    sources.read(*extent, (index as u64) << 20, piece)?;
+                for (index, piece) in out.chunks_mut(step).enumerate() {
+                    sources.read_by(way, *extent, (index * step) as u64, piece)?;
                     hasher.update(piece);
                 }
                 compare(hasher, digest)

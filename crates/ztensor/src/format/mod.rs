@@ -23,7 +23,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::object::Catalog;
 use crate::remote::{self, Options};
-use crate::source::{self, Access, MapMode, Source};
+use crate::source::{self, Access, FAR_JUMP, MapMode, Source};
 
 /// A file format that this library reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -170,7 +170,13 @@ pub(crate) fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalo
     catalog
 }
 
+/// At both ends of a file are its headers: what of them is fetched together.
+const ENDS: u64 = 64 << 10;
+
 fn recognise(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
+    if source.len() >= FAR_JUMP {
+        source.will_read(&[(0, ENDS), (source.len() - ENDS, ENDS)]);
+    }
     if zt::is_known_by_its_end(&*source) {
         let label = source.label().to_owned();
         return zt::parse_settled(source).map_err(|error| error.in_file(label));

@@ -6,6 +6,12 @@ use crate::source::{Source, check_range};
 /// How much a cursor fetches at a time from a source that is not mapped.
 const BLOCK: u64 = 64 << 10;
 
+/// Touching a page of a mapped file that is not in memory brings in megabytes around it, and waits
+/// for them: after a jump as far as this, over a tensor, the little that is looked at is asked for.
+pub(crate) const FAR_JUMP: u64 = 1 << 20;
+/// What is looked at after a jump: a header, and the small tensors behind it.
+pub(crate) const AFTER_JUMP: u64 = 64 << 10;
+
 /// Reads a header from front to back: bounds before bytes, mapped or not.
 ///
 /// Over a mapped source every call borrows from the mapping; over any other a
@@ -55,22 +61,34 @@ impl<'a> Cursor<'a> {
         if position < self.range.start || position > self.range.end {
             return Err(self.short(format!("position {position} lies outside it")));
         }
-        self.position = position;
+        self.jump(position);
         Ok(())
     }
 
     /// Passes over `len` bytes.
     pub fn skip(&mut self, len: u64) -> Result<()> {
-        check_range(self.remaining(), 0, len)
-            .map_err(|_| self.short(format!("{len} more bytes are needed")))?;
-        self.position += len;
+        self.check(len)?;
+        self.jump(self.position + len);
         Ok(())
+    }
+
+    fn check(&self, len: u64) -> Result<()> {
+        check_range(self.remaining(), 0, len).map_err(|_| self.short(format!("{len} more bytes are needed")))
+    }
+
+    fn jump(&mut self, position: u64) {
+        if self.mapped.is_some() && position.abs_diff(self.position) >= FAR_JUMP {
+            let len = AFTER_JUMP.min(self.range.end - position);
+            self.source.will_read(&[(position, len)]);
+        }
+        self.position = position;
     }
 
     /// The next `len` bytes, and moves behind them.
     pub fn take(&mut self, len: u64) -> Result<&[u8]> {
         let start = self.position;
-        self.skip(len)?;
+        self.check(len)?;
+        self.position += len;
         if let Some(all) = self.mapped {
             return Ok(&all[start as usize..(start + len) as usize]);
         }

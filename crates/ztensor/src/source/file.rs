@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::ReadWriteFlags;
 
 use crate::error::{Error, Result};
-use crate::source::{CowRegion, Source, check_range};
+use crate::source::{CowRegion, Source, check_range, direct};
 
 /// Whether a file may be mapped.
 ///
@@ -36,6 +37,8 @@ pub struct FileSource {
     map: OnceLock<std::result::Result<memmap2::Mmap, String>>,
     /// The mapping whose writable pages are handed out; never read from here.
     cow: OnceLock<Option<MmapRaw>>,
+    /// The file once more, for reading past the cache.
+    direct: OnceLock<Option<File>>,
 }
 
 /// How long to wait for an editor that is overwriting a tensor in place.
@@ -84,6 +87,7 @@ impl FileSource {
             mode,
             map: OnceLock::new(),
             cow: OnceLock::new(),
+            direct: OnceLock::new(),
         })
     }
 
@@ -159,6 +163,24 @@ impl Source for FileSource {
             };
             Error::io(doing, error).in_file(&self.path)
         })
+    }
+
+    fn is_uncached(&self, offset: u64) -> bool {
+        let mut byte = [0];
+        let mut out = [io::IoSliceMut::new(&mut byte)];
+        // File systems that cannot tell refuse with another error.
+        let found = rustix::io::preadv2(&self.file, &mut out, offset, ReadWriteFlags::NOWAIT);
+        found == Err(rustix::io::Errno::AGAIN)
+    }
+
+    fn read_past_cache(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        check_range(self.len, offset, out.len() as u64).map_err(|error| error.in_file(&self.path))?;
+        let direct = self.direct.get_or_init(|| direct::open(&self.file));
+        match direct.as_ref().map(|file| direct::read(file, offset, out)) {
+            Some(Ok(true)) => Ok(()),
+            // What fails there is read the usual way, which also says what is wrong.
+            _ => self.read_at(offset, out),
+        }
     }
 
     fn mapped(&self) -> Result<&[u8]> {

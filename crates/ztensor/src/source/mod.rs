@@ -2,6 +2,7 @@
 
 pub(crate) mod beside;
 mod cursor;
+mod direct;
 mod file;
 mod memory;
 mod pieces;
@@ -13,6 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 pub use cursor::Cursor;
+pub(crate) use cursor::{AFTER_JUMP, FAR_JUMP};
 pub use file::{FileSource, MapMode};
 pub use memory::MemorySource;
 pub use remote::{Access, Budget, Remote, Staged};
@@ -52,6 +54,18 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// Says that these ranges (position and length) are about to be read, each for itself, so
     /// that they can be fetched together. It only helps, and may do nothing.
     fn will_read(&self, _ranges: &[(u64, u64)]) {}
+
+    /// Whether the byte at `offset` would have to come from the device: `false` where it is in the
+    /// system's cache, and where that is not known.
+    fn is_uncached(&self, _offset: u64) -> bool {
+        false
+    }
+
+    /// Like [`read_at`](Source::read_at), but leaves no copy in the system's cache where that can
+    /// be avoided: for large amounts that are not there yet.
+    fn read_past_cache(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.read_at(offset, out)
+    }
 
     /// A second, copy-on-write view of all bytes, for callers that hand out
     /// writable memory. `None` if the source cannot be mapped that way.
@@ -120,6 +134,15 @@ pub(crate) fn check_range(total: u64, offset: u64, len: u64) -> Result<()> {
 /// several times faster.
 pub(crate) fn zeroed(len: u64) -> Result<Vec<u8>> {
     crate::buffer::zeroed_vec::<u8>(len)
+}
+
+/// How bytes come from a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Through the system's cache, which has them the next time.
+    Cached,
+    /// Past it, which is cheaper.
+    PastCache,
 }
 
 type Opener = Box<dyn Fn() -> Result<Arc<dyn Source>> + Send + Sync>;
@@ -209,11 +232,19 @@ impl Sources {
 
     /// Fills `out` with the bytes of an extent from `skip` on.
     pub fn read(&self, extent: Extent, skip: u64, out: &mut [u8]) -> Result<()> {
+        self.read_by(Way::Cached, extent, skip, out)
+    }
+
+    /// The same, by way of the system's cache or past it.
+    pub(crate) fn read_by(&self, way: Way, extent: Extent, skip: u64, out: &mut [u8]) -> Result<()> {
         let source = self.get(extent.source)?;
         check_range(extent.len, skip, out.len() as u64)
             .and_then(|()| check_range(source.len(), extent.offset, extent.len))
             .map_err(|error| error.in_file(source.label()))?;
-        source.read_at(extent.offset + skip, out)
+        match way {
+            Way::Cached => source.read_at(extent.offset + skip, out),
+            Way::PastCache => source.read_past_cache(extent.offset + skip, out),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use hdf5_reader::storage::{Storage, StorageBuffer};
 
 use crate::error::{Error, Result};
-use crate::source::Source;
+use crate::source::{AFTER_JUMP, FAR_JUMP, Source};
 
 /// Blocks in which a source that is not mapped is fetched, and how many are kept.
 const BLOCK: u64 = 32 << 10;
@@ -25,6 +25,8 @@ pub(super) struct Store {
     range: Range<u64>,
     budget: AtomicU64,
     blocks: Mutex<Vec<(u64, Arc<[u8]>)>>,
+    /// Where it was read last.
+    last: AtomicU64,
 }
 
 /// All bytes of a source, if it is mapped.
@@ -41,7 +43,13 @@ impl Store {
         let (factor, extra) = READ_BUDGET;
         let budget = AtomicU64::new(source.len().saturating_mul(factor).saturating_add(extra));
         let range = range.start..range.end.min(source.len());
-        Store { source: Arc::new(Mapped(source)), range, budget, blocks: Mutex::new(Vec::new()) }
+        Store {
+            source: Arc::new(Mapped(source)),
+            range,
+            budget,
+            blocks: Mutex::new(Vec::new()),
+            last: AtomicU64::new(0),
+        }
     }
 
     /// Where in the source it is.
@@ -80,6 +88,11 @@ impl Store {
             ));
         }
         if self.source.0.is_mapped() {
+            let last = self.last.swap(position, Ordering::Relaxed);
+            if position.abs_diff(last) >= FAR_JUMP {
+                let ahead = AFTER_JUMP.min(self.range.end - position);
+                self.source.0.will_read(&[(position, ahead)]);
+            }
             let start = position as usize; // inside the mapping, as was checked
             return StorageBuffer::from_shared_owner(self.source.clone(), start, len).map_err(structure);
         }
