@@ -33,9 +33,9 @@ data, “cold” after the file was dropped from the page cache. Machines differ
 holds is how the numbers of one table compare.
 """
 
-COLD = """A copying load of a file that is not cached at all reads half of it past the page cache, at
-the same time as the other half through it: that is how it can be faster than a plain read. The
-second load finds half of the file cached, and caches the rest.
+COLD = """A copying load of a file that is not cached at all reads half of it past the page cache,
+at the same time as the other half through it: that is how it can be faster than a plain read.
+The second load finds half of the file cached, and caches the rest.
 """
 
 REPEAT = """
