@@ -132,6 +132,7 @@ def test_a_small_run_from_end_to_end(tmp_path: Path) -> None:
         "from harness import measure, peers, results; measure.WORK = Path(sys.argv[2]);"
         "peers.PEERS[:] = [p for p in peers.PEERS if p.name in ('ztensor', 'numpy', 'pickle')];"
         "s = measure.Session('small', 1 << 20, 'dense', ['zt', 'npz', 'pkl']);"
+        "[s.make(f) for f in ('zt', 'npz', 'pkl')];"
         "found = [e for f in ('zt', 'npz', 'pkl') for m in ('full_load', 'zero_copy', 'selective')"
         " for e in measure.turns(s.reading(f, 'numpy', m, True), 1, 1)];"
         "found += measure.turns(s.writing(['zt', 'npz', 'pkl'], {}, ''), 1, 1);"
