@@ -191,6 +191,20 @@ def test_one_tensor_takes_its_own_bytes(web: RangeServer) -> None:
         assert web.received() == 10 * 64 * 4
 
 
+def test_rows_of_a_coded_tensor_take_the_chunks_that_hold_them(web: RangeServer) -> None:
+    embed = tensors(scale=40)["embed"]
+    url = web.put("m.zt", saved({"embed": embed}, compression="default"))
+    with ztensor.safe_open(url, framework="np") as file:
+        web.counted()
+        rows = file.get_slice("embed")
+        assert same_bytes(rows[40_000:40_010], embed[40_000:40_010])
+        assert len(web.requests) <= 3  # head, index, chunk
+        assert web.received() < embed.nbytes // 20
+        assert same_bytes(rows[7:9, 3:60:7], embed[7:9, 3:60:7])
+        assert len(web.requests) == 1  # the index is known
+        assert web.received() < embed.nbytes // 20
+
+
 def test_many_tensors_take_few_requests(web: RangeServer) -> None:
     data = {f"t{n}": np.full(100, n, dtype=np.float32) for n in range(1000)}
     for options in [{}, {"compression": 3}, {"checksum": "crc32c"}]:

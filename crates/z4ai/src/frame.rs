@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::layout::palette::Palette;
 use crate::layout::{Context, Layout};
 use crate::options::{Array, FrameInfo};
+use crate::partial::Stored;
 use crate::streams::Streams;
 use crate::wire::{Put, Reader};
 
@@ -30,7 +31,7 @@ pub(crate) const VERSION: u8 = 2;
 pub(crate) const MAX_CHUNK: usize = 16 << 20;
 
 /// Bytes of the header before the array description.
-const FIXED: usize = 32;
+pub(crate) const FIXED: usize = 32;
 /// Where the frame length, and after it the other lengths, stand in the header.
 const LENGTHS: usize = 8;
 /// Where the flags stand.
@@ -92,7 +93,9 @@ pub(crate) fn starts_like<D: Describe>(bytes: &[u8]) -> bool {
 
 /// A parsed frame: its index is checked, its chunks are not decoded.
 pub(crate) struct Frame<'a, D: Describe = Layout> {
-    bytes: &'a [u8],
+    stored: Stored<'a>,
+    /// Without its checksum.
+    index: &'a [u8],
     magic: [u8; 4],
     pub(crate) kind: Kind,
     pub(crate) array: Option<Array>,
@@ -108,45 +111,46 @@ struct Chunk {
     /// In the decoded bytes of all chunks.
     content: Range<u64>,
     /// In the frame.
-    payload: Range<usize>,
-    /// Its description, in the frame.
+    payload: Range<u64>,
+    /// Its description, in the index.
     description: Range<usize>,
 }
 
 impl<'a, D: Describe> Frame<'a, D> {
     /// Checks everything but the payload.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self> {
-        if !starts_like::<D>(bytes) {
+        Self::parse_stored(Stored::Whole(bytes))
+    }
+
+    /// The same of a frame of which at least head and index are here.
+    pub(crate) fn parse_stored(stored: Stored<'a>) -> Result<Self> {
+        let head = stored.head();
+        if !starts_like::<D>(head) {
             return Err(Error::unsupported("not a frame of this codec, or of another version"));
         }
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::new(head);
         let magic = [reader.u8()?, reader.u8()?, reader.u8()?, reader.u8()?];
         reader.u8()?;
         let [kind, flags, reserved] = [reader.u8()?, reader.u8()?, reader.u8()?];
-        let frame_len = reader.u64()?;
+        reader.u64()?;
         let content_len = reader.u64()?;
-        let index_len = reader.u32()? as usize;
+        reader.u32()?;
         let chunk_count = reader.u32()? as usize;
-        if frame_len != bytes.len() as u64 {
-            return Err(Error::corrupt(format_args!(
-                "the frame says it has {frame_len} bytes, but {} are here",
-                bytes.len()
-            )));
-        }
-        if index_len < CHECKSUM || index_len > bytes.len() - FIXED {
-            return Err(Error::corrupt("an index longer than the frame"));
-        }
-        let index_at = bytes.len() - index_len;
-        let mut index = Reader::new(&bytes[index_at..bytes.len() - CHECKSUM]);
-        let array_flag = flags & FLAG_ARRAY != 0;
-        let mut reader = Reader::new(&bytes[FIXED..index_at]);
-        let array = array_flag.then(|| read_array(&mut reader)).transpose()?;
-        let payload_at = index_at - reader.remaining();
-
-        let stored = Reader::new(&bytes[bytes.len() - CHECKSUM..]).u64()?;
-        if head_checksum(&bytes[..payload_at], &bytes[index_at..bytes.len() - CHECKSUM]) != stored {
+        let index_range = index_range(head, stored.len())?;
+        let index_at = index_range.start;
+        let (index, checksum) = {
+            let all = stored.get(index_range)?;
+            all.split_at(all.len() - CHECKSUM)
+        };
+        let in_head = head.len().min(usize::try_from(index_at).unwrap_or(usize::MAX));
+        let mut reader = Reader::new(&head[FIXED..in_head]);
+        let array = (flags & FLAG_ARRAY != 0).then(|| read_array(&mut reader)).transpose()?;
+        let payload_at = in_head - reader.remaining();
+        if head_checksum(&head[..payload_at], index) != Reader::new(checksum).u64()? {
             return Err(Error::corrupt("header and index do not match their checksum"));
         }
+        let index_bytes = index;
+        let mut index = Reader::new(index_bytes);
         if flags & !D::FLAGS != 0 || reserved != 0 {
             return Err(Error::unsupported(format_args!(
                 "flags {flags:#04x}, {reserved:#04x} of a newer version"
@@ -163,11 +167,11 @@ impl<'a, D: Describe> Frame<'a, D> {
         let mut chunks = Vec::with_capacity(chunk_count);
         let (mut content, mut payload) = (0u64, payload_at as u64);
         for _ in 0..chunk_count {
-            let start = bytes.len() - CHECKSUM - index.remaining();
+            let start = index_bytes.len() - index.remaining();
             let (len, _, layout) = read_description::<D>(&mut index, kind)?;
-            let end = bytes.len() - CHECKSUM - index.remaining();
+            let end = index_bytes.len() - index.remaining();
             let payload_end = payload.saturating_add(layout.payload_len(len));
-            if payload_end > index_at as u64 {
+            if payload_end > index_at {
                 return Err(Error::corrupt("a chunk runs into the index"));
             }
             if content % kind.size() as u64 != 0 {
@@ -175,7 +179,7 @@ impl<'a, D: Describe> Frame<'a, D> {
             }
             chunks.push(Chunk {
                 content: content..content + len as u64,
-                payload: payload as usize..payload_end as usize,
+                payload: payload..payload_end,
                 description: start..end,
             });
             content += len as u64;
@@ -191,11 +195,12 @@ impl<'a, D: Describe> Frame<'a, D> {
         } else if content != content_len {
             return Err(Error::corrupt("chunks that do not add up to their content"));
         }
-        if index.remaining() != 0 || payload != index_at as u64 {
+        if index.remaining() != 0 || payload != index_at {
             return Err(Error::corrupt("chunks that do not add up to their frame"));
         }
         Ok(Self {
-            bytes,
+            stored,
+            index: index_bytes,
             magic,
             kind,
             array,
@@ -218,7 +223,7 @@ impl<'a, D: Describe> Frame<'a, D> {
             kind: self.kind,
             array: self.array.clone(),
             content_len: self.content_len,
-            frame_len: self.bytes.len() as u64,
+            frame_len: self.stored.len(),
             chunks: self.chunks.len(),
         }
     }
@@ -245,6 +250,11 @@ impl<'a, D: Describe> Frame<'a, D> {
         self.chunks[index].content.clone()
     }
 
+    /// Where chunk `index` stands in the frame.
+    pub(crate) fn payload_of(&self, index: usize) -> Range<u64> {
+        self.chunks[index].payload.clone()
+    }
+
     /// What all chunks share.
     pub(crate) fn context(&self) -> Context<'_> {
         Context { palette: self.palette.as_ref() }
@@ -253,10 +263,27 @@ impl<'a, D: Describe> Frame<'a, D> {
     /// Checksum, description and payload of chunk `index`.
     pub(crate) fn chunk(&self, index: usize) -> Result<(u64, D, &'a [u8])> {
         let chunk = &self.chunks[index];
-        let mut description = Reader::new(&self.bytes[chunk.description.clone()]);
+        let mut description = Reader::new(&self.index[chunk.description.clone()]);
         let (_, checksum, layout) = read_description(&mut description, self.kind)?;
-        Ok((checksum, layout, &self.bytes[chunk.payload.clone()]))
+        Ok((checksum, layout, self.stored.get(chunk.payload.clone())?))
     }
+}
+
+/// Where the index of a frame of `len` bytes is, its checksum included, by the frame's first bytes.
+pub(crate) fn index_range(head: &[u8], len: u64) -> Result<Range<u64>> {
+    let mut reader = Reader::new(head);
+    reader.take(LENGTHS)?;
+    let (frame_len, _, index_len) = (reader.u64()?, reader.u64()?, u64::from(reader.u32()?));
+    reader.u32()?;
+    if frame_len != len {
+        return Err(Error::corrupt(format_args!(
+            "the frame says it has {frame_len} bytes, but {len} are here"
+        )));
+    }
+    if index_len < CHECKSUM as u64 || index_len > len - FIXED as u64 {
+        return Err(Error::corrupt("an index longer than the frame"));
+    }
+    Ok(len - index_len..len)
 }
 
 /// One hash over header and index, which do not touch.

@@ -26,6 +26,7 @@ pub mod legacy;
 mod memory;
 mod options;
 mod parallel;
+pub mod partial;
 mod streams;
 mod wire;
 

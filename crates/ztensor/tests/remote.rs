@@ -100,6 +100,102 @@ fn a_tensor_and_its_rows_take_their_own_bytes() {
     assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
 }
 
+/// Weights of 4000 rows of 1000 elements: a frame of many chunks.
+fn matrix() -> Vec<f32> {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..4_000_000).map(|_| next() * next() * 0.1).collect()
+}
+
+#[test]
+fn rows_of_a_coded_tensor_take_the_chunks_that_hold_them() {
+    let server = Server::start();
+    let data = matrix();
+    let rows = |rows: std::ops::Range<usize>| {
+        bytemuck::cast_slice::<f32, u8>(&data[rows.start * 1000..rows.end * 1000]).to_vec()
+    };
+    let coded = |compression| {
+        let mut bytes = Vec::new();
+        let mut writer = Writer::new(&mut bytes).unwrap();
+        writer.add("bias", &[3], &[1f32, 2.0, 3.0]).unwrap();
+        writer.add_with("w", &[4000, 1000], &data).compress(compression).write().unwrap();
+        writer.finish().unwrap();
+        bytes
+    };
+    let packed = {
+        let raw = Reader::from_bytes(coded(Compression::None)).unwrap();
+        let mut original = Vec::new();
+        export_to(&raw, &mut original, ExportFormat::Safetensors, &ExportOptions::default()).unwrap();
+        let mut packed = Vec::new();
+        let source = std::sync::Arc::new(ztensor::source::MemorySource::new(original));
+        ztensor::zstn::pack_source(source, &mut packed, &ztensor::zstn::PackOptions::default()).unwrap();
+        packed
+    };
+    for (name, bytes) in [
+        ("fast.zt", coded(Compression::Z4ai(Effort::Fast))),
+        ("default.zt", coded(Compression::Z4ai(Effort::Default))),
+        ("m.zstn", packed),
+    ] {
+        let url = server.put(name, &bytes, Some("1"));
+        let reader = ztensor::open(&url).unwrap();
+        let stored = reader.get("w").unwrap().stored_len();
+        server.requests();
+        assert_eq!(reader.read_rows("w", 2000..2010).unwrap(), rows(2000..2010), "{name}");
+        // Its head, its index, and what holds the rows.
+        let ranges: Vec<_> = server.requests().into_iter().map(|(_, range)| range.unwrap()).collect();
+        assert!((2..=3).contains(&ranges.len()), "{name}: {ranges:?}");
+        let fetched: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        assert!(fetched < stored / 10, "{name}: {fetched} of {stored}");
+        // The next rows take one request, and the same ones, too: nothing is kept but the index.
+        for first in [0, 2000, 3990] {
+            let found = reader.read_rows("w", first..first + 10).unwrap();
+            assert_eq!(found, rows(first as usize..first as usize + 10), "{name}");
+            let ranges = server.requests();
+            assert!(ranges.len() <= 1, "{name}: {ranges:?}");
+        }
+        // Columns are cut out of what covers them; a whole tensor comes as a whole.
+        assert_eq!(reader.read_as::<f32>("w").unwrap(), data, "{name}");
+        let fetched: u64 =
+            server.requests().into_iter().map(|(_, range)| range.unwrap()).map(|r| r.end - r.start).sum();
+        assert!((stored * 9 / 10..=stored).contains(&fetched), "{name}: {fetched} of {stored}");
+    }
+    // Frames of zstd have no index: all of it is fetched, once.
+    let url = server.put("zstd.zt", &coded(Compression::Zstd(1)), Some("1"));
+    let reader = ztensor::open(&url).unwrap();
+    let stored = reader.get("w").unwrap().stored_len();
+    server.requests();
+    assert_eq!(reader.read_rows("w", 2000..2010).unwrap(), rows(2000..2010));
+    let fetched: u64 =
+        server.requests().into_iter().map(|(_, range)| range.unwrap()).map(|r| r.end - r.start).sum();
+    assert!((stored * 9 / 10..=stored).contains(&fetched), "{fetched} of {stored}");
+}
+
+#[test]
+fn a_coded_tensor_that_is_damaged_is_found_out_by_its_rows() {
+    let server = Server::start();
+    let data = matrix();
+    let mut bytes = Vec::new();
+    let mut writer = Writer::new(&mut bytes).unwrap();
+    writer.add_with("w", &[4000, 1000], &data).compress(Compression::Z4ai(Effort::Default)).write().unwrap();
+    writer.finish().unwrap();
+    let extent = {
+        let reader = Reader::from_bytes(bytes.clone()).unwrap();
+        reader.get("w").unwrap().require("data").unwrap().extent().unwrap()
+    };
+    let (start, end) = (extent.offset as usize, (extent.offset + extent.len) as usize);
+    // Magic, version, lengths, the start of the payload, the index, its checksum.
+    for at in [start, start + 4, start + 9, start + 17, start + 25, start + 1000, end - 100, end - 1] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        let reader = ztensor::open(server.put("d.zt", &damaged, Some("1"))).unwrap();
+        let error = reader.read_rows("w", 0..5).unwrap_err();
+        assert!(matches!(error.kind(), Kind::Corrupt | Kind::Unsupported), "{at}: {error}");
+    }
+}
+
 #[test]
 fn batches_are_joined_and_come_in_parallel() {
     let server = Server::start();

@@ -3,9 +3,10 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::conformance::{self, Random};
-use ztensor::source::{MapMode, MemorySource};
+use ztensor::source::{MapMode, MemorySource, Source};
 use ztensor::{
     Checksum, Compression, DType, Effort, Kind, Layout, OpenOptions, Reader, Tensor, WriteOptions, Writer,
 };
@@ -259,4 +260,45 @@ fn damaged_files_are_errors() {
         writer.tie("u", "v").unwrap();
     });
     conformance::run(&bytes, "zt");
+}
+
+/// Memory that cannot be mapped, as a file on some network, and how many bytes were read of it.
+#[derive(Debug)]
+struct Unmapped(Vec<u8>, AtomicU64);
+
+impl Source for Unmapped {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn label(&self) -> &str {
+        "unmapped"
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> ztensor::Result<()> {
+        self.1.fetch_add(out.len() as u64, Ordering::Relaxed);
+        out.copy_from_slice(&self.0[offset as usize..][..out.len()]);
+        Ok(())
+    }
+
+    fn mapped(&self) -> ztensor::Result<&[u8]> {
+        Err(ztensor::Error::unsupported("not this one"))
+    }
+}
+
+#[test]
+fn rows_of_what_is_not_mapped_take_the_chunks_that_hold_them() {
+    let data = weights(4 << 20, 3);
+    let tensor = bf16(&[4096, 1024], &data);
+    let bytes = file(|writer| writer.write_many(&[("w", &tensor)], z4ai(Effort::Default)).unwrap());
+    let source = Arc::new(Unmapped(bytes, AtomicU64::new(0)));
+    let reader = OpenOptions::default().open_source(source.clone()).unwrap();
+    let stored = reader.get("w").unwrap().stored_len();
+    for (rows, most) in [(100..110, stored / 10), (0..1, stored / 20), (1000..2000, stored / 3)] {
+        source.1.store(0, Ordering::Relaxed);
+        let found = reader.read_rows("w", rows.clone()).unwrap();
+        assert!(found == data[rows.start as usize * 2048..rows.end as usize * 2048], "{rows:?}");
+        let read = source.1.load(Ordering::Relaxed);
+        assert!(read < most, "{rows:?}: {read} of {stored}");
+    }
 }

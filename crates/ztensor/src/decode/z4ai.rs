@@ -1,5 +1,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use z4ai::partial::{self, Outline};
 
 use crate::buffer::zeroed_vec;
 use crate::codec;
@@ -22,10 +25,23 @@ pub(crate) struct Z4ai {
     extent: Extent,
     len: u64,
     generation: Generation,
+    /// Where the chunks are, for those who read one part of the content after another.
+    outline: OnceLock<Arc<Outline>>,
 }
 
 /// Shorter frames take few page faults.
 const WORTH_PREFETCHING: u64 = 256 << 10;
+
+/// Shorter frames are fetched as a whole: that is one request.
+const WORTH_CUTTING: u64 = 256 << 10;
+
+/// An index is mostly shorter than this part of its frame. What is fetched besides is of no use, and a
+/// second request for what is missing takes longer.
+const INDEX_PART: u64 = 512;
+const INDEX_GUESS: Range<u64> = 16 << 10..256 << 10;
+
+/// Longer outlines are fetched again when they are needed again.
+const KEPT: usize = 1 << 20;
 
 /// A frame is decoded in pieces of this size where all of it is not wanted at once.
 pub(crate) const PIECE: u64 = 32 << 20;
@@ -33,23 +49,81 @@ pub(crate) const PIECE: u64 = 32 << 20;
 impl Z4ai {
     pub(crate) fn new(extent: Extent, len: u64, generation: Generation) -> Result<Z4ai> {
         codec::check_expansion("component.uncompressed-length", extent.len, len)?;
-        Ok(Z4ai { extent, len, generation })
+        Ok(Z4ai { extent, len, generation, outline: OnceLock::new() })
     }
 
     /// The frame, if it is what the file says it is.
     fn frame<'a>(&self, sources: &'a Sources) -> Result<Cow<'a, [u8]>> {
         let frame = sources.bytes(self.extent)?;
-        let first = z4ai::legacy::is_legacy(&frame);
+        self.check_start(&frame)?;
+        self.check_len(z4ai::inspect(&frame).map_err(codec::broken_frame)?.content_len)?;
+        Ok(frame)
+    }
+
+    fn check_start(&self, frame: &[u8]) -> Result<()> {
+        let first = z4ai::legacy::is_legacy(frame);
         let known = [&b"Z4AI"[..], b"ZARA"].iter().any(|magic| frame.starts_with(magic));
         if first != (self.generation == Generation::First) || !(first || known) {
             let head = &frame[..frame.len().min(8)];
             return Err(broken(format!("a frame that starts with {head:02x?} does not belong here")));
         }
-        let declared = z4ai::inspect(&frame).map_err(codec::broken_frame)?.content_len;
-        if declared != self.len {
-            return Err(broken(format!("it declares {declared} bytes, the file {}", self.len)));
+        Ok(())
+    }
+
+    fn check_len(&self, declared: u64) -> Result<()> {
+        match declared == self.len {
+            true => Ok(()),
+            false => Err(broken(format!("it declares {declared} bytes, the file {}", self.len))),
         }
-        Ok(frame)
+    }
+
+    /// Whether only what a range needs is to be fetched: frames without an index cannot be cut, and
+    /// what is mapped or here already need not be.
+    fn is_cut(&self, sources: &Sources, range: &Range<u64>) -> Result<bool> {
+        if self.generation == Generation::First || self.extent.len < WORTH_CUTTING || *range == (0..self.len)
+        {
+            return Ok(false);
+        }
+        let source = sources.get(self.extent.source)?;
+        let stored = self.extent.offset..self.extent.offset.saturating_add(self.extent.len);
+        Ok(!source.is_mapped() && !source.remote().is_some_and(|far| far.holds(stored)))
+    }
+
+    /// Fetches head and index, unless they were before.
+    fn outline(&self, sources: &Sources) -> Result<Arc<Outline>> {
+        if let Some(outline) = self.outline.get() {
+            return Ok(Arc::clone(outline));
+        }
+        let len = self.extent.len;
+        let guess = len - (len / INDEX_PART).clamp(INDEX_GUESS.start, INDEX_GUESS.end);
+        let mut parts = sources.parts(self.extent, &[0..partial::HEAD, guess..len])?.into_iter();
+        let (Some((_, head)), Some((_, mut index))) = (parts.next(), parts.next()) else {
+            return Err(broken("it has no head".to_owned()));
+        };
+        self.check_start(&head)?;
+        let range = partial::index_range(&head, len).map_err(codec::broken_frame)?;
+        match range.start.checked_sub(guess) {
+            Some(before) => drop(index.drain(..before as usize)),
+            None => {
+                let missing = sources.parts(self.extent, &[range.start..guess])?;
+                index.splice(0..0, missing.into_iter().flat_map(|(_, bytes)| bytes));
+            }
+        }
+        let outline = Arc::new(Outline::new(head, index, len).map_err(codec::broken_frame)?);
+        self.check_len(outline.info().content_len)?;
+        if outline.memory() <= KEPT {
+            let _ = self.outline.set(Arc::clone(&outline)); // another thread may have been faster
+        }
+        Ok(outline)
+    }
+
+    /// Fetches and decodes what a range needs.
+    fn decode_cut(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
+        let outline = self.outline(sources)?;
+        let needed = outline.needed(range.clone()).map_err(codec::broken_frame)?;
+        let pieces = sources.parts(self.extent, &needed)?;
+        let options = codec::decode_options(self.len, threads);
+        outline.decompress_bytes(&pieces, range, out, &options).map_err(codec::broken_frame)
     }
 
     /// Decodes all of it, a piece at a time, and shows each piece.
@@ -102,6 +176,9 @@ impl Decode for Z4ai {
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         if out.is_empty() && self.len > 0 {
             return Ok(());
+        }
+        if self.is_cut(sources, &range)? {
+            return self.decode_cut(sources, range, out, threads);
         }
         // Most of a frame is about to be read: faulting it in page by page would take longer.
         if out.len() as u64 * 2 > self.len && self.extent.len >= WORTH_PREFETCHING {

@@ -10,6 +10,7 @@ mod remote;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -245,6 +246,25 @@ impl Sources {
             Way::Cached => source.read_at(extent.offset + skip, out),
             Way::PastCache => source.read_past_cache(extent.offset + skip, out),
         }
+    }
+
+    /// Parts of an extent, each with where it starts in it; those of a remote source at once.
+    pub(crate) fn parts(&self, extent: Extent, ranges: &[Range<u64>]) -> Result<Vec<(u64, Vec<u8>)>> {
+        let source = self.get(extent.source)?;
+        let mut parts = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let len = range.end.saturating_sub(range.start);
+            check_range(extent.len, range.start, len)
+                .and_then(|()| check_range(source.len(), extent.offset, extent.len))
+                .map_err(|error| error.in_file(source.label()))?;
+            parts.push((range.start, zeroed(len)?));
+        }
+        let mut requests = parts.iter_mut().map(|(start, bytes)| (extent.offset + *start, &mut bytes[..]));
+        match source.remote() {
+            Some(far) => far.read_many(requests.collect(), &mut |_| Ok(()))?,
+            None => requests.try_for_each(|(offset, out)| source.read_at(offset, out))?,
+        }
+        Ok(parts)
     }
 }
 

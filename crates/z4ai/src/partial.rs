@@ -1,0 +1,175 @@
+//! Frames that lie somewhere else, of which only what is needed is fetched.
+//!
+//! A frame starts with a head and ends with an index; both together say where every chunk is. So
+//! two short reads are enough to know which bytes of a frame some bytes of its content need.
+//!
+//! ```
+//! use z4ai::{DecodeOptions, Kind, Options, partial};
+//!
+//! let data: Vec<u8> = (0..1u32 << 20).flat_map(|i| (i as f32).sqrt().to_le_bytes()).collect();
+//! let frame = z4ai::compress(&data, &Options { kind: Kind::F32, ..Options::default() })?;
+//! let fetch = |range: std::ops::Range<u64>| frame[range.start as usize..range.end as usize].to_vec();
+//!
+//! let len = frame.len() as u64;
+//! let head = fetch(0..len.min(partial::HEAD));
+//! let index = fetch(partial::index_range(&head, len)?);
+//! let outline = partial::Outline::new(head, index, len)?;
+//!
+//! let wanted = 400_000..400_100;
+//! let needed = outline.needed(wanted.clone())?;
+//! assert!(needed.iter().map(|range| range.end - range.start).sum::<u64>() < len / 4);
+//! let pieces: Vec<_> = needed.into_iter().map(|range| (range.start, fetch(range))).collect();
+//! let mut out = [0; 100];
+//! outline.decompress_bytes(&pieces, wanted, &mut out, &DecodeOptions::default())?;
+//! assert_eq!(out, data[400_000..400_100]);
+//! # Ok::<(), z4ai::Error>(())
+//! ```
+
+use std::ops::Range;
+
+use crate::decode;
+use crate::error::{Error, Result};
+use crate::frame::{self, Frame};
+use crate::layout::Layout;
+use crate::options::{DecodeOptions, FrameInfo};
+
+/// So many bytes from the start of a frame on always hold its head. A shorter frame is its own head.
+pub const HEAD: u64 = 4096;
+
+// Fixed fields, the lengths of dtype and shape, and both at their longest.
+const _: () = assert!(HEAD >= (frame::FIXED + 2 + 255 + 255 * 8) as u64);
+
+/// The bytes of a frame that are here.
+#[derive(Clone, Copy)]
+pub(crate) enum Stored<'a> {
+    /// All of them.
+    Whole(&'a [u8]),
+    /// Of a frame of so many bytes these pieces, by where they stand in it.
+    Pieces(u64, &'a [(u64, &'a [u8])]),
+}
+
+impl<'a> Stored<'a> {
+    /// The bytes of the whole frame.
+    pub(crate) fn len(self) -> u64 {
+        match self {
+            Stored::Whole(bytes) => bytes.len() as u64,
+            Stored::Pieces(len, _) => len,
+        }
+    }
+
+    /// The frame's first bytes, as far as they are here.
+    pub(crate) fn head(self) -> &'a [u8] {
+        match self {
+            Stored::Whole(bytes) => bytes,
+            Stored::Pieces(_, [(0, bytes), ..]) => bytes,
+            Stored::Pieces(..) => &[],
+        }
+    }
+
+    /// Bytes that a decoder needs; an error if they are not here.
+    pub(crate) fn get(self, range: Range<u64>) -> Result<&'a [u8]> {
+        let found = match self {
+            Stored::Whole(bytes) => bytes.get(range.start as usize..range.end as usize),
+            Stored::Pieces(_, pieces) => {
+                let after = pieces.partition_point(|(start, _)| *start <= range.start);
+                after.checked_sub(1).and_then(|last| {
+                    let (start, bytes) = pieces[last];
+                    bytes.get((range.start - start) as usize..usize::try_from(range.end - start).ok()?)
+                })
+            }
+        };
+        found.ok_or_else(|| Error::invalid(format_args!("bytes {range:?} of the frame are not here")))
+    }
+}
+
+/// Where the index of a frame of `frame_len` bytes is, by its first [`HEAD`] bytes.
+pub fn index_range(head: &[u8], frame_len: u64) -> Result<Range<u64>> {
+    if !frame::starts_like::<Layout>(head) {
+        return Err(Error::unsupported("not a frame of this codec, or of a version that has no index"));
+    }
+    frame::index_range(head, frame_len)
+}
+
+/// What a frame says about itself: all but its payload.
+pub struct Outline {
+    head: Vec<u8>,
+    index: Vec<u8>,
+    info: FrameInfo,
+}
+
+impl Outline {
+    /// The outline of a frame of `frame_len` bytes, from its first [`HEAD`] bytes and those of its
+    /// [`index_range`]. Both are checked.
+    pub fn new(head: Vec<u8>, index: Vec<u8>, frame_len: u64) -> Result<Outline> {
+        let pieces = [(0, &head[..]), (frame_len.saturating_sub(index.len() as u64), &index[..])];
+        let info = Frame::<Layout>::parse_stored(Stored::Pieces(frame_len, &pieces))?.info();
+        Ok(Outline { head, index, info })
+    }
+
+    /// What the frame says about itself.
+    pub fn info(&self) -> &FrameInfo {
+        &self.info
+    }
+
+    /// The bytes that this takes.
+    pub fn memory(&self) -> usize {
+        self.head.len() + self.index.len()
+    }
+
+    /// Calls `then` with the frame, of which these pieces are here too.
+    fn with<T>(
+        &self,
+        pieces: &[(u64, impl AsRef<[u8]>)],
+        then: impl FnOnce(Frame<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let index_at = self.info.frame_len - self.index.len() as u64;
+        let mut all = Vec::with_capacity(pieces.len() + 2);
+        all.push((0, &self.head[..]));
+        all.extend(pieces.iter().map(|(start, bytes)| (*start, bytes.as_ref())));
+        all.push((index_at, &self.index[..]));
+        // The head stays first, also before a piece that starts with the frame.
+        all[1..].sort_by_key(|(start, _)| *start);
+        then(Frame::parse_stored(Stored::Pieces(self.info.frame_len, &all))?)
+    }
+
+    /// The ranges of the frame that bytes `range` of its content need, in order and not touching.
+    pub fn needed(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        if range.start > range.end || range.end > self.info.content_len {
+            let len = self.info.content_len;
+            return Err(Error::invalid(format_args!("bytes {range:?} of a frame of {len}")));
+        }
+        self.with(&[] as &[(u64, &[u8])], |frame| {
+            let pieces = frame.pieces(range).into_iter();
+            let mut chunks: Vec<usize> = pieces.flat_map(|piece| frame.chunks_of(piece)).collect();
+            chunks.sort_unstable();
+            chunks.dedup();
+            let mut needed: Vec<Range<u64>> = Vec::new();
+            for payload in chunks.into_iter().map(|chunk| frame.payload_of(chunk)) {
+                match needed.last_mut() {
+                    _ if payload.is_empty() => {}
+                    Some(last) if last.end == payload.start => last.end = payload.end,
+                    _ => needed.push(payload),
+                }
+            }
+            Ok(needed)
+        })
+    }
+
+    /// Decodes bytes `range` of the content into `out`, whose length must be theirs. `pieces` are those
+    /// that are [`needed`](Outline::needed), each with where it stands in the frame.
+    pub fn decompress_bytes(
+        &self,
+        pieces: &[(u64, impl AsRef<[u8]>)],
+        range: Range<u64>,
+        out: &mut [u8],
+        options: &DecodeOptions,
+    ) -> Result<()> {
+        self.with(pieces, |frame| decode::byte_range_into(&frame, range, out, options))
+    }
+}
+
+impl std::fmt::Debug for Outline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outline").field("info", &self.info).finish_non_exhaustive()
+    }
+}
