@@ -128,19 +128,21 @@ impl Object {
         requests: Vec<(u64, &mut [u8])>,
         done: &mut (dyn FnMut(u64) -> Result<()> + Send),
     ) -> Result<()> {
-        let store = runtime::store(&self.settings).map_err(|error| error.in_file(&self.url))?;
-        let connections = self.settings.connections;
-        let parts: Vec<receive::Part<'_>> = match &self.cache {
-            None => {
-                let spans = plan::spans(requests, connections).into_iter();
-                spans.map(|span| self.fetch_span(&*store, span).boxed()).collect()
-            }
-            Some(cache) => {
-                let blocks = plan::blocks(requests, self.len()).into_iter();
-                blocks.map(|block| self.fetch_block(&*store, cache, block).boxed()).collect()
-            }
+        let fetched = match &self.cache {
+            None => receive::all(
+                plan::spans(requests, self.settings.connections),
+                &self.settings,
+                |store, span| async move { self.fetch_span(&*store, span).await }.boxed(),
+                done,
+            ),
+            Some(cache) => receive::all(
+                plan::blocks(requests, self.len()),
+                &self.settings,
+                |store, block| async move { self.fetch_block(&*store, cache, block).await }.boxed(),
+                done,
+            ),
         };
-        receive::all(parts, connections, done)
+        fetched.map_err(|error| error.in_file(&self.url))
     }
 
     /// Fills the buffers of one request as its bytes come.

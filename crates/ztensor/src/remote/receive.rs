@@ -1,42 +1,47 @@
 //! Many requests at a time, and their bytes to where they belong.
 //!
 //! Copying to memory that was never touched takes about as long as receiving, so for large amounts
-//! several threads do it, each with its share of the requests.
+//! several threads do it, each in a lane of its own with its share of the requests.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
+use object_store::ObjectStore;
 
 use super::runtime;
+use super::settings::Settings;
 use crate::error::Result;
 use crate::parallel;
 
 /// A request that fills its own memory, and says how many bytes that were.
-pub(super) type Part<'a> = BoxFuture<'a, Result<u64>>;
+pub(super) type Request<'a> = BoxFuture<'a, Result<u64>>;
 
 /// How long to wait for bytes before asking whether they are still wanted.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Fewer requests than this are left to one thread.
+/// Fewer requests than this are left to the threads that there are.
 const WORTH_SHARING: usize = 8;
 
 /// More threads than this do not help: the network or the other side is then the limit.
 const THREADS: usize = 4;
 
 /// What the threads of one call share.
-struct Work<'a> {
-    parts: Mutex<std::vec::IntoIter<Part<'a>>>,
+struct Work<'s, T, R> {
+    settings: &'s Settings,
+    parts: Mutex<std::vec::IntoIter<T>>,
+    /// Makes the request for a part.
+    request: R,
     /// Bytes that arrived and that the caller was not told of.
     arrived: AtomicU64,
     stop: AtomicBool,
 }
 
-impl<'a> Work<'a> {
-    fn next(&self) -> Option<Part<'a>> {
+impl<'a, T: Send, R: Fn(Arc<dyn ObjectStore>, T) -> Request<'a> + Sync> Work<'_, T, R> {
+    fn next(&self) -> Option<T> {
         if self.stop.load(Ordering::Relaxed) {
             return None;
         }
@@ -45,26 +50,34 @@ impl<'a> Work<'a> {
 
     /// Makes requests, `connections` at a time, until there are none left. `tick` is called
     /// whenever something arrived, and when nothing did for a while.
-    fn receive(&self, connections: usize, tick: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()> {
-        runtime::wait(async {
-            let requests = futures_util::stream::iter(std::iter::from_fn(|| self.next()));
-            let mut received = requests.buffer_unordered(connections);
-            loop {
-                match tokio::time::timeout(TICK, received.try_next()).await {
-                    Ok(Ok(Some(bytes))) => drop(self.arrived.fetch_add(bytes, Ordering::Relaxed)),
-                    Ok(Ok(None)) => return Ok(()),
-                    Ok(Err(error)) => return Err(error),
-                    Err(_) if self.stop.load(Ordering::Relaxed) => return Ok(()),
-                    Err(_) => {} // nothing yet: does anybody still want it?
-                }
-                tick()?;
+    async fn receive(
+        &self,
+        store: Arc<dyn ObjectStore>,
+        connections: usize,
+        tick: &mut (dyn FnMut() -> Result<()> + Send),
+    ) -> Result<()> {
+        let next = || Some((self.request)(Arc::clone(&store), self.next()?));
+        let mut received = futures_util::stream::iter(std::iter::from_fn(next)).buffer_unordered(connections);
+        loop {
+            match tokio::time::timeout(TICK, received.try_next()).await {
+                Ok(Ok(Some(bytes))) => drop(self.arrived.fetch_add(bytes, Ordering::Relaxed)),
+                Ok(Ok(None)) => return Ok(()),
+                Ok(Err(error)) => return Err(error),
+                Err(_) if self.stop.load(Ordering::Relaxed) => return Ok(()),
+                Err(_) => {} // nothing yet: does anybody still want it?
             }
-        })?
+            tick()?;
+        }
+    }
+
+    /// The same in a lane of this thread.
+    fn receive_here(&self, connections: usize, tick: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()> {
+        runtime::lane()?.wait(self.settings, |store| self.receive(store, connections, tick))?
     }
 
     /// What a helping thread does.
     fn help(&self, connections: usize, outcome: &Sender<Result<()>>) {
-        let received = self.receive(connections, &mut || Ok(()));
+        let received = self.receive_here(connections, &mut || Ok(()));
         if received.is_err() {
             self.stop.store(true, Ordering::Relaxed);
         }
@@ -72,24 +85,29 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Makes all requests, `connections` at a time. `done` hears on this thread how many bytes have
-/// arrived, and may stop it.
-pub(super) fn all(
-    parts: Vec<Part<'_>>,
-    connections: usize,
+/// Makes a request for every part, `connections` at a time. `done` hears on this thread how many
+/// bytes have arrived, and may stop it.
+pub(super) fn all<'a, T: Send>(
+    parts: Vec<T>,
+    settings: &Settings,
+    request: impl Fn(Arc<dyn ObjectStore>, T) -> Request<'a> + Sync,
     done: &mut (dyn FnMut(u64) -> Result<()> + Send),
 ) -> Result<()> {
-    let threads = match parts.len() < WORTH_SHARING {
-        true => 1,
-        false => parallel::resolve(0).min(THREADS).min(connections),
-    };
-    let share = connections.div_ceil(threads);
+    let (count, connections) = (parts.len(), settings.connections);
     let work = Work {
+        settings,
         parts: Mutex::new(parts.into_iter()),
+        request,
         arrived: AtomicU64::new(0),
         stop: AtomicBool::new(false),
     };
     let mut tell = || done(work.arrived.swap(0, Ordering::Relaxed));
+    if count < WORTH_SHARING {
+        let store = runtime::store(settings)?;
+        return runtime::wait(work.receive(store, connections, &mut tell))?;
+    }
+    let threads = parallel::resolve(0).min(THREADS).min(connections);
+    let share = connections.div_ceil(threads);
     std::thread::scope(|scope| {
         let (outcome, outcomes) = channel();
         for _ in 1..threads {
@@ -98,7 +116,7 @@ pub(super) fn all(
             let _ = std::thread::Builder::new().spawn_scoped(scope, move || work.help(share, &outcome));
         }
         drop(outcome);
-        let mut result = work.receive(share, &mut tell);
+        let mut result = work.receive_here(share, &mut tell);
         while result.is_ok() {
             result = match outcomes.recv_timeout(TICK) {
                 Ok(helped) => helped.and_then(|()| tell()),
@@ -117,16 +135,27 @@ mod tests {
 
     use super::*;
     use crate::error::{Error, Kind};
+    use crate::remote::{Options, Place, place};
 
-    fn parts(count: u64) -> Vec<Part<'static>> {
+    fn requests(count: u64) -> Vec<Request<'static>> {
         (0..count).map(|n| async move { Ok(n) }.boxed()).collect()
+    }
+
+    fn run(
+        requests: Vec<Request<'static>>,
+        connections: usize,
+        done: &mut (dyn FnMut(u64) -> Result<()> + Send),
+    ) -> Result<()> {
+        let Place::Remote(location) = place("http://127.0.0.1:1/x".as_ref())? else { panic!("it is remote") };
+        let options = Options::default().set("connections", connections.to_string());
+        all(requests, &*Settings::resolve(&location, &options)?, |_, request| request, done)
     }
 
     #[test]
     fn every_byte_is_told_of() {
         for (count, connections) in [(0, 1), (1, 4), (7, 4), (100, 1), (1000, 16)] {
             let mut told = 0;
-            all(parts(count), connections, &mut |bytes| {
+            run(requests(count), connections, &mut |bytes| {
                 told += bytes;
                 Ok(())
             })
@@ -137,15 +166,15 @@ mod tests {
 
     #[test]
     fn errors_of_either_side_end_it() {
-        let mut broken = parts(100);
+        let mut broken = requests(100);
         broken[60] = async { Err(Error::invalid("sixty")) }.boxed();
-        assert_eq!(all(broken, 16, &mut |_| Ok(())).unwrap_err().to_string(), "sixty");
+        assert_eq!(run(broken, 16, &mut |_| Ok(())).unwrap_err().to_string(), "sixty");
         // One that never answers, and a caller who has enough.
-        let mut silent = parts(100);
+        let mut silent = requests(100);
         silent[3] = std::future::pending().boxed();
         silent[50] = std::future::pending().boxed();
         let mut ticks = 0;
-        let stopped = all(silent, 16, &mut |_| {
+        let stopped = run(silent, 16, &mut |_| {
             ticks += 1;
             if ticks > 20 { Err(Error::cancelled()) } else { Ok(()) }
         });

@@ -5,10 +5,14 @@
 //! is first needed. The sets form a list; a child finds its parent's in it, whose
 //! id is not its own, and adds one. Nothing here is locked while a fork could
 //! happen in another thread for longer than it takes to store a pointer.
+//!
+//! Single requests run on two threads of their own. Large amounts are received in
+//! [`Lane`]s: what a thread waits for arrives on that very thread, and is copied to
+//! where it belongs while it is still in its cache.
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use object_store::ObjectStore;
@@ -20,11 +24,114 @@ use crate::error::{Error, Result};
 /// Threads that wait for sockets and decrypt. Copying to the caller's memory is the caller's work.
 const WORKERS: usize = 2;
 
+/// Lanes that are kept for the next call, with their connections.
+const LANES: usize = 8;
+
 struct Process {
     id: u32,
     runtime: Runtime,
-    stores: Mutex<HashMap<Settings, Arc<dyn ObjectStore>>>,
+    stores: Stores,
+    lanes: Mutex<Vec<Lane>>,
     next: OnceLock<Box<Process>>,
+}
+
+/// Clients by their settings. Their connections belong to one runtime.
+#[derive(Default)]
+struct Stores(Mutex<HashMap<Settings, Arc<dyn ObjectStore>>>);
+
+impl Stores {
+    fn get(&self, runtime: &Runtime, settings: &Settings) -> Result<Arc<dyn ObjectStore>> {
+        let mut stores = lock(&self.0);
+        if let Some(store) = stores.get(settings) {
+            return Ok(Arc::clone(store));
+        }
+        let _inside = runtime.enter();
+        let store = settings.build()?;
+        // Signed URLs may differ in every call: their clients are not kept for ever.
+        const KEPT: usize = 64;
+        if stores.len() >= KEPT {
+            stores.clear();
+        }
+        stores.insert(settings.clone(), Arc::clone(&store));
+        Ok(store)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A runtime without threads: everything it does, it does on the thread that waits for it.
+struct Lane {
+    runtime: Runtime,
+    stores: Stores,
+}
+
+/// A lane that one thread has for itself.
+pub(super) struct Taken {
+    process: &'static Process,
+    lane: Option<Lane>,
+}
+
+impl Taken {
+    /// Runs requests of the client for these settings, and waits for what comes of them.
+    pub(super) fn wait<F>(
+        &self,
+        settings: &Settings,
+        requests: impl FnOnce(Arc<dyn ObjectStore>) -> F,
+    ) -> Result<F::Output>
+    where
+        F: Future + Send,
+        F::Output: Send,
+    {
+        let Some(Lane { runtime, stores }) = &self.lane else {
+            return Err(Error::invalid("a lane that was given back"));
+        };
+        let requests = requests(stores.get(runtime, settings)?);
+        block_on(runtime, async {
+            // Connections that were closed meanwhile are noticed before they are used.
+            for _ in 0..2 {
+                tokio::task::yield_now().await;
+            }
+            requests.await
+        })
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            let mut lanes = lock(&self.process.lanes);
+            if lanes.len() < LANES && self.process.id == std::process::id() {
+                lanes.push(lane);
+            } else {
+                drop(lanes);
+                lane.runtime.shutdown_background();
+            }
+        }
+    }
+}
+
+/// A lane that nobody uses, or a new one.
+pub(super) fn lane() -> Result<Taken> {
+    let process = Process::current()?;
+    let unused = lock(&process.lanes).pop();
+    let lane = match unused {
+        Some(lane) => lane,
+        None => Lane { runtime: build(Builder::new_current_thread())?, stores: Stores::default() },
+    };
+    Ok(Taken { process, lane: Some(lane) })
+}
+
+fn build(mut builder: Builder) -> Result<Runtime> {
+    builder
+        .max_blocking_threads(8) // these look up names
+        .thread_keep_alive(Duration::from_secs(10))
+        .thread_name("ztensor-remote")
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(|error| Error::io("cannot start the threads for remote files", error))
 }
 
 static FIRST: OnceLock<Box<Process>> = OnceLock::new();
@@ -33,16 +140,11 @@ impl Process {
     fn new(id: u32) -> Result<Box<Process>> {
         // The only provider of cryptography that is built in; somebody else may have chosen it too.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(WORKERS)
-            .max_blocking_threads(8) // these look up names
-            .thread_keep_alive(Duration::from_secs(10))
-            .thread_name("ztensor-remote")
-            .enable_io()
-            .enable_time()
-            .build()
-            .map_err(|error| Error::io("cannot start the threads for remote files", error))?;
-        Ok(Box::new(Process { id, runtime, stores: Mutex::default(), next: OnceLock::new() }))
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(WORKERS);
+        let runtime = build(builder)?;
+        let (stores, lanes, next) = (Stores::default(), Mutex::default(), OnceLock::new());
+        Ok(Box::new(Process { id, runtime, stores, lanes, next }))
     }
 
     /// This process's own.
@@ -66,19 +168,7 @@ impl Process {
 /// The client for these settings, shared by all that use it in this process.
 pub(super) fn store(settings: &Settings) -> Result<Arc<dyn ObjectStore>> {
     let process = Process::current()?;
-    let mut stores = process.stores.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(store) = stores.get(settings) {
-        return Ok(Arc::clone(store));
-    }
-    let _inside = process.runtime.enter();
-    let store = settings.build()?;
-    // Signed URLs may differ in every call: their clients are not kept for ever.
-    const KEPT: usize = 64;
-    if stores.len() >= KEPT {
-        stores.clear();
-    }
-    stores.insert(settings.clone(), Arc::clone(&store));
-    Ok(store)
+    process.stores.get(&process.runtime, settings)
 }
 
 /// Runs requests and waits for what comes of them. What the future does itself, it
@@ -88,13 +178,20 @@ where
     F: Future + Send,
     F::Output: Send,
 {
-    let process = Process::current()?;
+    block_on(&Process::current()?.runtime, future)
+}
+
+fn block_on<F>(runtime: &Runtime, future: F) -> Result<F::Output>
+where
+    F: Future + Send,
+    F::Output: Send,
+{
     if Handle::try_current().is_err() {
-        return Ok(process.runtime.block_on(future));
+        return Ok(runtime.block_on(future));
     }
     // The caller is itself inside a runtime, which cannot be entered twice on one thread.
     std::thread::scope(|scope| {
-        let waiting = std::thread::Builder::new().spawn_scoped(scope, || process.runtime.block_on(future));
+        let waiting = std::thread::Builder::new().spawn_scoped(scope, || runtime.block_on(future));
         let waiting = waiting.map_err(|error| Error::io("cannot start a thread", error))?;
         waiting.join().map_err(|_| Error::io("cannot wait", std::io::Error::other("a thread panicked")))
     })
