@@ -26,10 +26,10 @@ from ztensor._reader import Reader
 from ztensor._types import StorageOptions
 from ztensor.distributed import _checkpoint, _pieces, _values
 from ztensor.distributed._checkpoint import PLAIN, Checkpoint, Chunk, Files, Object
-from ztensor.distributed._store import Store, place_of
+from ztensor.distributed._store import Located
 
 
-class ZTensorReader(StorageReader):
+class ZTensorReader(Located, StorageReader):
     """Reads distributed checkpoints with any number of ranks.
 
     Each rank reads the ranges that it needs, straight into its tensors, and begins with another
@@ -49,27 +49,13 @@ class ZTensorReader(StorageReader):
         allow_pickle: bool = False,
         storage_options: StorageOptions = None,
     ) -> None:
-        super().__init__()
-        self._storage_options = storage_options
-        self._path = os.fspath(path)
-        self._allow_pickle = allow_pickle
+        super().__init__(path, storage_options, allow_pickle=allow_pickle)
         self._checkpoint: Checkpoint | None = None
         self._stored: dict[MetadataIndex, Chunk | Object] = {}
-        self._rank = 0
-
-    @property
-    def checkpoint_id(self) -> str:
-        """Where the checkpoint is."""
-        return self._path
-
-    @property
-    def _store(self) -> Store:
-        return place_of(self._path, self._storage_options)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begins a new load, perhaps from elsewhere."""
-        if checkpoint_id:
-            self._path = os.fspath(checkpoint_id)
+        super().reset(checkpoint_id)
         self._checkpoint, self._stored = None, {}
 
     def read_metadata(self) -> Metadata:

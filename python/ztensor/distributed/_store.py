@@ -171,6 +171,36 @@ def place_of(location: str | os.PathLike[str], options: StorageOptions = None) -
     return Folder(path.removeprefix("file://"))
 
 
+class Located:
+    """What torch's two interfaces have in common: a place, which may change between two uses."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        options: StorageOptions,
+        *,
+        allow_pickle: bool,
+    ) -> None:
+        super().__init__()
+        self._path, self._storage_options = os.fspath(path), options
+        self._allow_pickle = allow_pickle
+        self._rank = 0
+
+    @property
+    def checkpoint_id(self) -> str:
+        """Where the checkpoint is."""
+        return self._path
+
+    @property
+    def _store(self) -> Store:
+        return place_of(self._path, self._storage_options)
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begins anew, perhaps elsewhere."""
+        if checkpoint_id:
+            self._path = os.fspath(checkpoint_id)
+
+
 def split(location: str | os.PathLike[str], options: StorageOptions = None) -> tuple[Store, str]:
     """The place that a file is in, and its name there."""
     folder, slash, name = os.fspath(location).rpartition("/")

@@ -34,7 +34,7 @@ from ztensor.distributed._checkpoint import (
     RankFile,
     TensorEntry,
 )
-from ztensor.distributed._store import Store, place_of
+from ztensor.distributed._store import Located
 
 
 class _Stored(NamedTuple):
@@ -46,7 +46,7 @@ class _Stored(NamedTuple):
     """Of a value that is no tensor."""
 
 
-class ZTensorWriter(StorageWriter):
+class ZTensorWriter(Located, StorageWriter):
     """Writes distributed checkpoints: one ``.zt`` file per rank, and ``checkpoint.json``.
 
     >>> import torch, torch.distributed.checkpoint as dcp
@@ -84,28 +84,11 @@ class ZTensorWriter(StorageWriter):
         allow_pickle: bool = False,
         storage_options: StorageOptions = None,
     ) -> None:
-        super().__init__()
-        self._storage_options = storage_options
+        super().__init__(path, storage_options, allow_pickle=allow_pickle)
         codec(compression)  # refuses what is wrong before anybody waits for it
         self._options = _rank_file.Options(compression, checksum, durable)
-        self._overwrite, self._allow_pickle = overwrite, allow_pickle
-        self._path = os.fspath(path)
-        self._rank = 0
+        self._overwrite = overwrite
         self._is_coordinator = False
-
-    @property
-    def checkpoint_id(self) -> str:
-        """Where the checkpoint is written."""
-        return self._path
-
-    @property
-    def _store(self) -> Store:
-        return place_of(self._path, self._storage_options)
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begins a new save, perhaps elsewhere."""
-        if checkpoint_id:
-            self._path = os.fspath(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Is told this rank's role."""
