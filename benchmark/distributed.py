@@ -36,7 +36,7 @@ CLAIMS = {
     "load, fast codec": None,
     "consolidate to .safetensors / cp": 0.8,
     "consolidate to .zt / cp": 0.8,
-    "consolidate from columns / cp": None,
+    "consolidate from columns / cp": 0.8,
 }
 """What each case should reach; nothing where there is no promise."""
 

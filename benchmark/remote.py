@@ -188,6 +188,9 @@ def main() -> None:
         if wanted in "compressed":
             found = ratio(coded, "load", "plain 4", ROUNDS)
             print(f"compressed model: {found} of plain reads of the compressed bytes", flush=True)
+        if wanted in "compressed rows":
+            found = ratio(coded, "rows", "download", 5)
+            print(f"ten compressed rows: {found} x download and load (at least 10)", flush=True)
     finally:
         server.terminate()
 

@@ -113,6 +113,19 @@ def dequantize(item: _Item) -> _Array: ...
 def remove_tensors(
     input: str | PathLike[str], output: str | PathLike[str], names: Sequence[str]
 ) -> int: ...
+def assemble(
+    tensors: Sequence[
+        tuple[
+            str,
+            int,
+            int,
+            Sequence[int],
+            Sequence[tuple[Reader, str, Sequence[int], Sequence[int]]],
+        ]
+    ],
+    threads: int = 0,
+    progress: _Progress = None,
+) -> None: ...
 def zt_plan(
     tensors: Sequence[tuple[str, str, Sequence[int]]], attributes: dict[str, Any]
 ) -> tuple[bytes, list[int], int, bytes]: ...

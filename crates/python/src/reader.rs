@@ -271,6 +271,40 @@ impl PartRequest {
     }
 }
 
+/// A chunk: the file that it is in, its name there, its offsets and sizes.
+type Chunk = (Py<Reader>, String, Vec<u64>, Vec<u64>);
+
+/// A tensor: the file that it goes to, its offset there, the bytes of an item, its shape and chunks.
+type Assembly = (PathBuf, u64, u64, Vec<u64>, Vec<Chunk>);
+
+fn chunk((reader, name, offsets, sizes): &Chunk) -> ztensor::assemble::Chunk<'_> {
+    ztensor::assemble::Chunk { reader: &reader.get().inner, name, offsets, sizes }
+}
+
+/// Puts tensors together in files that are there.
+#[pyfunction]
+#[pyo3(signature = (tensors, threads = 0, progress = None))]
+pub(crate) fn assemble(
+    py: Python<'_>,
+    tensors: Vec<Assembly>,
+    threads: usize,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<()> {
+    Watch::new(progress).run(py, |observer| {
+        let assemblies: Vec<_> = tensors
+            .iter()
+            .map(|(file, offset, item, shape, chunks)| ztensor::assemble::Assembly {
+                file,
+                offset: *offset,
+                item: *item,
+                shape,
+                chunks: chunks.iter().map(chunk).collect(),
+            })
+            .collect();
+        ztensor::assemble::assemble(&assemblies, threads, Some(observer))
+    })
+}
+
 fn describe<'py>(py: Python<'py>, object: &Object) -> PyResult<Bound<'py, PyDict>> {
     let main = object
         .component("data")

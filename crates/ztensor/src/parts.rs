@@ -93,7 +93,7 @@ impl Reader {
 
 /// The contiguous pieces of a box, all of one length.
 #[derive(Debug, Clone)]
-struct Runs {
+pub(crate) struct Runs {
     /// Bytes of each.
     len: u64,
     /// How many there are.
@@ -102,20 +102,36 @@ struct Runs {
     origin: u64,
     /// Lengths of the dimensions that are stepped through, and bytes of one step; outermost first.
     steps: Vec<(u64, u64)>,
+    /// Bytes of the tensor.
+    total: u64,
 }
 
 impl Runs {
     fn of(part: &Part<'_>, total: u64) -> Result<Runs> {
-        let dimensions = part.sizes.len();
-        if part.offsets.len() != dimensions || part.lengths.len() != dimensions {
+        let runs = Runs::new(part.item, part.sizes, part.offsets, part.lengths)?;
+        if runs.total != total {
+            return Err(Error::invalid(format!("the tensor has {total} bytes, not {}", runs.total)));
+        }
+        if runs.count * runs.len != part.out.len() as u64 {
+            let bytes = runs.count * runs.len;
+            let message = format!("a box of {bytes} bytes does not fill a buffer of {}", part.out.len());
+            return Err(Error::invalid(message));
+        }
+        Ok(runs)
+    }
+
+    /// The runs of a box with these offsets and lengths, in a tensor with these sizes and items.
+    pub(crate) fn new(item: u64, sizes: &[u64], offsets: &[u64], lengths: &[u64]) -> Result<Runs> {
+        let dimensions = sizes.len();
+        if offsets.len() != dimensions || lengths.len() != dimensions {
             return Err(Error::invalid("a box has one offset and one length for each dimension"));
         }
         let mut steps = Vec::with_capacity(dimensions);
-        let (mut stride, mut bytes, mut origin) = (part.item, part.item, 0u64);
-        let (mut len, mut contiguous) = (part.item, true);
+        let (mut stride, mut bytes, mut origin) = (item, item, 0u64);
+        let (mut len, mut contiguous) = (item, true);
         let too_large = || Error::invalid("the sizes of the tensor overflow");
         for index in (0..dimensions).rev() {
-            let (size, offset, length) = (part.sizes[index], part.offsets[index], part.lengths[index]);
+            let (size, offset, length) = (sizes[index], offsets[index], lengths[index]);
             if offset.checked_add(length).is_none_or(|end| end > size) {
                 let message = format!("{offset} + {length} in a dimension of size {size}");
                 return Err(Error::invalid(message));
@@ -132,16 +148,18 @@ impl Runs {
             }
             stride = stride.checked_mul(size).ok_or_else(too_large)?;
         }
-        if stride != total {
-            return Err(Error::invalid(format!("the tensor has {total} bytes, not {stride}")));
-        }
-        if bytes != part.out.len() as u64 {
-            let message = format!("a box of {bytes} bytes does not fill a buffer of {}", part.out.len());
-            return Err(Error::invalid(message));
-        }
         steps.reverse();
         let count = bytes.checked_div(len).unwrap_or(0);
-        Ok(Runs { len, count, origin, steps })
+        Ok(Runs { len, count, origin, steps, total: stride })
+    }
+
+    /// Copies all runs, which lie one after another in `from`, to where they belong in the tensor.
+    pub(crate) fn scatter(&self, from: &[u8], tensor: &mut [u8]) {
+        let len = self.len as usize;
+        for (index, run) in from.chunks_exact(len.max(1)).take(self.count as usize).enumerate() {
+            let at = self.start(index as u64) as usize;
+            tensor[at..at + len].copy_from_slice(run);
+        }
     }
 
     fn is_whole(&self, total: u64) -> bool {

@@ -234,10 +234,6 @@ class Files:
                 self._open[index] = self._opened(self._files[index])
             return self._open[index]
 
-    def path(self, index: int) -> str | None:
-        """Where a file is, if it can be opened there."""
-        return self._store.path(self._files[index].name) if self._store.is_local else None
-
     def _opened(self, file: RankFile) -> Reader:
         check_length(self._store, file)
         if fingerprint(self._store, file.name, file.length) != file.digest:

@@ -105,7 +105,8 @@ impl Z4ai {
         match range.start.checked_sub(guess) {
             Some(before) => drop(index.drain(..before as usize)),
             None => {
-                let missing = sources.parts(self.extent, &[range.start..guess])?;
+                let before = range.start..guess;
+                let missing = sources.parts(self.extent, std::slice::from_ref(&before))?;
                 index.splice(0..0, missing.into_iter().flat_map(|(_, bytes)| bytes));
             }
         }
