@@ -7,24 +7,32 @@
 //! 1. Codes of few symbols, as exponents are, are looked up two at a time.
 //! 2. A code and its length are one word, of which shifts and sums use what they need without taking
 //!    it apart first.
-//! 3. Where vectors can do it, sixteen codes are joined before they are appended ([`Window`]).
+//! 3. Where vectors can do it, eight or sixteen codes are joined before they are appended ([`Window`], and
+//!    [`CodeTable`] where they are wide enough to look up any symbol).
 //! 4. Two streams are written at once, so that one does not wait for the other's steps.
-//! 5. Every group ends with the store of a whole word, of which the next store overwrites what was
-//!    not full: no branch depends on the data.
+//! 5. Every group ends with the store of a whole word that ends with the group: what is before it in the
+//!    word is stored again as it was. No branch depends on the data, and nothing but the number of bits
+//!    is carried from one store to the next.
 //! 6. Meanwhile memory that is needed next can be fetched ([`fetch_meanwhile`]).
 
 use std::cell::RefCell;
 
 use super::huffman::{Lengths, MAX_LEN};
 use super::huffman_stream::{STREAMS, Stored, WORD, run_of};
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::Avx512;
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::codes::{self, CodeTable};
 use crate::kernel::window::Window;
 use crate::kernel::{Isa, copy, dispatch};
 
 /// In a code's word its length has the bits below this, the code those from here on.
 const CODE: u32 = 8;
 const _: () = assert!(2 * MAX_LEN + CODE <= u32::BITS);
-/// Bits that a word of a stream holds: those of a group, and up to 7 that wait.
+/// Bits that a word of a stream holds: those of a group, and up to 7 that fill its last byte.
 const HELD: u32 = u64::BITS;
+/// Bits that may be appended before a store.
+const MOST_HELD: u32 = HELD - 7;
 /// Codes that always fit.
 const GROUP: usize = 5;
 const _: () = assert!(GROUP as u32 * MAX_LEN + 7 <= HELD);
@@ -65,8 +73,38 @@ struct Scratch {
 
 impl Scratch {
     fn encode(&mut self, symbols: &[u8], lengths: &Lengths, out: &mut Vec<u8>) -> Stored {
-        let codes = words(lengths);
-        let window = Window::new(lengths, &lengths.codes());
+        let bits = lengths.codes();
+        let codes = words(lengths, &bits);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(isa) = Avx512::new()
+            && symbols.len() >= FEW
+        {
+            let table = CodeTable::new(lengths, &bits);
+            let encode = wide(&table, lengths);
+            // SAFETY: `isa` proves the features.
+            return self.encode_by(symbols, out, |runs, rooms, ahead| unsafe {
+                encode(isa, runs, &codes, &table, rooms, ahead)
+            });
+        }
+        let window = Window::new(lengths, &bits);
+        let mut pairs = self.pairs.take();
+        let filled = fill_pairs(&mut pairs, &codes, symbols.len());
+        let stored = self.encode_by(symbols, out, |runs, rooms, ahead| match (filled, &window) {
+            (Some(pairs), Some(window)) => encode_windowed(runs, &codes, pairs, window, rooms, ahead),
+            (Some(pairs), None) => encode_paired(runs, &codes, pairs, rooms, ahead),
+            (None, _) => encode_single(runs, &codes, rooms, ahead),
+        });
+        self.pairs = pairs;
+        stored
+    }
+
+    /// Appends the bit streams of `symbols`, two of which `encode` writes at a time.
+    fn encode_by(
+        &mut self,
+        symbols: &[u8],
+        out: &mut Vec<u8>,
+        encode: impl Fn([&[u8]; 2], [&mut Vec<u8>; 2], &mut Ahead) -> [usize; 2],
+    ) -> Stored {
         let streams = streams_for(symbols.len());
         let run = |index: usize| &symbols[run_of(index, streams, symbols.len())];
         let room = room_for(run(0).len());
@@ -75,35 +113,27 @@ impl Scratch {
                 stream.resize(room, 0);
             }
         }
-        let pairs = fill_pairs(&mut self.pairs, &codes, symbols.len());
         let ([first, second], ahead) = (&mut self.streams, &mut self.ahead);
         let mut lens = [0; STREAMS];
         for at in (0..streams).step_by(2) {
             // A single stream has an empty one beside it.
             let runs = [run(at), if at + 1 < streams { run(at + 1) } else { &[] }];
-            let two = match (pairs, &window) {
-                (Some(pairs), Some(window)) => {
-                    encode_windowed(runs, &codes, pairs, window, [first, second], ahead)
-                }
-                (Some(pairs), None) => encode_paired(runs, &codes, pairs, [first, second], ahead),
-                (None, _) => encode_single(runs, &codes, [first, second], ahead),
-            };
-            out.extend_from_slice(&first[..two[0]]);
-            out.extend_from_slice(&second[..two[1]]);
+            let two = encode(runs, [first, second], ahead);
+            out.extend_from_slice(&first[WORD..WORD + two[0]]);
+            out.extend_from_slice(&second[WORD..WORD + two[1]]);
             lens[at..at + 2].copy_from_slice(&two.map(|len| len as u32));
         }
         Stored::new(&lens[..streams]).expect("one of the two numbers of streams")
     }
 }
 
-/// Room that the stream of so many symbols may need: the longest codes, and a whole word that the
-/// last group stores.
+/// Room that the stream of so many symbols may need: the longest codes, behind a word that the first
+/// stores overwrite.
 fn room_for(symbols: usize) -> usize {
     (symbols * MAX_LEN as usize).div_ceil(8) + WORD
 }
 
-fn words(lengths: &Lengths) -> Codes {
-    let codes = lengths.codes();
+fn words(lengths: &Lengths, codes: &[u16; 256]) -> Codes {
     std::array::from_fn(|symbol| u32::from(codes[symbol]) << CODE | u32::from(lengths.0[symbol]))
 }
 
@@ -129,7 +159,7 @@ fn fill_pairs<'a>(pairs: &'a mut Option<Box<Pairs>>, codes: &Codes, symbols: usi
 }
 
 dispatch! {
-    /// Writes two bit streams, each to the front of its room; returns their lengths in bytes.
+    /// Writes two bit streams, each behind the first word of its room; returns their lengths in bytes.
     fn encode_single(
         runs: [&[u8]; 2],
         codes: &Codes,
@@ -197,6 +227,47 @@ fn encode_windowed_with<I: Isa>(
     encode_two(runs, codes, rooms, ahead, Windowed(isa, window, Paired(pairs)))
 }
 
+/// As `encode_single`, by the look-ups of wide vectors.
+#[cfg(target_arch = "x86_64")]
+type EncodeWide =
+    unsafe fn(Avx512, [&[u8]; 2], &Codes, &CodeTable, [&mut Vec<u8>; 2], &mut Ahead) -> [usize; 2];
+
+/// Codes of so many parts of a bit on average are joined by sixteen: longer ones would often not fit.
+#[cfg(target_arch = "x86_64")]
+const SHORT: u32 = 29;
+#[cfg(target_arch = "x86_64")]
+const PARTS: u32 = 10;
+
+/// What encodes with this table, which holds codes of these lengths.
+#[cfg(target_arch = "x86_64")]
+fn wide(table: &CodeTable, lengths: &Lengths) -> EncodeWide {
+    let used = lengths.0.iter().filter(|&&len| len > 0);
+    // What a symbol takes if it is as frequent as its code says.
+    let mean: u32 = used.map(|&len| u32::from(len) << (MAX_LEN - u32::from(len))).sum();
+    let sixteen = mean * PARTS <= SHORT << MAX_LEN;
+    match (table.tables, sixteen) {
+        (1, true) => encode_wide::<1, true>,
+        (1, false) => encode_wide::<1, false>,
+        (2, true) => encode_wide::<2, true>,
+        (2, false) => encode_wide::<2, false>,
+        (_, true) => encode_wide::<4, true>,
+        (_, false) => encode_wide::<4, false>,
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx2,bmi1,bmi2")]
+fn encode_wide<const TABLES: usize, const SIXTEEN: bool>(
+    isa: Avx512,
+    runs: [&[u8]; 2],
+    codes: &Codes,
+    table: &CodeTable,
+    rooms: [&mut Vec<u8>; 2],
+    ahead: &mut Ahead,
+) -> [usize; 2] {
+    encode_two(runs, codes, rooms, ahead, Wide::<TABLES, SIXTEEN>(isa, table, Single(codes)))
+}
+
 /// How the codes of a group of symbols are appended. A trait and no closure, because only what is always
 /// inlined is compiled for the same machine.
 trait Put<const GROUP: usize>: Copy {
@@ -229,7 +300,7 @@ impl Put<8> for Paired<'_> {
         stream.append(a);
         stream.append(b);
         // Eight codes of a skewed alphabet nearly always fit.
-        if lens & 0xff > HELD {
+        if lens & 0xff > MOST_HELD {
             stream.store();
         }
         stream.append(c);
@@ -250,10 +321,45 @@ impl<I: Isa> Put<32> for Windowed<'_, I> {
             }
             return;
         };
-        stream.append_many(first);
-        stream.store();
-        stream.append_many(second);
-        stream.store();
+        stream.put_joined(first);
+        stream.put_joined(second);
+    }
+}
+
+/// By sixteen or by eight, whatever fits.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+struct Wide<'a, const TABLES: usize, const SIXTEEN: bool>(Avx512, &'a CodeTable, Single<'a>);
+
+#[cfg(target_arch = "x86_64")]
+impl<const TABLES: usize, const SIXTEEN: bool> Put<{ codes::GROUP }> for Wide<'_, TABLES, SIXTEEN> {
+    #[inline(always)]
+    fn put(self, stream: &mut Stream<'_>, group: &[u8; codes::GROUP]) {
+        if SIXTEEN && let Some((codes, lens)) = self.0.join_sixteens::<TABLES>(group, self.1) {
+            for i in [0, 2, 4, 6] {
+                stream.put_joined((codes[i], lens[i]));
+            }
+        } else if let Some((codes, lens)) = self.0.join_eights::<TABLES>(group, self.1) {
+            for i in [0, 1, 2, 3, 4, 5, 6, 7] {
+                stream.put_joined((codes[i], lens[i]));
+            }
+        } else {
+            self.put_slowly(stream, group);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<const TABLES: usize, const SIXTEEN: bool> Wide<'_, TABLES, SIXTEEN> {
+    #[cold]
+    #[inline(never)]
+    fn put_slowly(self, stream: &mut Stream<'_>, group: &[u8; codes::GROUP]) {
+        let (fives, rest) = group.as_chunks::<GROUP>();
+        fives.iter().for_each(|five| self.2.put(stream, five));
+        for &symbol in rest {
+            stream.append(self.2.0[usize::from(symbol)]);
+            stream.store();
+        }
     }
 }
 
@@ -327,21 +433,22 @@ pub(crate) fn fetch_meanwhile(memory: &[u8], rate: usize) {
 /// A bit stream being written.
 struct Stream<'a> {
     room: &'a mut [u8],
-    written: usize,
-    /// The lowest bits, as many as `lens` says, wait to be stored; those above were.
+    /// The bits that were stored, and 7 more: divided by eight, the bytes that they take.
+    stored: usize,
+    /// The last bits of the stream: those that were stored, and then those that wait.
     bits: u64,
-    /// The sum of all words since the last store, and of the bits that were left then. The sum of
-    /// their lengths is in the bits below [`CODE`]; the others mean nothing.
+    /// The sum of all words since the last store. The sum of their lengths is in the bits below
+    /// [`CODE`]; the others mean nothing.
     lens: u32,
 }
 
 impl<'a> Stream<'a> {
     fn new(room: &'a mut [u8], symbols: usize) -> Self {
         assert!(room.len() >= room_for(symbols), "room for the longest codes");
-        Self { room, written: 0, bits: 0, lens: 0 }
+        Self { room, stored: 7, bits: 0, lens: 0 }
     }
 
-    /// Appends the code, or the codes, of a word. No more than [`HELD`] bits may wait.
+    /// Appends the code, or the codes, of a word. No more than [`MOST_HELD`] bits may wait.
     #[inline(always)]
     fn append(&mut self, word: u32) {
         // The lowest six bits have the whole length; machines take no others for a shift.
@@ -349,33 +456,41 @@ impl<'a> Stream<'a> {
         self.lens = self.lens.wrapping_add(word);
     }
 
-    /// Appends joined codes of at most [`JOINED`](crate::kernel::window::JOINED) bits.
-    #[inline(always)]
-    fn append_many(&mut self, (codes, len): (u64, u64)) {
-        self.bits = self.bits << (len & 63) | codes;
-        self.lens += len as u32;
-    }
-
-    /// Stores all bits that wait; those that do not fill a byte go on waiting.
+    /// Stores all bits that wait, the last byte filled up with zeros.
     #[inline(always)]
     fn store(&mut self) {
-        let count = self.lens & 0xff;
-        // With no bits at all, what is stored does not count either.
-        let top = self.bits.wrapping_shl(HELD.wrapping_sub(count));
-        debug_assert!(self.written + WORD <= self.room.len());
-        // SAFETY: what was appended before took at most MAX_LEN bits per symbol, all words of codes being
-        // made of lengths up to that, so `written` is at most `room_for` less a word.
+        let waiting = self.lens & 0xff;
+        self.lens = 0;
+        self.store_counted(waiting as usize);
+    }
+
+    /// Appends joined codes of at most [`JOINED`](crate::kernel::window::JOINED) bits, and stores them.
+    /// No others may wait.
+    #[inline(always)]
+    fn put_joined(&mut self, (codes, len): (u64, u64)) {
+        self.bits = self.bits << (len & 63) | codes;
+        self.store_counted(len as usize);
+    }
+
+    /// Stores so many bits that wait.
+    #[inline(always)]
+    fn store_counted(&mut self, waiting: usize) {
+        self.stored += waiting;
+        // As many zeros as fill the last byte.
+        let word = self.bits << (!self.stored & 7);
+        let end = self.stored / 8;
+        debug_assert!(end + WORD <= self.room.len());
+        // SAFETY: what was appended took at most MAX_LEN bits per symbol, all words of codes being made of
+        // lengths up to that, so the stream's end is at most `room_for` less a word, which stands before it.
         unsafe {
-            let target = self.room.as_mut_ptr().add(self.written);
-            target.cast::<[u8; WORD]>().write(top.to_be_bytes());
+            let target = self.room.as_mut_ptr().add(end);
+            target.cast::<[u8; WORD]>().write(word.to_be_bytes());
         }
-        self.written += count as usize / 8;
-        self.lens = count % 8;
     }
 
     /// The length of all in bytes.
     fn finish(self) -> usize {
-        self.written + usize::from(self.lens > 0)
+        self.stored / 8
     }
 }
 
@@ -414,30 +529,32 @@ mod tests {
             let expected: Vec<Vec<u8>> = (0..lens.streams()).map(|i| naive(run(i), &lengths)).collect();
             prop_assert_eq!(lens.lens().to_vec(), expected.iter().map(|s| s.len() as u32).collect::<Vec<_>>());
             prop_assert_eq!(&stored, &expected.concat());
-            // The portable loops, whatever this machine has.
-            let codes = words(&lengths);
+            // The other loops, whatever this machine has.
+            let codes = words(&lengths, &lengths.codes());
             let mut pairs = None;
             let pairs = fill_pairs(&mut pairs, &codes, usize::MAX);
             let last = lens.streams() - 1;
             let runs = [run(0), run(last)];
             let mut rooms = [vec![0; room_for(symbols.len())], vec![0; room_for(symbols.len())]];
             let window = Window::new(&lengths, &lengths.codes());
-            if let (Some(pairs), Some(window)) = (pairs, &window) {
-                let ([a, b], mut ahead) = (&mut rooms, Ahead::default());
-                let lens = encode_windowed_with(Portable, runs, &codes, pairs, window, [a, b], &mut ahead);
-                prop_assert_eq!(&rooms[0][..lens[0]], &expected[0][..]);
-                prop_assert_eq!(&rooms[1][..lens[1]], &expected[last][..]);
-            }
-            for paired in [false, true] {
-                let ([a, b], mut ahead) = (&mut rooms, Ahead::default());
-                let lens = match pairs {
-                    Some(pairs) if paired => {
-                        encode_paired_with(Portable, runs, &codes, pairs, [a, b], &mut ahead)
+            for (by, portable) in [(0, true), (1, true), (2, true), (0, false), (1, false), (2, false)] {
+                let ([a, b], ahead) = (&mut rooms, &mut Ahead::default());
+                let lens = match (by, pairs, &window) {
+                    (0, Some(pairs), Some(window)) if portable => {
+                        encode_windowed_with(Portable, runs, &codes, pairs, window, [a, b], ahead)
                     }
-                    _ => encode_single_with(Portable, runs, &codes, [a, b], &mut ahead),
+                    (0, Some(pairs), Some(window)) => {
+                        encode_windowed(runs, &codes, pairs, window, [a, b], ahead)
+                    }
+                    (1, Some(pairs), _) if portable => {
+                        encode_paired_with(Portable, runs, &codes, pairs, [a, b], ahead)
+                    }
+                    (1, Some(pairs), _) => encode_paired(runs, &codes, pairs, [a, b], ahead),
+                    _ if portable => encode_single_with(Portable, runs, &codes, [a, b], ahead),
+                    _ => encode_single(runs, &codes, [a, b], ahead),
                 };
-                prop_assert_eq!(&rooms[0][..lens[0]], &expected[0][..]);
-                prop_assert_eq!(&rooms[1][..lens[1]], &expected[last][..]);
+                prop_assert_eq!(&rooms[0][WORD..WORD + lens[0]], &expected[0][..]);
+                prop_assert_eq!(&rooms[1][WORD..WORD + lens[1]], &expected[last][..]);
             }
         }
     }

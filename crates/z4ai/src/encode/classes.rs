@@ -22,7 +22,7 @@ pub(crate) struct Hint {
 }
 
 /// Groups of units with similar means that classes are made of.
-const BUCKETS: usize = 16;
+const BUCKETS: usize = 8;
 /// A row length that most others are a multiple of.
 const SHORT_ROW: usize = 64;
 /// The longest distance tried.
@@ -35,7 +35,7 @@ const LAG_STEP: usize = 64;
 const PART: usize = 8;
 const THOROUGH_PART: usize = 4;
 /// Classes are made by the counts of about so many codes.
-const COUNTED: usize = 1 << 14;
+const COUNTED: usize = 1 << 13;
 /// How far codes are spread is known from so many in each of so many places.
 const SPREAD: usize = 1024;
 const SPREADS: usize = 4;
@@ -337,11 +337,16 @@ fn buckets_of(units: usize, mean: impl Fn(usize) -> u64) -> Vec<u8> {
     for unit in 0..units {
         below[step(unit) as usize] += 1;
     }
-    let mut before = 0;
-    for count in &mut below {
-        (before, *count) = (before + *count, before);
-    }
-    (0..units).map(|unit| (below[step(unit) as usize] as usize * BUCKETS / units) as u8).collect()
+    // Of each step, `units before it * BUCKETS / units`.
+    let (mut before, mut bucket) = (0, 0);
+    let buckets = below.map(|count| {
+        while (bucket + 1) * units <= before * BUCKETS {
+            bucket += 1;
+        }
+        before += count as usize;
+        bucket as u8
+    });
+    (0..units).map(|unit| buckets[step(unit) as usize]).collect()
 }
 
 /// Neighbouring buckets under one code.

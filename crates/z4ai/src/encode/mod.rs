@@ -15,14 +15,12 @@ mod split;
 mod stream;
 mod structure;
 
-use std::hash::Hasher;
-
 use twox_hash::XxHash3_64;
 
 use crate::coder::{Coder, huffman_encode};
 use crate::copies::Copy;
 use crate::error::{Error, Result};
-use crate::kernel::histogram;
+use crate::kernel::{hash, histogram};
 use crate::layout::Layout;
 use crate::options::{Effort, Options};
 use crate::{frame, memory, parallel};
@@ -35,7 +33,7 @@ const CHUNK: usize = 248 << 10;
 /// How many times longer chunks of palette indices are: they are small and decode fast.
 const CHUNKS_OF_PALETTE: usize = 16;
 /// Bytes that are hashed together, while they are in the first-level cache.
-const HASHED: usize = 16 << 10;
+const HASHED: usize = 8 * hash::BLOCK;
 /// Bytes that are modelled together, about: tables take a thousandth of that.
 const MODELLED: usize = 2 << 20;
 /// A last chunk shorter than this share of a usual one joins the one before it.
@@ -262,13 +260,13 @@ impl Scratch {
         encoded: &mut chunks::Encoded,
     ) {
         self.content.clear();
-        let mut hasher = XxHash3_64::new();
+        let mut hasher = hash::Hasher::new(data.len());
         for part in data.chunks(HASHED) {
             let start = self.content.len();
             self.content.extend_from_slice(part);
             hasher.write(&self.content[start..]);
         }
-        let checksum = hasher.finish();
+        let checksum = hasher.finish(&self.content);
         let content = &self.content;
         let payload = &mut encoded.payload;
         let start = payload.len();

@@ -26,6 +26,8 @@ struct Prices {
     joined: Option<u64>,
     /// The same where there are classes, if that differs.
     joined_with_classes: Option<u64>,
+    /// Whether to look for classes.
+    classed: bool,
     classes: classes::Price,
     /// Places that the cut is chosen by.
     samples: usize,
@@ -41,13 +43,15 @@ impl Prices {
             _ if effort == Effort::Fast => (None, None, quick),
             _ if effort > Effort::Default => (Some(0), None, smallest),
             (Kind::Bf16, false) => (None, None, quick),
-            (Kind::F16, false) => (Some(2), None, quick),
+            (Kind::F16, false) => (Some(1), None, quick),
             (_, false) => (None, Some(0), classes::Price { must_save: 1, moves: 0 }),
             (Kind::Bf16 | Kind::F16, true) => (Some(2), None, thorough),
             (_, true) => (Some(1), None, thorough),
         };
         let samples = if classes.is_thorough() { THOROUGH_SAMPLES } else { SAMPLES };
-        Self { joined, joined_with_classes, classes, samples }
+        // Joined bits show most of what rows of short elements have in common.
+        let classed = shaped || kind != Kind::F16 || effort > Effort::Default;
+        Self { joined, joined_with_classes, classed, classes, samples }
     }
 }
 
@@ -95,7 +99,7 @@ pub(crate) fn encode(
         periods
     } else {
         scratch.cut(fields, elements, payload);
-        if by_palette { Vec::new() } else { classes::periods_of(scratch.codes(), hint) }
+        if by_palette || !prices.classed { Vec::new() } else { classes::periods_of(scratch.codes(), hint) }
     };
     let classes = classes::find(scratch.codes(), &periods, prices.classes);
     if classes.is_none() && !periods.is_empty() && prices.joined_with_classes.is_some() {
@@ -106,7 +110,7 @@ pub(crate) fn encode(
     let noise = if kind.size() == 2 { stream::NEARLY_NOISE } else { stream::NOISE };
     let mid = (fields.mid_bits() > 0).then(|| fields.mid_len(count));
     let lens: Vec<usize> = mid.into_iter().chain(std::iter::repeat_n(count, fields.planes())).collect();
-    let mut others = stream::encode_in_place(noise, &lens, payload, &mut scratch.stream);
+    let mut others = stream::encode_in_place(noise, &lens, payload, &mut scratch.stream, &mut scratch.pairs);
     let planes = others.split_off(usize::from(mid.is_some()));
     let coders = if let Some(map) = &classes {
         let sizes = map.sizes(count);
@@ -118,13 +122,13 @@ pub(crate) fn encode(
         let runs = scratch.runs.iter().zip(sizes);
         let coders = runs.map(|(run, size)| {
             let run = &run[..size];
-            let counts = histogram::of_few(run, &mut scratch.pairs);
+            let counts = counts_of(run, effort, &mut scratch.pairs);
             stream::encode_codes(run, &counts, effort, payload)
         });
         coders.collect()
     } else {
         let codes = &scratch.codes[..count];
-        let counts = histogram::of_few(codes, &mut scratch.pairs);
+        let counts = counts_of(codes, effort, &mut scratch.pairs);
         vec![match by_palette {
             true => encode_palette(codes, &counts, fields, &mut scratch.patches, payload),
             false => stream::encode_codes(codes, &counts, effort, payload),
@@ -133,6 +137,11 @@ pub(crate) fn encode(
     scratch.patches.iter().for_each(|patch| payload.put_u32(patch.index));
     scratch.patches.iter().for_each(|patch| payload.put_u16(patch.symbol));
     Split { fields, patches: scratch.patches.len() as u32, classes, mid: others.pop(), planes, codes: coders }
+}
+
+/// How often each code occurs: about, where faster counts for more than smaller.
+fn counts_of(codes: &[u8], effort: Effort, pairs: &mut histogram::Pairs) -> [u32; 256] {
+    if effort == Effort::Default { histogram::of_many(codes, pairs) } else { histogram::of_few(codes, pairs) }
 }
 
 impl Scratch {
@@ -147,8 +156,9 @@ impl Scratch {
         self.codes.resize(count + SLACK, 0);
         self.patches.clear();
         let (start, mid_len) = (payload.len(), fields.mid_len(count));
-        payload.resize(start + mid_len + fields.planes() * count, 0);
-        let (mid, planes) = payload[start..].split_at_mut(mid_len);
+        let len = mid_len + fields.planes() * count;
+        payload.reserve(len);
+        let (mid, planes) = payload.spare_capacity_mut()[..len].split_at_mut(mid_len);
         let to = Cut {
             codes: &mut self.codes[..count],
             mid,
@@ -156,6 +166,8 @@ impl Scratch {
             patches: &mut self.patches,
         };
         fields::cut(fields, elements, to);
+        // SAFETY: `cut` wrote every byte of these.
+        unsafe { payload.set_len(start + len) };
     }
 }
 
@@ -198,14 +210,14 @@ fn choose_symbol(
     cut(bits, base)
 }
 
-/// A quarter of many elements.
+/// An eighth of many elements.
 fn middle_of(elements: &[u8], size: usize) -> &[u8] {
     const FEW: usize = 1 << 15;
     let count = elements.len() / size;
     if count < FEW {
         return elements;
     }
-    &elements[count / 8 * 3 * size..][..count / 4 * size]
+    &elements[count / 16 * 7 * size..][..count / 8 * size]
 }
 
 /// Elements from all over the chunk, or all of them.

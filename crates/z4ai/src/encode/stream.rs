@@ -25,25 +25,26 @@ pub(super) const NEARLY_NOISE: u64 = 75 * BIT / 10;
 
 /// Appends `bytes` to `payload` in the smallest way that decodes at full speed.
 pub(crate) fn encode(bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
-    let coder = code_unless(NOISE, bytes, payload);
+    let coder = code_unless(NOISE, bytes, payload, histogram::of_bytes);
     append_raw(&coder, bytes, payload);
     coder
 }
 
-/// Codes the streams that stand at the end of `payload`, of these lengths, in their place. `spare` is
-/// scratch.
+/// Codes the streams that stand at the end of `payload`, of these lengths, in their place, by about what
+/// they are. `spare` and `pairs` are scratch.
 pub(crate) fn encode_in_place(
     noise: u64,
     lens: &[usize],
     payload: &mut Vec<u8>,
     spare: &mut Vec<u8>,
+    pairs: &mut histogram::Pairs,
 ) -> Vec<Coder> {
     let mut from = payload.len() - lens.iter().sum::<usize>();
     let mut to = from;
     let coders = lens.iter().map(|&len| {
         let bytes = &payload[from..from + len];
         spare.clear();
-        let mut coder = code_unless(noise, bytes, spare);
+        let mut coder = code_unless(noise, bytes, spare, |bytes| histogram::of_many(bytes, pairs));
         // Nothing may grow over the streams behind it.
         if spare.len() > len {
             coder = Coder::Raw;
@@ -66,8 +67,13 @@ pub(crate) fn encode_in_place(
 }
 
 /// As [`encode`], except that nothing is appended where bytes stay as they are: always if they look like
-/// `noise`.
-fn code_unless(noise: u64, bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
+/// `noise`. `count` says how often each byte occurs.
+fn code_unless(
+    noise: u64,
+    bytes: &[u8],
+    payload: &mut Vec<u8>,
+    count: impl FnOnce(&[u8]) -> [u32; 256],
+) -> Coder {
     if let Some(coder) = trivial(bytes) {
         return coder;
     }
@@ -83,7 +89,7 @@ fn code_unless(noise: u64, bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
             return code_counted(bytes, &counts, payload);
         }
     }
-    let counts = histogram::of_bytes(bytes);
+    let counts = count(bytes);
     if noise == NOISE || cost::entropy(&counts) <= noise * bytes.len() as u64 {
         return code_counted(bytes, &counts, payload);
     }

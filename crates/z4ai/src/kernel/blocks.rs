@@ -1,5 +1,7 @@
 //! Cutting and joining whole blocks of 2- and 4-byte floats; see [`fields`](super::fields).
 
+use std::mem::MaybeUninit;
+
 use super::fields::{Cut, Join, Patch};
 use super::hash::STRIPE;
 use super::{Isa, copy};
@@ -33,7 +35,7 @@ fn blocks_of(bytes: &[u8], count: usize) -> &[Block] {
 }
 
 #[inline(always)]
-fn blocks_of_mut(bytes: &mut [u8], count: usize) -> &mut [Block] {
+fn blocks_of_mut<T>(bytes: &mut [T], count: usize) -> &mut [[T; BLOCK]] {
     &mut bytes[..count].as_chunks_mut().0[..count / BLOCK]
 }
 
@@ -205,10 +207,12 @@ pub(super) fn cut<const SIZE: usize, const BITS: u32>(
             for (wide, element) in wide.iter_mut().zip(words[block].as_chunks::<4>().0) {
                 *wide = u32::from_le_bytes(*element);
             }
-            (top, middle[block], low[block]) = isa.narrow(wide);
+            let (tops, middles, lows) = isa.narrow(wide);
+            (top, middle[block], low[block]) = (tops, written(middles), written(lows));
         }
         if Shape::<SIZE, BITS>::BYTES && base == 0 {
-            (codes[block], high[block]) = isa.cut_bytes(top);
+            let (symbols, others) = isa.cut_bytes(top);
+            (codes[block], high[block]) = (symbols, written(others));
             continue;
         }
         let shift = Shape::<SIZE, BITS>::SHIFT;
@@ -219,7 +223,7 @@ pub(super) fn cut<const SIZE: usize, const BITS: u32>(
             take_patches(&code, base, block, &mut codes[block], to.patches);
         }
         if Shape::<SIZE, BITS>::HIGH_PLANE {
-            high[block] = isa.low_bytes(raw);
+            high[block] = written(isa.low_bytes(raw));
             raw = raw.map(|raw| raw >> 8);
         }
         if width > 0
@@ -227,10 +231,17 @@ pub(super) fn cut<const SIZE: usize, const BITS: u32>(
         {
             let [first, second] = isa.pack(raw, Shape::<SIZE, BITS>::MID_BITS);
             let packed = u128::from(first) | u128::from(second) << (8 * width);
-            mid.copy_from_slice(&packed.to_le_bytes()[..2 * width]);
+            mid.copy_from_slice(&written(packed.to_le_bytes())[..2 * width]);
         }
     }
     count
+}
+
+/// A block for memory that may not have been written yet.
+#[inline(always)]
+fn written(block: Block) -> [MaybeUninit<u8>; BLOCK] {
+    // SAFETY: these are written bytes, which the other type allows.
+    unsafe { std::mem::transmute::<Block, [MaybeUninit<u8>; BLOCK]>(block) }
 }
 
 /// Lists the elements of a block whose symbols have no code, which gets to be 0.

@@ -8,6 +8,8 @@
 //! The symbol is kept as a one-byte *code*, its distance from `base`. A wider symbol may not fit;
 //! such an element has code 0 and is patched after joining.
 
+use std::mem::MaybeUninit;
+
 use super::{Isa, blocks, dispatch};
 use crate::element::Kind;
 
@@ -115,12 +117,13 @@ pub(crate) struct Patch {
     pub(crate) symbol: u16,
 }
 
-/// Where the fields of elements go: all of exactly the length the count of elements asks for.
+/// Where the fields of elements go: all of exactly the length the count of elements asks for. Cutting
+/// writes every byte of them.
 pub(crate) struct Cut<'a> {
     pub(crate) codes: &'a mut [u8],
-    pub(crate) mid: &'a mut [u8],
+    pub(crate) mid: &'a mut [MaybeUninit<u8>],
     /// Lowest plane first.
-    pub(crate) planes: Vec<&'a mut [u8]>,
+    pub(crate) planes: Vec<&'a mut [MaybeUninit<u8>]>,
     pub(crate) patches: &'a mut Vec<Patch>,
 }
 
@@ -215,7 +218,7 @@ fn cut_with(isa: impl Isa, fields: Fields, elements: &[u8], mut to: Cut<'_>) {
         }
         let mut raw = fields.raw(element);
         for plane in &mut to.planes {
-            plane[index] = raw as u8;
+            plane[index].write(raw as u8);
             raw >>= 8;
         }
         mid.put(raw as u8);
@@ -255,10 +258,13 @@ struct BitWriter<'a> {
 }
 
 impl<'a> BitWriter<'a> {
-    fn new(bytes: &'a mut [u8], bits: u32, index: usize) -> Self {
-        let at = index * bits as usize;
-        bytes[at.div_ceil(8)..].fill(0);
-        Self { bytes, bits, at }
+    /// From field `index` on, which starts a byte.
+    fn new(bytes: &'a mut [MaybeUninit<u8>], bits: u32, index: usize) -> Self {
+        let rest = &mut bytes[index * bits as usize / 8..];
+        rest.fill(MaybeUninit::new(0));
+        // SAFETY: all of them were just written, and the type is the same but for that.
+        let bytes = unsafe { &mut *(std::ptr::from_mut(rest) as *mut [u8]) };
+        Self { bytes, bits, at: 0 }
     }
 
     fn put(&mut self, field: u8) {
@@ -294,6 +300,12 @@ mod tests {
         }
     }
 
+    /// What may be written only.
+    fn uninit(bytes: &mut [u8]) -> &mut [MaybeUninit<u8>] {
+        // SAFETY: one layout, and whoever gets this writes bytes.
+        unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) }
+    }
+
     type Outcome = (Vec<u8>, Vec<u8>, Vec<Vec<u8>>, Vec<Patch>);
 
     fn run(fields: Fields, elements: &[u8], portable: bool) -> Outcome {
@@ -304,8 +316,8 @@ mod tests {
         let mut patches = Vec::new();
         let to = Cut {
             codes: &mut codes,
-            mid: &mut mid,
-            planes: planes.iter_mut().map(Vec::as_mut_slice).collect(),
+            mid: uninit(&mut mid),
+            planes: planes.iter_mut().map(|plane| uninit(plane)).collect(),
             patches: &mut patches,
         };
         if portable {

@@ -4,13 +4,18 @@ use std::ops::Range;
 
 use super::{Isa, dispatch};
 
-/// Counts of pairs of bytes, all zero between uses.
-pub(crate) struct Pairs(Box<[u16; 1 << 16]>);
+/// Scratch of counting.
+pub(crate) struct Pairs {
+    /// Counts of pairs of bytes, all zero between uses.
+    counts: Box<[u16; 1 << 16]>,
+    /// The bytes that are counted, of many.
+    some: Vec<u8>,
+}
 
 impl Default for Pairs {
     fn default() -> Self {
         let zeros = vec![0; 1 << 16].into_boxed_slice();
-        Self(zeros.try_into().expect("as many as were made"))
+        Self { counts: zeros.try_into().expect("as many as were made"), some: Vec::new() }
     }
 }
 
@@ -29,9 +34,46 @@ pub(crate) fn of_few(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
     }
     let mut counts = [0; 256];
     for part in bytes.chunks(MOST) {
-        add_pairs(part, used.clone(), &mut pairs.0, &mut counts);
+        add_pairs(part, used.clone(), &mut pairs.counts, &mut counts);
     }
     counts
+}
+
+/// Bytes that are counted together where not all are.
+const PART: usize = 64;
+/// From these numbers of bytes on, one in so many parts is counted.
+const SPARSELY: [(usize, usize); 2] = [(1 << 16, 4), (1 << 15, 2)];
+
+/// About [`of_few`], by what a part of many bytes shows: enough to make a code by. No byte that occurs
+/// has a count of 0.
+pub(crate) fn of_many(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
+    let Some((_, every)) = SPARSELY.into_iter().find(|&(least, _)| bytes.len() >= least) else {
+        return of_few(bytes, pairs);
+    };
+    pairs.some.clear();
+    for (index, parts) in bytes.chunks_exact(every * PART).enumerate() {
+        // Any of them: rows are often as many bytes as some number of parts.
+        let part = (index as u32).wrapping_mul(0x9e37_79b1) >> 16;
+        let at = part as usize % every * PART;
+        pairs.some.extend_from_slice(&parts[at..at + PART]);
+    }
+    let some = std::mem::take(&mut pairs.some);
+    let mut counts = of_few(&some, pairs);
+    pairs.some = some;
+    counts.iter_mut().for_each(|count| *count *= every as u32);
+    add_missing(bytes, pairs, &mut counts);
+    counts
+}
+
+/// Counts once what occurs and was not counted.
+fn add_missing(bytes: &[u8], pairs: &mut Pairs, counts: &mut [u32; 256]) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(isa) = super::Avx512::new() {
+        return isa.add_missing(bytes, counts);
+    }
+    for (count, all) in counts.iter_mut().zip(of_few(bytes, pairs)) {
+        *count = (*count).max(all.min(1));
+    }
 }
 
 dispatch! {
@@ -160,13 +202,44 @@ mod tests {
     use super::*;
     use crate::kernel::Portable;
 
-    #[test]
-    fn pairs_count_what_bytes_count() {
+    fn numbers() -> impl FnMut(u64) -> u64 {
         let mut state = 1u64;
-        let mut next = |range: u64| {
+        move |range: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) % range
-        };
+        }
+    }
+
+    #[test]
+    fn a_part_shows_about_what_all_are() {
+        let (mut next, mut pairs) = (numbers(), Pairs::default());
+        for len in [5000, 1 << 15, 50_000, 1 << 16, 100_001] {
+            for (values, rare) in [(20, 0), (20, 7), (200, 30)] {
+                let mut bytes: Vec<u8> = (0..len).map(|_| 25 + next(values) as u8).collect();
+                // Some that are too few to be in every sample.
+                for value in 0..rare {
+                    bytes[next(len) as usize] = (value * 5 + 226) as u8;
+                }
+                let (all, some) = (of_bytes(&bytes), of_many(&bytes, &mut pairs));
+                for (&all, &some) in all.iter().zip(&some) {
+                    assert_eq!(all == 0, some == 0);
+                    assert!(all.abs_diff(some) <= 20 + all / 2, "{some} for {all}");
+                }
+                // What the other way of finding out says.
+                let mut portable = some.map(|count| if count > 1 { count } else { 0 });
+                let mut wide = portable;
+                add_missing(&bytes, &mut pairs, &mut wide);
+                for (count, all) in portable.iter_mut().zip(all) {
+                    *count = (*count).max(all.min(1));
+                }
+                assert_eq!(wide, portable);
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_count_what_bytes_count() {
+        let mut next = numbers();
         let mut pairs = Pairs::default();
         for len in [0, 1, 9, 1500, 5001, MOST, MOST + 1, 3 * MOST + 7] {
             for (values, lowest) in [(1, 0), (1, 255), (2, 0), (1, 91), (20, 90), (20, 236), (256, 0)] {
@@ -185,7 +258,7 @@ mod tests {
                 assert_eq!(used, range_of(&bytes));
                 if len <= MOST {
                     let mut portable = [0; 256];
-                    add_pairs_with(Portable, &bytes, used, &mut pairs.0, &mut portable);
+                    add_pairs_with(Portable, &bytes, used, &mut pairs.counts, &mut portable);
                     assert_eq!(portable, naive);
                 }
             }

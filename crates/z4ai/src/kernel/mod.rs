@@ -3,15 +3,20 @@
 //! Each is written once, over fixed blocks that compilers vectorise, and compiled twice: for the
 //! baseline of the target and for AVX2 with BMI2, chosen at run time. Where an instruction set
 //! has something no compiler finds by itself (fields of odd widths, byte shuffles), the block
-//! calls it through [`Isa`], whose portable twin does the same in plain arithmetic.
+//! calls it through [`Isa`], whose portable twin does the same in plain arithmetic. A few loops of the
+//! encoder have a third form, for the byte look-ups of AVX-512 ([`Avx512`]).
 
 // Lanes of several arrays side by side read best with an index.
 #![allow(clippy::needless_range_loop)]
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod blocks;
 pub(crate) mod classes;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod codes;
 pub(crate) mod copy;
 pub(crate) mod difference;
 pub(crate) mod fields;
@@ -29,6 +34,8 @@ pub(crate) mod window;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
 use hash::{STRIPE, Sums};
 use window::Window;
 
