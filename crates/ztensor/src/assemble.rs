@@ -317,12 +317,15 @@ mod tests {
         readers: Vec<Reader>,
     }
 
+    /// Offsets and sizes of a chunk.
+    type Region = (Vec<u64>, Vec<u64>);
+
     fn value(index: u64) -> u16 {
         (index.wrapping_mul(2_654_435_761) >> 7) as u16
     }
 
     /// The boxes of a tensor, cut in two or three parts along each dimension.
-    fn boxes(shape: &[u64], cuts: &[u64]) -> Vec<(Vec<u64>, Vec<u64>)> {
+    fn boxes(shape: &[u64], cuts: &[u64]) -> Vec<Region> {
         let mut boxes = vec![(vec![], vec![])];
         for (size, parts) in shape.iter().zip(cuts) {
             let step = size.div_ceil(*parts).max(1);
@@ -357,11 +360,7 @@ mod tests {
             .collect()
     }
 
-    fn files(
-        shape: &[u64],
-        boxes: &[(Vec<u64>, Vec<u64>)],
-        (compression, checksum): (Compression, Checksum),
-    ) -> Files {
+    fn files(shape: &[u64], boxes: &[Region], (compression, checksum): (Compression, Checksum)) -> Files {
         let folder = tempfile::tempdir().unwrap();
         let readers = boxes.iter().enumerate().map(|(number, (offsets, sizes))| {
             let path = folder.path().join(format!("{number}.zt"));
@@ -375,12 +374,7 @@ mod tests {
         Files { folder, readers }
     }
 
-    fn assembled(
-        files: &Files,
-        shape: &[u64],
-        boxes: &[(Vec<u64>, Vec<u64>)],
-        threads: usize,
-    ) -> Result<Vec<u8>> {
+    fn assembled(files: &Files, shape: &[u64], boxes: &[Region], threads: usize) -> Result<Vec<u8>> {
         let path = files.folder.path().join("out");
         std::fs::write(&path, b"0123456789").unwrap();
         let chunks = files.readers.iter().zip(boxes);
@@ -433,7 +427,7 @@ mod tests {
         }
         let boxes = boxes(&shape, &[1, 2]);
         let files = files(&shape, &boxes, (Compression::None, Checksum::None));
-        let wrong = |change: fn(&mut Vec<(Vec<u64>, Vec<u64>)>)| {
+        let wrong = |change: fn(&mut Vec<Region>)| {
             let mut boxes = boxes.clone();
             change(&mut boxes);
             assembled(&files, &shape, &boxes, 2).map(drop).unwrap_err()
