@@ -2,9 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::Isa;
 use super::hash::{STRIPE, Sums};
+use super::level::{self, Level};
 use super::window::{JOINED, Window};
+use super::{Bytes, Isa, LANES, Lanes, UNPACKED};
 
 /// A value of this type proves that AVX2 and BMI2 were detected.
 #[derive(Debug, Clone, Copy)]
@@ -14,11 +15,7 @@ impl Avx2 {
     /// The proof, on a machine that has both.
     #[inline]
     pub(crate) fn new() -> Option<Self> {
-        (!cfg!(miri)
-            && std::is_x86_feature_detected!("avx2")
-            && std::is_x86_feature_detected!("bmi1")
-            && std::is_x86_feature_detected!("bmi2"))
-        .then_some(Self(()))
+        level::has(Level::Avx2).then_some(Self(()))
     }
 }
 
@@ -29,6 +26,7 @@ macro_rules! cast {
         unsafe { std::mem::transmute::<$from, $to>($value) }
     };
 }
+pub(super) use cast;
 
 /// Lane `i` of a half takes the two bytes that its field lies in; a multiplication moves the field to
 /// the top of the lane, and a shift brings it down.
@@ -36,7 +34,35 @@ macro_rules! cast {
 pub(crate) struct Unpacker {
     places: [u8; 32],
     factors: [u16; 16],
+    /// Bytes of eight fields.
+    width: usize,
     down: u32,
+}
+
+impl Unpacker {
+    const fn new(bits: u32) -> Self {
+        let mut places = [0u8; 32];
+        let mut factors = [0u16; 16];
+        let mut i = 0;
+        while i < 16 {
+            let bit = i as u32 % 8 * bits;
+            places[2 * i] = (bit / 8) as u8;
+            places[2 * i + 1] = (bit / 8 + 1) as u8;
+            factors[i] = 1 << (16 - bits - bit % 8);
+            i += 1;
+        }
+        Self { places, factors, width: bits as usize, down: 16 - bits }
+    }
+
+    const ALL: [Self; 8] = {
+        let mut all = [Self::new(1); 8];
+        let mut bits = 1;
+        while bits < 8 {
+            all[bits as usize] = Self::new(bits);
+            bits += 1;
+        }
+        all
+    };
 }
 
 impl Isa for Avx2 {
@@ -44,29 +70,29 @@ impl Isa for Avx2 {
 
     #[inline(always)]
     fn unpacker(self, bits: u32) -> Unpacker {
-        let mut places = [0u8; 32];
-        let mut factors = [0u16; 16];
-        for i in 0..16 {
-            let bit = i as u32 % 8 * bits;
-            places[2 * i] = (bit / 8) as u8;
-            places[2 * i + 1] = (bit / 8 + 1) as u8;
-            factors[i] = 1 << (16 - bits - bit % 8);
-        }
         // Compilers that know these numbers take the instructions apart and make slower ones.
-        std::hint::black_box(Unpacker { places, factors, down: 16 - bits })
+        *std::hint::black_box(&Unpacker::ALL[bits as usize])
     }
 
     #[inline(always)]
-    fn unpack(self, low: [u8; 16], high: [u8; 16], unpacker: Unpacker) -> [u16; 16] {
+    fn unpack(self, bytes: &[u8; UNPACKED], unpacker: Unpacker) -> Lanes {
         let places = cast!(unpacker.places, [u8; 32] => __m256i);
         let factors = cast!(unpacker.factors, [u16; 16] => __m256i);
-        let halves = cast!([low, high], [[u8; 16]; 2] => __m256i);
+        let eight = |index: usize| -> [u8; 16] {
+            let mut eight = [0; 16];
+            eight.copy_from_slice(&bytes[index * unpacker.width..][..16]);
+            eight
+        };
+        let halves = [[eight(0), eight(1)], [eight(2), eight(3)]];
+        let [first, second] = cast!(halves, [[[u8; 16]; 2]; 2] => [__m256i; 2]);
         // SAFETY: `self` proves AVX2.
         let fields = unsafe {
-            let tops = _mm256_mullo_epi16(_mm256_shuffle_epi8(halves, places), factors);
-            _mm256_srl_epi16(tops, _mm_cvtsi32_si128(unpacker.down as i32))
+            let down = _mm_cvtsi32_si128(unpacker.down as i32);
+            let first = _mm256_mullo_epi16(_mm256_shuffle_epi8(first, places), factors);
+            let second = _mm256_mullo_epi16(_mm256_shuffle_epi8(second, places), factors);
+            [_mm256_srl_epi16(first, down), _mm256_srl_epi16(second, down)]
         };
-        cast!(fields, __m256i => [u16; 16])
+        cast!(fields, [__m256i; 2] => Lanes)
     }
 
     #[inline(always)]
@@ -78,20 +104,27 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn widen(self, top: [u16; 16], high: [u8; 16], low: [u8; 16]) -> [u32; 16] {
-        let (high, low) = (cast!(high, [u8; 16] => __m128i), cast!(low, [u8; 16] => __m128i));
-        let [top0, top1] = cast!(top, [u16; 16] => [__m128i; 2]);
+    fn widen(self, top: Lanes, high: Bytes, low: Bytes) -> [u32; LANES] {
+        let tops = cast!(top, Lanes => [__m256i; 2]);
+        let (high, low) = (cast!(high, Bytes => __m256i), cast!(low, Bytes => __m256i));
         // SAFETY: `self` proves AVX2.
         let elements = unsafe {
-            let (low0, low1) = (_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high));
+            // Halves interleave on their own, so each gets the quarters that it needs.
+            let high = _mm256_permute4x64_epi64::<0b11_01_10_00>(high);
+            let low = _mm256_permute4x64_epi64::<0b11_01_10_00>(low);
+            let lows = [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)];
+            let first = _mm256_permute4x64_epi64::<0b11_01_10_00>(lows[0]);
+            let second = _mm256_permute4x64_epi64::<0b11_01_10_00>(lows[1]);
+            let top0 = _mm256_permute4x64_epi64::<0b11_01_10_00>(tops[0]);
+            let top1 = _mm256_permute4x64_epi64::<0b11_01_10_00>(tops[1]);
             [
-                _mm_unpacklo_epi16(low0, top0),
-                _mm_unpackhi_epi16(low0, top0),
-                _mm_unpacklo_epi16(low1, top1),
-                _mm_unpackhi_epi16(low1, top1),
+                _mm256_unpacklo_epi16(first, top0),
+                _mm256_unpackhi_epi16(first, top0),
+                _mm256_unpacklo_epi16(second, top1),
+                _mm256_unpackhi_epi16(second, top1),
             ]
         };
-        cast!(elements, [__m128i; 4] => [u32; 16])
+        cast!(elements, [__m256i; 4] => [u32; LANES])
     }
 
     #[inline(always)]
@@ -114,39 +147,55 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn join_bytes(self, symbols: [u8; 16], others: [u8; 16]) -> [u16; 16] {
-        let symbols = cast!(symbols, [u8; 16] => __m128i);
-        let others = cast!(others, [u8; 16] => __m128i);
-        // SAFETY: `self` proves AVX2.
-        let lanes = unsafe {
-            let (sign, rest) = (_mm_set1_epi8(-128), _mm_set1_epi8(127));
-            // Bytes have no shifts of their own: what comes in from the neighbour is masked.
-            let lowest = _mm_and_si128(_mm_slli_epi16::<7>(symbols), sign);
-            let others_of_symbol = _mm_and_si128(_mm_srli_epi16::<1>(symbols), rest);
-            let low = _mm_or_si128(lowest, _mm_and_si128(others, rest));
-            let high = _mm_or_si128(others_of_symbol, _mm_and_si128(others, sign));
-            [_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high)]
-        };
-        cast!(lanes, [__m128i; 2] => [u16; 16])
-    }
-
-    #[inline(always)]
-    fn join_stripe(self, symbols: [u8; 32], others: [u8; 32]) -> [u8; STRIPE] {
-        let symbols = cast!(symbols, [u8; 32] => __m256i);
-        let others = cast!(others, [u8; 32] => __m256i);
+    fn join_bytes(self, symbols: Bytes, others: Bytes) -> Lanes {
+        let symbols = cast!(symbols, Bytes => __m256i);
+        let others = cast!(others, Bytes => __m256i);
         // SAFETY: `self` proves AVX2.
         let elements = unsafe {
             // Halves interleave on their own, so each gets the quarters that it needs.
             let symbols = _mm256_permute4x64_epi64::<0b11_01_10_00>(symbols);
             let others = _mm256_permute4x64_epi64::<0b11_01_10_00>(others);
             let (sign, rest) = (_mm256_set1_epi8(-128), _mm256_set1_epi8(127));
+            // Bytes have no shifts of their own: what comes in from the neighbour is masked.
             let lowest = _mm256_and_si256(_mm256_slli_epi16::<7>(symbols), sign);
             let others_of_symbol = _mm256_and_si256(_mm256_srli_epi16::<1>(symbols), rest);
             let low = _mm256_or_si256(lowest, _mm256_and_si256(others, rest));
             let high = _mm256_or_si256(others_of_symbol, _mm256_and_si256(others, sign));
             [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)]
         };
-        cast!(elements, [__m256i; 2] => [u8; STRIPE])
+        cast!(elements, [__m256i; 2] => Lanes)
+    }
+
+    #[inline(always)]
+    fn join_fields<const SHIFT: u32>(
+        self,
+        base: u16,
+        codes: Bytes,
+        fields: Lanes,
+        plane: Option<Bytes>,
+    ) -> Lanes {
+        let codes = cast!(codes, Bytes => [__m128i; 2]);
+        let fields = cast!(fields, Lanes => [__m256i; 2]);
+        let plane = plane.map(|plane| cast!(plane, Bytes => [__m128i; 2]));
+        let mut lanes = fields;
+        for i in 0..2 {
+            // SAFETY: `self` proves AVX2.
+            lanes[i] = unsafe {
+                let by = |bits: u32| _mm_cvtsi32_si128(bits as i32);
+                let symbols =
+                    _mm256_add_epi16(_mm256_cvtepu8_epi16(codes[i]), _mm256_set1_epi16(base as i16));
+                let raw = match plane {
+                    Some(plane) => {
+                        _mm256_or_si256(_mm256_slli_epi16::<8>(fields[i]), _mm256_cvtepu8_epi16(plane[i]))
+                    }
+                    None => fields[i],
+                };
+                let sign = _mm256_sll_epi16(_mm256_srl_epi16(raw, by(SHIFT)), by(15));
+                let rest = _mm256_and_si256(raw, _mm256_set1_epi16((1 << SHIFT) - 1));
+                _mm256_or_si256(_mm256_or_si256(sign, rest), _mm256_sll_epi16(symbols, by(SHIFT)))
+            };
+        }
+        cast!(lanes, [__m256i; 2] => Lanes)
     }
 
     #[inline(always)]
@@ -164,14 +213,6 @@ impl Isa for Avx2 {
             (_mm_or_si128(upper, lowest), others)
         };
         (cast!(symbols, __m128i => [u8; 16]), cast!(others, __m128i => [u8; 16]))
-    }
-
-    #[inline(always)]
-    fn lanes(self, bytes: [u8; 16]) -> [u16; 16] {
-        let bytes = cast!(bytes, [u8; 16] => __m128i);
-        // SAFETY: `self` proves AVX2.
-        let lanes = unsafe { _mm256_cvtepu8_epi16(bytes) };
-        cast!(lanes, __m256i => [u16; 16])
     }
 
     #[inline(always)]
@@ -194,7 +235,7 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn look_up(self, palette: [u8; 16], nibbles: [u8; 16]) -> [[u8; 16]; 2] {
+    fn look_up(self, palette: [u8; 16], nibbles: [u8; 16]) -> Bytes {
         let palette = cast!(palette, [u8; 16] => __m128i);
         let nibbles = cast!(nibbles, [u8; 16] => __m128i);
         // SAFETY: `self` proves AVX2.
@@ -204,7 +245,7 @@ impl Isa for Avx2 {
             let high = _mm_shuffle_epi8(palette, _mm_and_si128(_mm_srli_epi16::<4>(nibbles), mask));
             [_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high)]
         };
-        cast!(found, [__m128i; 2] => [[u8; 16]; 2])
+        cast!(found, [__m128i; 2] => Bytes)
     }
 
     #[inline(always)]
@@ -255,6 +296,17 @@ impl Isa for Avx2 {
             ]
         };
         cast!(sums, [__m256i; 2] => Sums)
+    }
+
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut u8, stripe: [u8; STRIPE]) {
+        let halves = cast!(stripe, [u8; STRIPE] => [__m256i; 2]);
+        let to = to.cast::<__m256i>();
+        // SAFETY: `self` proves AVX2; the place is aligned and large enough, as the caller promises.
+        unsafe {
+            _mm256_stream_si256(to, halves[0]);
+            _mm256_stream_si256(to.add(1), halves[1]);
+        }
     }
 
     #[inline(always)]

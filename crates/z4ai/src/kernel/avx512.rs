@@ -1,171 +1,217 @@
-//! What the byte look-ups of AVX-512 do better than AVX2.
+//! What AVX-512 does better than AVX2, with its permutations of bytes (VBMI) and its expansion of them
+//! (VBMI2).
 
 use std::arch::x86_64::*;
 
-use super::codes::{CODE_BITS, CodeTable, GROUP, JOINED, Joined};
+use super::avx2::cast;
+use super::hash::{STRIPE, Sums};
+use super::level::{self, Level};
+use super::window::Window;
+use super::{Avx2, Bytes, Isa, LANES, Lanes, UNPACKED};
 
-/// A value of this type proves that AVX-512 with its byte look-ups, and all of [`Avx2`](super::Avx2), were
-/// detected.
+/// A value of this type proves that all of it was detected, and AVX2 with BMI2.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Avx512(());
+pub(crate) struct Avx512(Avx2);
 
 impl Avx512 {
-    /// The proof, on a machine that has all.
+    /// The proof, on a machine that has it.
     #[inline]
     pub(crate) fn new() -> Option<Self> {
-        (super::Avx2::new().is_some()
-            && std::is_x86_feature_detected!("avx512f")
-            && std::is_x86_feature_detected!("avx512bw")
-            && std::is_x86_feature_detected!("avx512vl")
-            && std::is_x86_feature_detected!("avx512vbmi"))
-        .then_some(Self(()))
-    }
-
-    /// The codes of every eight symbols, joined. `None` if any eight are more than
-    /// [`JOINED`] bits. `TABLES` must be what the table has, and every symbol in it.
-    #[inline(always)]
-    pub(crate) fn join_eights<const TABLES: usize>(
-        self,
-        symbols: &[u8; GROUP],
-        table: &CodeTable,
-    ) -> Option<Joined> {
-        // SAFETY: `self` proves the features.
-        let (codes, lens, fits) = unsafe {
-            let (codes, lens) = eights::<TABLES>(symbols, table);
-            (codes, lens, _mm512_cmpgt_epu64_mask(lens, _mm512_set1_epi64(JOINED as i64)) == 0)
-        };
-        fits.then(|| (words(codes), words(lens)))
-    }
-
-    /// As [`join_eights`](Self::join_eights), for every sixteen symbols.
-    #[inline(always)]
-    pub(crate) fn join_sixteens<const TABLES: usize>(
-        self,
-        symbols: &[u8; GROUP],
-        table: &CodeTable,
-    ) -> Option<Joined> {
-        // SAFETY: `self` proves the features.
-        let (codes, lens, fits) = unsafe {
-            let (codes, lens) = eights::<TABLES>(symbols, table);
-            let behind = _mm512_unpackhi_epi64(lens, lens);
-            let second = _mm512_unpackhi_epi64(codes, codes);
-            let codes = _mm512_or_si512(_mm512_sllv_epi64(codes, behind), second);
-            let lens = _mm512_add_epi64(lens, behind);
-            let long = _mm512_mask_cmpgt_epu64_mask(0b0101_0101, lens, _mm512_set1_epi64(JOINED as i64));
-            (codes, lens, long == 0)
-        };
-        fits.then(|| (words(codes), words(lens)))
+        let narrower = Avx2::new()?;
+        level::has(Level::Avx512).then_some(Self(narrower))
     }
 }
 
-impl Avx512 {
-    /// Sets the counts of bytes that occur from 0 to 1.
-    pub(crate) fn add_missing(self, bytes: &[u8], counts: &mut [u32; 256]) {
-        // SAFETY: `self` proves the features.
-        unsafe { add_missing(bytes, counts) }
-    }
+/// Every word of 64 bits takes the eight bytes that its four fields lie in, and from these each lane the
+/// eight bits that its field starts with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unpacker {
+    places: [u8; 64],
+    starts: [u8; 64],
+    mask: u16,
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
-fn add_missing(bytes: &[u8], counts: &mut [u32; 256]) {
-    // 1 where a byte was counted.
-    let mut known = [[0; 64]; 4];
-    for (known, counts) in known.iter_mut().zip(counts.as_chunks::<64>().0) {
-        known.iter_mut().zip(counts).for_each(|(known, &count)| *known = u8::from(count > 0));
-    }
-    let (whole, rest) = bytes.as_chunks::<64>();
-    for block in whole {
-        let symbols = vector(block);
-        // SAFETY: this function has the features.
-        let found = unsafe { look_up::<4>(symbols, &known) };
-        let mut missing = _mm512_testn_epi8_mask(found, found);
-        while missing != 0 {
-            let byte = usize::from(block[missing.trailing_zeros() as usize]);
-            known[byte / 64][byte % 64] = 1;
-            counts[byte] = counts[byte].max(1);
-            missing &= missing - 1;
+impl Unpacker {
+    const fn new(bits: u32) -> Self {
+        let mut places = [0; 64];
+        let mut starts = [0; 64];
+        let mut i = 0;
+        while i < 64 {
+            let first_bit = i as u32 / 8 * 4 * bits;
+            places[i] = (first_bit / 8 + i as u32 % 8) as u8;
+            starts[i] = (first_bit % 8 + i as u32 % 8 / 2 * bits) as u8;
+            i += 1;
         }
+        Self { places, starts, mask: (1 << bits) - 1 }
     }
-    for &byte in rest {
-        counts[usize::from(byte)] = counts[usize::from(byte)].max(1);
-    }
-}
 
-#[inline(always)]
-fn words(vector: __m512i) -> [u64; 8] {
-    // SAFETY: both are plain data of one size, for which every bit pattern is valid.
-    unsafe { std::mem::transmute::<__m512i, [u64; 8]>(vector) }
-}
-
-#[inline(always)]
-fn vector(bytes: &[u8; 64]) -> __m512i {
-    // SAFETY: as above.
-    unsafe { std::mem::transmute::<[u8; 64], __m512i>(*bytes) }
-}
-
-/// The entries of these symbols in tables of one byte each.
-///
-/// # Safety
-/// The machine must have AVX-512 with VBMI.
-#[inline(always)]
-unsafe fn look_up<const TABLES: usize>(symbols: __m512i, tables: &[[u8; 64]; 4]) -> __m512i {
-    // SAFETY: as above.
-    unsafe {
-        match TABLES {
-            1 => _mm512_permutexvar_epi8(symbols, vector(&tables[0])),
-            2 => _mm512_permutex2var_epi8(vector(&tables[0]), symbols, vector(&tables[1])),
-            _ => {
-                let lower = _mm512_permutex2var_epi8(vector(&tables[0]), symbols, vector(&tables[1]));
-                let upper = _mm512_permutex2var_epi8(vector(&tables[2]), symbols, vector(&tables[3]));
-                _mm512_mask_mov_epi8(lower, _mm512_movepi8_mask(symbols), upper)
-            }
+    const ALL: [Self; 8] = {
+        let mut all = [Self::new(1); 8];
+        let mut bits = 1;
+        while bits < 8 {
+            all[bits as usize] = Self::new(bits);
+            bits += 1;
         }
-    }
+        all
+    };
 }
 
-/// The codes of every eight symbols in a word, if they fit, and how many bits they are.
-///
-/// # Safety
-/// The machine must have AVX-512 with VBMI.
-#[inline(always)]
-unsafe fn eights<const TABLES: usize>(symbols: &[u8; GROUP], table: &CodeTable) -> (__m512i, __m512i) {
-    // SAFETY: as above.
-    unsafe {
-        let symbols = vector(symbols);
-        let low = look_up::<TABLES>(symbols, &table.bytes[0]);
-        let high = look_up::<TABLES>(symbols, &table.bytes[1]);
-        // Of every sixteen symbols the first eight, and the last: by fours in a word.
-        let first = fours(_mm512_unpacklo_epi8(low, high));
-        let second = fours(_mm512_unpackhi_epi8(low, high));
-        // Sums of the lengths, of all eight and of the last four.
-        let zero = _mm512_setzero_si512();
-        let each = _mm512_and_si512(_mm512_srli_epi16::<4>(high), _mm512_set1_epi8(15));
-        let lens = _mm512_sad_epu8(each, zero);
-        let behind = _mm512_sad_epu8(_mm512_maskz_mov_epi32(0xaaaa, each), zero);
-        let before = _mm512_unpacklo_epi64(first, second);
-        let after = _mm512_unpackhi_epi64(first, second);
-        (_mm512_or_si512(_mm512_sllv_epi64(before, behind), after), lens)
-    }
-}
+impl Isa for Avx512 {
+    type Unpacker = Unpacker;
 
-/// The codes of every four symbols, sixteen bits each with their lengths, joined in a word.
-///
-/// # Safety
-/// The machine must have AVX-512.
-#[inline(always)]
-unsafe fn fours(entries: __m512i) -> __m512i {
-    const LEN: u32 = CODE_BITS;
-    // SAFETY: as above.
-    unsafe {
-        let code = _mm512_set1_epi32((1 << CODE_BITS) - 1);
-        let second_len = _mm512_srli_epi32::<{ 16 + LEN }>(entries);
-        let first = _mm512_sllv_epi32(_mm512_and_si512(entries, code), second_len);
-        // `first | entries >> 16 & code`.
-        let twos = _mm512_ternarylogic_epi32::<0xf8>(first, _mm512_srli_epi32::<16>(entries), code);
-        // The lengths of the third and of the fourth.
-        let third_len = _mm512_and_si512(_mm512_srli_epi64::<{ 32 + LEN }>(entries), _mm512_set1_epi64(15));
-        let behind = _mm512_add_epi64(third_len, _mm512_srli_epi64::<{ 48 + LEN }>(entries));
-        let first = _mm512_sllv_epi64(_mm512_maskz_mov_epi32(0x5555, twos), behind);
-        _mm512_or_si512(first, _mm512_srli_epi64::<32>(twos))
+    #[inline(always)]
+    fn unpacker(self, bits: u32) -> Unpacker {
+        // Compilers that know these numbers take the instructions apart and make slower ones.
+        *std::hint::black_box(&Unpacker::ALL[bits as usize])
+    }
+
+    #[inline(always)]
+    fn unpack(self, bytes: &[u8; UNPACKED], unpacker: Unpacker) -> Lanes {
+        // 32 fields of seven bits have 28 bytes, and the last eight to be taken end four behind them.
+        let mut first = [0; 32];
+        first.copy_from_slice(&bytes[..32]);
+        let first = cast!(first, [u8; 32] => __m256i);
+        let places = cast!(unpacker.places, [u8; 64] => __m512i);
+        let starts = cast!(unpacker.starts, [u8; 64] => __m512i);
+        // SAFETY: `self` proves AVX-512.
+        let fields = unsafe {
+            let words = _mm512_permutexvar_epi8(places, _mm512_castsi256_si512(first));
+            let fields = _mm512_multishift_epi64_epi8(starts, words);
+            _mm512_and_si512(fields, _mm512_set1_epi16(unpacker.mask as i16))
+        };
+        cast!(fields, __m512i => Lanes)
+    }
+
+    #[inline(always)]
+    fn widen(self, top: Lanes, high: Bytes, low: Bytes) -> [u32; LANES] {
+        let top = cast!(top, Lanes => __m512i);
+        let (high, low) = (cast!(high, Bytes => __m256i), cast!(low, Bytes => __m256i));
+        // SAFETY: `self` proves AVX-512.
+        let elements = unsafe {
+            let high = _mm512_slli_epi16::<8>(_mm512_cvtepu8_epi16(high));
+            let low = _mm512_or_si512(high, _mm512_cvtepu8_epi16(low));
+            // Quarters interleave on their own, so each gets the eighths that it needs.
+            let order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+            let (top, low) = (_mm512_permutexvar_epi64(order, top), _mm512_permutexvar_epi64(order, low));
+            [_mm512_unpacklo_epi16(low, top), _mm512_unpackhi_epi16(low, top)]
+        };
+        cast!(elements, [__m512i; 2] => [u32; LANES])
+    }
+
+    #[inline(always)]
+    fn join_bytes(self, symbols: Bytes, others: Bytes) -> Lanes {
+        self.join_fields::<7>(0, symbols, [0; LANES], Some(others))
+    }
+
+    #[inline(always)]
+    fn join_fields<const SHIFT: u32>(
+        self,
+        base: u16,
+        codes: Bytes,
+        fields: Lanes,
+        plane: Option<Bytes>,
+    ) -> Lanes {
+        /// `a & b | c`, as a table of truth.
+        const AND_OR: i32 = 0b1110_1010;
+        let codes = cast!(codes, Bytes => __m256i);
+        let fields = cast!(fields, Lanes => __m512i);
+        let plane = plane.map(|plane| cast!(plane, Bytes => __m256i));
+        // SAFETY: `self` proves AVX-512.
+        let lanes = unsafe {
+            let by = |bits: u32| _mm_cvtsi32_si128(bits as i32);
+            let symbols = _mm512_add_epi16(_mm512_cvtepu8_epi16(codes), _mm512_set1_epi16(base as i16));
+            let raw = match plane {
+                Some(plane) => _mm512_or_si512(_mm512_slli_epi16::<8>(fields), _mm512_cvtepu8_epi16(plane)),
+                None => fields,
+            };
+            let signs = _mm512_sll_epi16(raw, by(15 - SHIFT));
+            let symbols = _mm512_sll_epi16(symbols, by(SHIFT));
+            let upper = _mm512_ternarylogic_epi64::<AND_OR>(signs, _mm512_set1_epi16(i16::MIN), symbols);
+            _mm512_ternarylogic_epi64::<AND_OR>(raw, _mm512_set1_epi16((1 << SHIFT) - 1), upper)
+        };
+        cast!(lanes, __m512i => Lanes)
+    }
+
+    #[inline(always)]
+    fn look_up(self, palette: [u8; 16], nibbles: [u8; 16]) -> Bytes {
+        let palette = cast!(palette, [u8; 16] => __m128i);
+        let nibbles = cast!(nibbles, [u8; 16] => __m128i);
+        // SAFETY: `self` proves AVX-512.
+        let found = unsafe {
+            // What is above a nibble is not looked at but for one bit, which chooses between equals.
+            let starts = _mm256_set1_epi64x(0x3430_2420_1410_0400);
+            let indices = _mm256_multishift_epi64_epi8(starts, _mm256_cvtepu8_epi16(nibbles));
+            _mm256_permutexvar_epi8(indices, _mm256_broadcastsi128_si256(palette))
+        };
+        cast!(found, __m256i => Bytes)
+    }
+
+    #[inline(always)]
+    fn accumulate(self, sums: Sums, stripe: [u8; STRIPE], secret: [u8; STRIPE]) -> Sums {
+        let sums = cast!(sums, Sums => __m512i);
+        let stripe = cast!(stripe, [u8; STRIPE] => __m512i);
+        let secret = cast!(secret, [u8; STRIPE] => __m512i);
+        // SAFETY: `self` proves AVX-512.
+        let sums = unsafe {
+            let keys = _mm512_xor_si512(stripe, secret);
+            let products = _mm512_mul_epu32(keys, _mm512_srli_epi64::<32>(keys));
+            let neighbours = _mm512_shuffle_epi32::<0b01_00_11_10>(stripe);
+            _mm512_add_epi64(_mm512_add_epi64(sums, neighbours), products)
+        };
+        cast!(sums, __m512i => Sums)
+    }
+
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut u8, stripe: [u8; STRIPE]) {
+        let stripe = cast!(stripe, [u8; STRIPE] => __m512i);
+        // SAFETY: `self` proves AVX-512; the place is aligned and large enough, as the caller promises.
+        unsafe { _mm512_stream_si512(to.cast(), stripe) }
+    }
+
+    // The rest is as good in narrower vectors.
+
+    #[inline(always)]
+    fn pack(self, fields: [u16; 16], bits: u32) -> [u64; 2] {
+        self.0.pack(fields, bits)
+    }
+
+    #[inline(always)]
+    fn narrow(self, elements: [u32; 16]) -> ([u16; 16], [u8; 16], [u8; 16]) {
+        self.0.narrow(elements)
+    }
+
+    #[inline(always)]
+    fn cut_bytes(self, lanes: [u16; 16]) -> ([u8; 16], [u8; 16]) {
+        self.0.cut_bytes(lanes)
+    }
+
+    #[inline(always)]
+    fn low_bytes(self, lanes: [u16; 16]) -> [u8; 16] {
+        self.0.low_bytes(lanes)
+    }
+
+    #[inline(always)]
+    fn any_high(self, lanes: [u16; 16]) -> bool {
+        self.0.any_high(lanes)
+    }
+
+    #[inline(always)]
+    fn shuffle(self, bytes: [u8; 16], index: [u8; 16]) -> [u8; 16] {
+        self.0.shuffle(bytes, index)
+    }
+
+    #[inline(always)]
+    fn sum(self, bytes: [u8; 32], least: u8) -> u32 {
+        self.0.sum(bytes, least)
+    }
+
+    #[inline(always)]
+    fn equal(self, bytes: [u8; 32], value: u8) -> u32 {
+        self.0.equal(bytes, value)
+    }
+
+    #[inline(always)]
+    fn join_codes(self, symbols: [u8; 32], window: &Window) -> Option<[(u64, u64); 2]> {
+        self.0.join_codes(symbols, window)
     }
 }

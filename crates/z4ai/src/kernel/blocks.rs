@@ -3,13 +3,14 @@
 use std::mem::MaybeUninit;
 
 use super::fields::{Cut, Join, Patch};
-use super::hash::STRIPE;
-use super::{Isa, copy};
+use super::{Isa, LANES, UNPACKED, copy};
 
 /// Elements per block: what [`Isa`] packs at a time.
 const BLOCK: usize = 16;
 
 type Block = [u8; BLOCK];
+/// A byte of each of the elements that are joined at a time.
+type Lane = [u8; LANES];
 
 /// What is constant about floats of `SIZE` bytes with a symbol of `BITS` bits. The sixteen bits from
 /// the sign down hold the sign, the symbol and `SHIFT` bits of the rest.
@@ -28,94 +29,72 @@ impl<const SIZE: usize, const BITS: u32> Shape<SIZE, BITS> {
     const BYTES: bool = BITS == 8;
 }
 
-/// Whole blocks of the first `count` bytes.
-#[inline(always)]
-fn blocks_of(bytes: &[u8], count: usize) -> &[Block] {
-    &bytes[..count].as_chunks().0[..count / BLOCK]
-}
-
 #[inline(always)]
 fn blocks_of_mut<T>(bytes: &mut [T], count: usize) -> &mut [[T; BLOCK]] {
     &mut bytes[..count].as_chunks_mut().0[..count / BLOCK]
 }
 
-/// What whole blocks of elements are joined from.
+/// What elements are joined from, [`LANES`] at a time.
 struct Joiner<'a, I: Isa, const SIZE: usize, const BITS: u32> {
     isa: I,
     base: u16,
-    codes: &'a [Block],
+    codes: &'a [Lane],
     /// Planes, the lowest first; of these there may be none.
-    low: &'a [Block],
-    middle: &'a [Block],
-    high: &'a [Block],
-    /// The packed fields, from which as many blocks can be read.
+    low: &'a [Lane],
+    middle: &'a [Lane],
+    high: &'a [Lane],
+    /// The packed fields, from which as many can be read.
     mid: &'a [u8],
     unpacker: I::Unpacker,
 }
 
 impl<'a, I: Isa, const SIZE: usize, const BITS: u32> Joiner<'a, I, SIZE, BITS> {
-    /// Elements of a stripe.
-    const PER_STRIPE: usize = STRIPE / SIZE;
-
-    /// For at most `bytes` bytes of elements; returns how many are whole stripes.
+    /// For at most `count` elements.
     #[inline(always)]
-    fn new(isa: I, base: u16, from: &Join<'a>, bytes: usize) -> (Self, usize) {
-        let mut blocks = bytes / SIZE / BLOCK;
-        let width = Shape::<SIZE, BITS>::MID_WIDTH;
-        if width > 0 {
-            // A block's packed fields are read as two whole vectors.
-            let readable = (from.mid.len() + width).saturating_sub(BLOCK) / (2 * width);
-            blocks = blocks.min(readable);
+    fn new(isa: I, base: u16, from: &Join<'a>, count: usize) -> Self {
+        let mut turns = count / LANES;
+        let width = Shape::<SIZE, BITS>::MID_WIDTH * LANES / 8;
+        if let Some(readable) = (from.mid.len() + width).saturating_sub(UNPACKED).checked_div(width) {
+            turns = turns.min(readable);
         }
-        let bytes = blocks * BLOCK * SIZE / STRIPE * STRIPE;
-        let count = bytes / SIZE;
-        let plane = |index: usize| blocks_of(from.planes[index], count);
+        let lanes = |bytes: &'a [u8]| &bytes[..turns * LANES].as_chunks().0[..turns];
+        let plane = |index: usize| lanes(from.planes[index]);
         let high = if Shape::<SIZE, BITS>::HIGH_PLANE { plane(Shape::<SIZE, BITS>::LOW_PLANES) } else { &[] };
         let (low, middle) = if SIZE == 4 { (plane(0), plane(1)) } else { (&[][..], &[][..]) };
         let unpacker = isa.unpacker(Shape::<SIZE, BITS>::MID_BITS.max(1));
-        let codes = blocks_of(from.codes, count);
-        (Self { isa, base, codes, low, middle, high, mid: from.mid, unpacker }, bytes)
+        Self { isa, base, codes: lanes(from.codes), low, middle, high, mid: from.mid, unpacker }
     }
 
-    /// The upper sixteen bits of the elements of block `block`.
+    /// The upper sixteen bits of the elements of a turn.
     #[inline(always)]
-    fn top(&self, block: usize) -> [u16; BLOCK] {
-        let codes = &self.codes[block];
+    fn top(&self, turn: usize) -> [u16; LANES] {
+        let codes = self.codes[turn];
         if Shape::<SIZE, BITS>::BYTES && self.base == 0 {
-            return self.isa.join_bytes(*codes, self.high[block]);
+            return self.isa.join_bytes(codes, self.high[turn]);
         }
-        let width = Shape::<SIZE, BITS>::MID_WIDTH;
-        let mut fields = [0u16; BLOCK];
+        let width = Shape::<SIZE, BITS>::MID_WIDTH * LANES / 8;
+        let mut fields = [0u16; LANES];
         if width > 0 {
-            let start = block * 2 * width;
-            // SAFETY: `block` is one that `codes` has, which `new` limited so that `start + width +
-            // BLOCK` is in `mid`.
-            let (first, second) = unsafe {
-                let first = self.mid.as_ptr().add(start);
-                (first.cast::<Block>().read(), first.add(width).cast::<Block>().read())
-            };
-            fields = self.isa.unpack(first, second, self.unpacker);
+            // SAFETY: `turn` is one that `codes` has, which `new` limited so that as many bytes from
+            // here on are in `mid`.
+            let bytes = unsafe { &*self.mid.as_ptr().add(turn * width).cast::<[u8; UNPACKED]>() };
+            fields = self.isa.unpack(bytes, self.unpacker);
         }
-        let mut plane = [0u16; BLOCK];
-        if Shape::<SIZE, BITS>::HIGH_PLANE {
-            plane = self.isa.lanes(self.high[block]);
+        let plane = if Shape::<SIZE, BITS>::HIGH_PLANE { Some(self.high[turn]) } else { None };
+        match Shape::<SIZE, BITS>::SHIFT {
+            10 => self.isa.join_fields::<10>(self.base, codes, fields, plane),
+            9 => self.isa.join_fields::<9>(self.base, codes, fields, plane),
+            8 => self.isa.join_fields::<8>(self.base, codes, fields, plane),
+            7 => self.isa.join_fields::<7>(self.base, codes, fields, plane),
+            6 => self.isa.join_fields::<6>(self.base, codes, fields, plane),
+            _ => self.isa.join_fields::<5>(self.base, codes, fields, plane),
         }
-        let symbols = self.isa.lanes(*codes);
-        let shift = Shape::<SIZE, BITS>::SHIFT;
-        // Loops, not closures: those would be compiled without the instruction set, and called.
-        let mut top = [0; BLOCK];
-        for i in 0..BLOCK {
-            let symbol = symbols[i].wrapping_add(self.base);
-            let raw = if Shape::<SIZE, BITS>::HIGH_PLANE { fields[i] << 8 | plane[i] } else { fields[i] };
-            top[i] = raw >> shift << 15 | symbol << shift | raw & ((1 << shift) - 1);
-        }
-        top
     }
 
-    /// Asks for the planes of a stripe that comes later.
+    /// Asks for the planes of a turn that comes later.
     #[inline(always)]
-    fn fetch_ahead(&self, index: usize) {
-        let at = index * Self::PER_STRIPE + copy::AHEAD;
+    fn fetch_ahead(&self, turn: usize) {
+        let at = turn * LANES + copy::AHEAD;
         if SIZE == 4 {
             copy::fetch(self.low.as_ptr().cast::<u8>().wrapping_add(at), true);
             copy::fetch(self.middle.as_ptr().cast::<u8>().wrapping_add(at), true);
@@ -124,35 +103,9 @@ impl<'a, I: Isa, const SIZE: usize, const BITS: u32> Joiner<'a, I, SIZE, BITS> {
             copy::fetch(self.high.as_ptr().cast::<u8>().wrapping_add(at), true);
         }
     }
-
-    /// The elements of stripe `index`.
-    #[inline(always)]
-    fn stripe(&self, index: usize) -> [u8; STRIPE] {
-        let mut stripe = [0; STRIPE];
-        let block = index * Self::PER_STRIPE / BLOCK;
-        if SIZE == 2 && Shape::<SIZE, BITS>::BYTES && self.base == 0 {
-            let (mut codes, mut others) = ([0; 2 * BLOCK], [0; 2 * BLOCK]);
-            codes.copy_from_slice(self.codes[block..block + 2].as_flattened());
-            others.copy_from_slice(self.high[block..block + 2].as_flattened());
-            return self.isa.join_stripe(codes, others);
-        }
-        if SIZE == 2 {
-            for (half, out) in stripe.as_chunks_mut::<{ 2 * BLOCK }>().0.iter_mut().enumerate() {
-                for (out, top) in out.as_chunks_mut::<2>().0.iter_mut().zip(self.top(block + half)) {
-                    *out = top.to_le_bytes();
-                }
-            }
-        } else {
-            let wide = self.isa.widen(self.top(block), self.middle[block], self.low[block]);
-            for (out, wide) in stripe.as_chunks_mut::<4>().0.iter_mut().zip(wide) {
-                *out = wide.to_le_bytes();
-            }
-        }
-        stripe
-    }
 }
 
-/// Joins whole stripes; returns how many elements that were.
+/// Joins as many elements as go by whole [`LANES`]; returns how many that were.
 #[inline(always)]
 pub(super) fn join<const SIZE: usize, const BITS: u32>(
     isa: impl Isa,
@@ -160,12 +113,27 @@ pub(super) fn join<const SIZE: usize, const BITS: u32>(
     from: &Join<'_>,
     elements: &mut [u8],
 ) -> usize {
-    let (joiner, bytes) = Joiner::<_, SIZE, BITS>::new(isa, base, from, elements.len());
-    for (index, out) in elements[..bytes].as_chunks_mut().0.iter_mut().enumerate() {
-        joiner.fetch_ahead(index);
-        *out = joiner.stripe(index);
+    const { assert!(Shape::<SIZE, BITS>::SHIFT >= 5 && Shape::<SIZE, BITS>::SHIFT <= 10) };
+    let joiner = Joiner::<_, SIZE, BITS>::new(isa, base, from, elements.len() / SIZE);
+    let turns = joiner.codes.len();
+    let bytes = &mut elements[..turns * LANES * SIZE];
+    if SIZE == 2 {
+        for (turn, out) in bytes.as_chunks_mut::<{ 2 * LANES }>().0.iter_mut().enumerate() {
+            joiner.fetch_ahead(turn);
+            for (out, top) in out.as_chunks_mut::<2>().0.iter_mut().zip(joiner.top(turn)) {
+                *out = top.to_le_bytes();
+            }
+        }
+    } else {
+        for (turn, out) in bytes.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut().enumerate() {
+            joiner.fetch_ahead(turn);
+            let wide = isa.widen(joiner.top(turn), joiner.middle[turn], joiner.low[turn]);
+            for (out, wide) in out.as_chunks_mut::<4>().0.iter_mut().zip(wide) {
+                *out = wide.to_le_bytes();
+            }
+        }
     }
-    bytes / SIZE
+    turns * LANES
 }
 
 /// Cuts whole blocks; returns how many elements that were.

@@ -3,16 +3,19 @@
 //! Rows are plain copies. Columns alternate within a few elements, so they go sixteen at a time:
 //! each class loads the next sixteen codes of its run, a shuffle puts those of this group in
 //! place and clears the rest, and the classes are or-ed together. The shuffles depend on the
-//! column only and are made once per chunk.
+//! column only and are made once per chunk. Where the machine can expand bytes (AVX-512), groups have 64
+//! columns: each class puts the next bytes of its run to the columns of its mask.
 
 use super::{Isa, dispatch};
 
 /// Classes per chunk, at most.
 pub(crate) const MAX_CLASSES: usize = 4;
 /// Bytes that buffers of codes need behind their contents, because groups are moved whole.
-pub(crate) const SLACK: usize = GROUP;
+pub(crate) const SLACK: usize = WIDE;
 
 const GROUP: usize = 16;
+/// Columns of a group where bytes can be expanded.
+const WIDE: usize = 64;
 /// Short periods are repeated to at least this many columns, so that most groups are full.
 const SHORT: usize = 64;
 
@@ -90,10 +93,85 @@ fn groups(map: &ClassMap) -> Vec<Group> {
         .collect()
 }
 
+/// Puts codes from runs per class back into element order. Every buffer needs [`SLACK`] bytes
+/// behind its contents.
+pub(crate) fn gather(map: &ClassMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if map.columns && super::Avx512::new().is_some() {
+        let mut all = [runs[0]; MAX_CLASSES];
+        all[..runs.len()].copy_from_slice(runs);
+        // SAFETY: the features were detected.
+        return unsafe {
+            match runs.len() {
+                0..=2 => gather_columns_wide::<2>(map, &all, count, codes),
+                3 => gather_columns_wide::<3>(map, &all, count, codes),
+                _ => gather_columns_wide::<4>(map, &all, count, codes),
+            }
+        };
+    }
+    gather_narrow(map, runs, count, codes);
+}
+
+/// Columns of at most `N` classes.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2")]
+fn gather_columns_wide<const N: usize>(
+    map: &ClassMap,
+    runs: &[&[u8]; MAX_CLASSES],
+    count: usize,
+    codes: &mut [u8],
+) {
+    use std::arch::x86_64::{
+        _mm512_loadu_si512, _mm512_maskz_expand_epi8, _mm512_or_si512, _mm512_storeu_si512,
+    };
+    let columns = map.classes.repeat((4 * WIDE).div_ceil(map.period));
+    let groups: Vec<(usize, [u64; MAX_CLASSES])> = columns
+        .chunks(WIDE)
+        .map(|classes| {
+            let mut masks = [0; MAX_CLASSES];
+            for (column, &class) in classes.iter().enumerate() {
+                masks[usize::from(class)] |= 1 << column;
+            }
+            (classes.len(), masks)
+        })
+        .collect();
+    let mut next = [0; MAX_CLASSES];
+    let mut at = 0;
+    for (width, masks) in groups.iter().cycle() {
+        if at + width > count {
+            break;
+        }
+        // SAFETY: each slice has as many bytes as are read or written.
+        unsafe {
+            let expand = |class: usize, next: &mut usize| {
+                let bytes = _mm512_loadu_si512(runs[class][*next..*next + WIDE].as_ptr().cast());
+                *next += masks[class].count_ones() as usize;
+                _mm512_maskz_expand_epi8(masks[class], bytes)
+            };
+            let mut joined = expand(0, &mut next[0]);
+            for class in 1..N {
+                joined = _mm512_or_si512(joined, expand(class, &mut next[class]));
+            }
+            _mm512_storeu_si512(codes[at..at + WIDE].as_mut_ptr().cast(), joined);
+        }
+        at += width;
+    }
+    gather_rest(map, runs, &mut next, &mut codes[..count], at);
+}
+
+/// Columns from element `at` on, one by one.
+#[inline(always)]
+fn gather_rest(map: &ClassMap, runs: &[&[u8]], next: &mut [usize; MAX_CLASSES], codes: &mut [u8], at: usize) {
+    for (index, code) in codes.iter_mut().enumerate().skip(at) {
+        let class = usize::from(map.classes[index % map.period]);
+        *code = runs[class][next[class]];
+        next[class] += 1;
+    }
+}
+
 dispatch! {
-    /// Puts codes from runs per class back into element order. Every buffer needs [`SLACK`] bytes
-    /// behind its contents.
-    pub(crate) fn gather(map: &ClassMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) = gather_with
+    /// As [`gather`], sixteen columns at a time.
+    fn gather_narrow(map: &ClassMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) = gather_with
 }
 
 dispatch! {
@@ -140,11 +218,7 @@ fn gather_with(isa: impl Isa, map: &ClassMap, runs: &[&[u8]], count: usize, code
         codes[at..at + GROUP].copy_from_slice(&joined);
         at += group.width;
     }
-    for index in at..count {
-        let class = usize::from(map.classes[index % map.period]);
-        codes[index] = runs[class][next[class]];
-        next[class] += 1;
-    }
+    gather_rest(map, runs, &mut next, &mut codes[..count], at);
 }
 
 #[inline(always)]
@@ -214,7 +288,7 @@ mod tests {
             let sizes = map.sizes(count);
             let mut padded = codes.clone();
             padded.resize(count + SLACK, 0);
-            for portable in [false, true] {
+            for (portable, narrow) in [(false, false), (false, true), (true, false)] {
                 let mut runs: Vec<Vec<u8>> = sizes.iter().map(|&s| vec![0; s + SLACK]).collect();
                 if portable {
                     scatter_with(Portable, &map, &padded, count, &mut runs);
@@ -228,6 +302,8 @@ mod tests {
                 let mut back = vec![0; count + SLACK];
                 if portable {
                     gather_with(Portable, &map, &runs, count, &mut back);
+                } else if narrow {
+                    gather_narrow(&map, &runs, count, &mut back);
                 } else {
                     gather(&map, &runs, count, &mut back);
                 }

@@ -10,7 +10,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::{Isa, blocks, dispatch};
+use super::{Isa, blocks, dispatch, dispatch_wide};
 use crate::element::Kind;
 
 /// How elements are cut.
@@ -154,7 +154,7 @@ dispatch! {
     pub(crate) fn cut(fields: Fields, elements: &[u8], to: Cut<'_>) = cut_with
 }
 
-dispatch! {
+dispatch_wide! {
     /// Joins fields to elements. Codes that stand for patched elements give any symbol.
     pub(crate) fn join(fields: Fields, from: &Join<'_>, elements: &mut [u8]) = join_with
 }
@@ -365,13 +365,16 @@ mod tests {
             prop_assert_eq!(&patches, &expected_patches);
             let plane = |i: usize| planes.get(i).map_or(&[][..], Vec::as_slice);
             let from = Join { codes: &codes, mid: &mid, planes: std::array::from_fn(plane) };
-            for portable in [false, true] {
+            let mut joined = vec![vec![0; elements.len()]; 2];
+            join(fields, &from, &mut joined[0]);
+            join_with(Portable, fields, &from, &mut joined[1]);
+            #[cfg(target_arch = "x86_64")]
+            if let Some(avx2) = super::super::Avx2::new() {
                 let mut back = vec![0; elements.len()];
-                if portable {
-                    join_with(Portable, fields, &from, &mut back);
-                } else {
-                    join(fields, &from, &mut back);
-                }
+                join_with(avx2, fields, &from, &mut back);
+                joined.push(back);
+            }
+            for mut back in joined {
                 for patch in &patches {
                     let at = patch.index as usize * fields.size;
                     fields.patch(&mut back[at..at + fields.size], patch.symbol);

@@ -5,7 +5,7 @@
 
 use twox_hash::XxHash3_64;
 
-use super::{Isa, dispatch};
+use super::{Isa, dispatch_wide};
 
 /// Bytes that are summed up at a time.
 pub(super) const STRIPE: usize = 64;
@@ -110,6 +110,15 @@ impl Hasher {
         self.advance(due);
     }
 
+    /// As [`write`](Self::write), and copies `from` to `lines`, whole aligned lines of memory, without
+    /// reading them into the caches first and without leaving them there. What is copied so is
+    /// [settled](super::copy::settle) before anyone else may look at it.
+    pub(crate) fn write_past_caches(&mut self, bytes: &[u8], from: &[u8], lines: &mut [u8]) {
+        let due = self.due(bytes.len());
+        sum_up_past_caches(&mut self.sums, &bytes[..due], from, lines);
+        self.advance(due);
+    }
+
     /// The hash of `content`, all of which was written.
     pub(crate) fn finish(&self, content: &[u8]) -> u64 {
         debug_assert!(self.len == content.len() && self.left <= BLOCK);
@@ -142,7 +151,7 @@ pub(crate) fn of(content: &[u8]) -> u64 {
     hasher.finish(content)
 }
 
-dispatch! {
+dispatch_wide! {
     /// Adds whole blocks.
     fn sum_up(sums: &mut Sums, blocks: &[u8]) = sum_up_with
 }
@@ -158,7 +167,33 @@ fn sum_up_with(isa: impl Isa, sums: &mut Sums, blocks: &[u8]) {
     *sums = local;
 }
 
-dispatch! {
+dispatch_wide! {
+    /// Adds whole blocks, and copies `from` to `lines` past the caches.
+    fn sum_up_past_caches(sums: &mut Sums, blocks: &[u8], from: &[u8], lines: &mut [u8]) = sum_up_past_caches_with
+}
+
+#[inline(always)]
+fn sum_up_past_caches_with(isa: impl Isa, sums: &mut Sums, blocks: &[u8], from: &[u8], lines: &mut [u8]) {
+    assert!(from.len() == lines.len() && lines.len().is_multiple_of(STRIPE));
+    assert!(lines.is_empty() || lines.as_ptr().addr().is_multiple_of(STRIPE));
+    let mut local = *sums;
+    let mut copies = lines.as_chunks_mut::<STRIPE>().0.iter_mut().zip(from.as_chunks::<STRIPE>().0);
+    // SAFETY: a line is as long as a stripe and, as the first is, aligned.
+    let copy = |line: &mut [u8; STRIPE], from: &[u8; STRIPE]| unsafe { isa.stream(line.as_mut_ptr(), *from) };
+    // By turns, so that the processor always has both to do.
+    for block in blocks.as_chunks::<BLOCK>().0 {
+        for (index, stripe) in block.as_chunks::<STRIPE>().0.iter().enumerate() {
+            local = add(isa, local, *stripe, index);
+            if let Some((line, from)) = copies.next() {
+                copy(line, from);
+            }
+        }
+    }
+    copies.for_each(|(line, from)| copy(line, from));
+    *sums = local;
+}
+
+dispatch_wide! {
     /// Adds the last block and the last stripe, which ends with it.
     fn sum_up_last(sums: &mut Sums, block: &[u8], stripe: &[u8]) = sum_up_last_with
 }
@@ -198,6 +233,13 @@ mod tests {
             sum_up_with(Portable, &mut portable.sums, &content[..due]);
             portable.advance(due);
             assert_eq!(portable.finish(content), expected, "{len} bytes, portable");
+            #[cfg(target_arch = "x86_64")]
+            if let Some(avx2) = super::super::Avx2::new() {
+                let mut narrow = Hasher::new(len);
+                sum_up_with(avx2, &mut narrow.sums, &content[..due]);
+                narrow.advance(due);
+                assert_eq!(narrow.finish(content), expected, "{len} bytes, narrow");
+            }
             let mut parts = Hasher::new(len);
             content.chunks(2 * BLOCK).for_each(|part| parts.write(part));
             assert_eq!(parts.finish(content), expected, "{len} bytes in parts");

@@ -1,8 +1,8 @@
 //! Bytes from a small palette, as indices of one, two or four bits.
 
-use super::{Isa, copy, dispatch};
+use super::{Isa, copy, dispatch, dispatch_wide};
 
-dispatch! {
+dispatch_wide! {
     /// Expands indices of `width` bits, lowest first, through the palette. `stored` must hold
     /// exactly the indices of `out`.
     pub(crate) fn expand(width: u32, palette: &[u8; 16], stored: &[u8], out: &mut [u8]) = expand_with
@@ -35,9 +35,7 @@ fn expand_nibbles(isa: impl Isa, palette: &[u8; 16], stored: &[u8], out: &mut [u
         copy::fetch(stored.as_ptr().wrapping_add(copy::AHEAD), true);
         let mut nibbles = [0; 16];
         nibbles.copy_from_slice(stored);
-        let [first, second] = isa.look_up(*palette, nibbles);
-        out[..16].copy_from_slice(&first);
-        out[16..].copy_from_slice(&second);
+        out.copy_from_slice(&isa.look_up(*palette, nibbles));
         done += 32;
     }
     done

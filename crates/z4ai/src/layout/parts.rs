@@ -12,15 +12,23 @@ pub(crate) struct Parts<'a> {
     /// Where parts are made if the output is so large that it leaves the caches before anyone reads it;
     /// they are copied past the caches from there.
     aside: Option<&'a mut Part>,
+    /// Bytes at the end of the last part that are not a whole line of memory yet, and wait before the next.
+    carried: usize,
     hasher: Hasher,
 }
 
-/// Room for one part.
-pub(crate) struct Part(Box<[u8; Parts::LEN]>);
+/// What leaves for memory at a time.
+const LINE: usize = 64;
+
+/// Room for one part, and before it for less than a line of the part before.
+pub(crate) struct Part(Box<Room>);
+
+#[repr(align(64))]
+struct Room([u8; LINE + Parts::LEN]);
 
 impl Default for Part {
     fn default() -> Self {
-        Self(Box::new([0; Parts::LEN]))
+        Self(Box::new(Room([0; LINE + Parts::LEN])))
     }
 }
 
@@ -30,7 +38,7 @@ impl<'a> Parts<'a> {
 
     pub(super) fn new(out: &'a mut [u8], large: bool, part: &'a mut Part) -> Self {
         let hasher = Hasher::new(out.len());
-        Self { out, done: 0, aside: large.then_some(part), hasher }
+        Self { out, done: 0, aside: large.then_some(part), carried: 0, hasher }
     }
 
     /// Bytes of all parts.
@@ -45,20 +53,34 @@ impl<'a> Parts<'a> {
     /// Makes the next part, by filling what it is given.
     pub(super) fn next(&mut self, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
         let len = (self.out.len() - self.done).min(Self::LEN);
-        let out = &mut self.out[self.done..self.done + len];
-        match &mut self.aside {
-            Some(part) => {
-                let part = &mut part.0[..len];
-                fill(part)?;
-                self.hasher.write(part);
-                copy::past_caches(part, out);
-            }
-            None => {
-                fill(out)?;
-                self.hasher.write(out);
-            }
+        let end = self.done + len;
+        let last = end == self.out.len();
+        let Some(Part(room)) = &mut self.aside else {
+            let out = &mut self.out[self.done..end];
+            fill(out)?;
+            self.hasher.write(out);
+            self.done = end;
+            return Ok(());
+        };
+        let room = &mut room.0[..LINE + len];
+        fill(&mut room[LINE..])?;
+        // Lines leave when they are whole: one that is written in two pieces would be read first.
+        let to = &mut self.out[self.done - self.carried..end];
+        let from = &room[LINE - self.carried..];
+        let (to, to_lines) = to.split_at_mut(to.as_ptr().align_offset(LINE).min(to.len()));
+        let (from, from_lines) = from.split_at(to.len());
+        to.copy_from_slice(from);
+        let whole = to_lines.len() / LINE * LINE;
+        let (to_lines, to_rest) = to_lines.split_at_mut(whole);
+        let (from_lines, from_rest) = from_lines.split_at(whole);
+        self.hasher.write_past_caches(&room[LINE..], from_lines, to_lines);
+        self.done = end;
+        self.carried = from_rest.len();
+        if last {
+            to_rest.copy_from_slice(from_rest);
+        } else {
+            room.copy_within(LINE + len - self.carried.., LINE - self.carried);
         }
-        self.done += len;
         Ok(())
     }
 
@@ -71,5 +93,37 @@ impl<'a> Parts<'a> {
 impl Drop for Parts<'_> {
     fn drop(&mut self) {
         copy::settle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use twox_hash::XxHash3_64;
+
+    #[test]
+    fn parts_are_whole_and_hashed_wherever_they_go() {
+        let lens = [0, 1, 63, 64, 65, 241, 1023, 1024, 1025, Parts::LEN - 1, Parts::LEN, Parts::LEN + 1];
+        let longer = [2 * Parts::LEN, 3 * Parts::LEN + 1234];
+        let mut part = Part::default();
+        for (at, len) in (0..66).flat_map(|at| lens.into_iter().chain(longer).map(move |len| (at, len))) {
+            let content: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+            for large in [false, true] {
+                let mut memory = vec![0xa5; len + 140];
+                let mut parts = Parts::new(&mut memory[at..at + len], large, &mut part);
+                let mut done = 0;
+                while !parts.is_done() {
+                    let fill = |out: &mut [u8]| {
+                        out.copy_from_slice(&content[done..done + out.len()]);
+                        done += out.len();
+                        Ok(())
+                    };
+                    parts.next(fill).unwrap();
+                }
+                assert_eq!(parts.finish(), XxHash3_64::oneshot(&content), "{len} bytes at {at}");
+                assert_eq!(memory[at..at + len], content, "{len} bytes at {at}");
+                assert!(memory[..at].iter().chain(&memory[at + len..]).all(|&byte| byte == 0xa5));
+            }
+        }
     }
 }

@@ -1,0 +1,156 @@
+//! What the byte look-ups of AVX-512 do for the encoder.
+
+use std::arch::x86_64::*;
+
+use super::Avx512;
+use super::codes::{CODE_BITS, CodeTable, GROUP, JOINED, Joined};
+
+impl Avx512 {
+    /// The codes of every eight symbols, joined. `None` if any eight are more than
+    /// [`JOINED`] bits. `TABLES` must be what the table has, and every symbol in it.
+    #[inline(always)]
+    pub(crate) fn join_eights<const TABLES: usize>(
+        self,
+        symbols: &[u8; GROUP],
+        table: &CodeTable,
+    ) -> Option<Joined> {
+        // SAFETY: `self` proves the features.
+        let (codes, lens, fits) = unsafe {
+            let (codes, lens) = eights::<TABLES>(symbols, table);
+            (codes, lens, _mm512_cmpgt_epu64_mask(lens, _mm512_set1_epi64(JOINED as i64)) == 0)
+        };
+        fits.then(|| (words(codes), words(lens)))
+    }
+
+    /// As [`join_eights`](Self::join_eights), for every sixteen symbols.
+    #[inline(always)]
+    pub(crate) fn join_sixteens<const TABLES: usize>(
+        self,
+        symbols: &[u8; GROUP],
+        table: &CodeTable,
+    ) -> Option<Joined> {
+        // SAFETY: `self` proves the features.
+        let (codes, lens, fits) = unsafe {
+            let (codes, lens) = eights::<TABLES>(symbols, table);
+            let behind = _mm512_unpackhi_epi64(lens, lens);
+            let second = _mm512_unpackhi_epi64(codes, codes);
+            let codes = _mm512_or_si512(_mm512_sllv_epi64(codes, behind), second);
+            let lens = _mm512_add_epi64(lens, behind);
+            let long = _mm512_mask_cmpgt_epu64_mask(0b0101_0101, lens, _mm512_set1_epi64(JOINED as i64));
+            (codes, lens, long == 0)
+        };
+        fits.then(|| (words(codes), words(lens)))
+    }
+}
+
+impl Avx512 {
+    /// Sets the counts of bytes that occur from 0 to 1.
+    pub(crate) fn add_missing(self, bytes: &[u8], counts: &mut [u32; 256]) {
+        // SAFETY: `self` proves the features.
+        unsafe { add_missing(bytes, counts) }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
+fn add_missing(bytes: &[u8], counts: &mut [u32; 256]) {
+    // 1 where a byte was counted.
+    let mut known = [[0; 64]; 4];
+    for (known, counts) in known.iter_mut().zip(counts.as_chunks::<64>().0) {
+        known.iter_mut().zip(counts).for_each(|(known, &count)| *known = u8::from(count > 0));
+    }
+    let (whole, rest) = bytes.as_chunks::<64>();
+    for block in whole {
+        let symbols = vector(block);
+        // SAFETY: this function has the features.
+        let found = unsafe { look_up::<4>(symbols, &known) };
+        let mut missing = _mm512_testn_epi8_mask(found, found);
+        while missing != 0 {
+            let byte = usize::from(block[missing.trailing_zeros() as usize]);
+            known[byte / 64][byte % 64] = 1;
+            counts[byte] = counts[byte].max(1);
+            missing &= missing - 1;
+        }
+    }
+    for &byte in rest {
+        counts[usize::from(byte)] = counts[usize::from(byte)].max(1);
+    }
+}
+
+#[inline(always)]
+fn words(vector: __m512i) -> [u64; 8] {
+    // SAFETY: both are plain data of one size, for which every bit pattern is valid.
+    unsafe { std::mem::transmute::<__m512i, [u64; 8]>(vector) }
+}
+
+#[inline(always)]
+fn vector(bytes: &[u8; 64]) -> __m512i {
+    // SAFETY: as above.
+    unsafe { std::mem::transmute::<[u8; 64], __m512i>(*bytes) }
+}
+
+/// The entries of these symbols in tables of one byte each.
+///
+/// # Safety
+/// The machine must have AVX-512 with VBMI.
+#[inline(always)]
+unsafe fn look_up<const TABLES: usize>(symbols: __m512i, tables: &[[u8; 64]; 4]) -> __m512i {
+    // SAFETY: as above.
+    unsafe {
+        match TABLES {
+            1 => _mm512_permutexvar_epi8(symbols, vector(&tables[0])),
+            2 => _mm512_permutex2var_epi8(vector(&tables[0]), symbols, vector(&tables[1])),
+            _ => {
+                let lower = _mm512_permutex2var_epi8(vector(&tables[0]), symbols, vector(&tables[1]));
+                let upper = _mm512_permutex2var_epi8(vector(&tables[2]), symbols, vector(&tables[3]));
+                _mm512_mask_mov_epi8(lower, _mm512_movepi8_mask(symbols), upper)
+            }
+        }
+    }
+}
+
+/// The codes of every eight symbols in a word, if they fit, and how many bits they are.
+///
+/// # Safety
+/// The machine must have AVX-512 with VBMI.
+#[inline(always)]
+unsafe fn eights<const TABLES: usize>(symbols: &[u8; GROUP], table: &CodeTable) -> (__m512i, __m512i) {
+    // SAFETY: as above.
+    unsafe {
+        let symbols = vector(symbols);
+        let low = look_up::<TABLES>(symbols, &table.bytes[0]);
+        let high = look_up::<TABLES>(symbols, &table.bytes[1]);
+        // Of every sixteen symbols the first eight, and the last: by fours in a word.
+        let first = fours(_mm512_unpacklo_epi8(low, high));
+        let second = fours(_mm512_unpackhi_epi8(low, high));
+        // Sums of the lengths, of all eight and of the last four.
+        let zero = _mm512_setzero_si512();
+        let each = _mm512_and_si512(_mm512_srli_epi16::<4>(high), _mm512_set1_epi8(15));
+        let lens = _mm512_sad_epu8(each, zero);
+        let behind = _mm512_sad_epu8(_mm512_maskz_mov_epi32(0xaaaa, each), zero);
+        let before = _mm512_unpacklo_epi64(first, second);
+        let after = _mm512_unpackhi_epi64(first, second);
+        (_mm512_or_si512(_mm512_sllv_epi64(before, behind), after), lens)
+    }
+}
+
+/// The codes of every four symbols, sixteen bits each with their lengths, joined in a word.
+///
+/// # Safety
+/// The machine must have AVX-512.
+#[inline(always)]
+unsafe fn fours(entries: __m512i) -> __m512i {
+    const LEN: u32 = CODE_BITS;
+    // SAFETY: as above.
+    unsafe {
+        let code = _mm512_set1_epi32((1 << CODE_BITS) - 1);
+        let second_len = _mm512_srli_epi32::<{ 16 + LEN }>(entries);
+        let first = _mm512_sllv_epi32(_mm512_and_si512(entries, code), second_len);
+        // `first | entries >> 16 & code`.
+        let twos = _mm512_ternarylogic_epi32::<0xf8>(first, _mm512_srli_epi32::<16>(entries), code);
+        // The lengths of the third and of the fourth.
+        let third_len = _mm512_and_si512(_mm512_srli_epi64::<{ 32 + LEN }>(entries), _mm512_set1_epi64(15));
+        let behind = _mm512_add_epi64(third_len, _mm512_srli_epi64::<{ 48 + LEN }>(entries));
+        let first = _mm512_sllv_epi64(_mm512_maskz_mov_epi32(0x5555, twos), behind);
+        _mm512_or_si512(first, _mm512_srli_epi64::<32>(twos))
+    }
+}
