@@ -16,17 +16,17 @@ const STEP_IN: usize = (PER_STEP * MAX_LEN as usize).div_ceil(8);
 
 /// Memory that will be needed when decoding is done, to be fetched meanwhile. By address: it is never
 /// read or written through this.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
 pub(crate) struct Ahead {
     /// Where to fetch next.
     at: usize,
-    /// Cache lines to fetch per step, and those that are due: in parts of [`WHOLE`].
-    rate: usize,
+    /// Up to where that is due, and by how much that moves with every step.
     due: usize,
+    per_step: usize,
 }
 
 const LINE: usize = 64;
-const WHOLE: usize = 16;
 /// Lines per step, at most.
 const MOST: usize = 16;
 
@@ -36,17 +36,16 @@ impl Ahead {
     pub(crate) fn new(symbols: usize, memory: &[u8]) -> Self {
         // A step yields about three symbols per look-up.
         let steps = symbols / (3 * PER_STEP * STREAMS) + 1;
-        let rate = (memory.len() / LINE * WHOLE / steps).min(MOST * WHOLE);
-        Self { at: memory.as_ptr() as usize, rate, due: 0 }
+        let at = memory.as_ptr().addr();
+        Self { at, due: at, per_step: (memory.len() / steps).min(MOST * LINE) }
     }
 
     #[inline(always)]
     fn advance(&mut self, steps: usize) {
-        self.due += steps * self.rate;
-        while self.due >= WHOLE {
+        self.due = self.due.saturating_add(steps * self.per_step);
+        while self.at < self.due {
             copy::fetch(std::ptr::without_provenance(self.at), false);
-            self.at = self.at.wrapping_add(LINE);
-            self.due -= WHOLE;
+            self.at = self.at.saturating_add(LINE);
         }
     }
 }
@@ -180,12 +179,12 @@ impl<'a> Cursor<'a> {
 pub(super) fn advance(cursors: &mut [Cursor<'_>], table: &mut Entries, ahead: &mut Ahead) {
     #[cfg(target_arch = "x86_64")]
     if crate::kernel::Avx2::new().is_some() {
-        let run = |cursors: &mut [Cursor<'_>], table: &mut Entries, steps| {
+        let run = |cursors: &mut [Cursor<'_>], table: &mut Entries, ahead: &mut Ahead, steps| {
             match <&mut [Cursor<'_>; STREAMS]>::try_from(&mut *cursors) {
                 // SAFETY: the features were detected, and `advance_with` takes no more steps than are
                 // safe for any.
-                Ok(cursors) => unsafe { run_eight(cursors, table, steps) },
-                Err(_) => run_each(cursors, table, steps),
+                Ok(cursors) => unsafe { run_eight(cursors, table, ahead, steps) },
+                Err(_) => run_each(cursors, table, ahead, steps),
             }
         };
         return advance_with(cursors, table, ahead, run);
@@ -193,8 +192,9 @@ pub(super) fn advance(cursors: &mut [Cursor<'_>], table: &mut Entries, ahead: &m
     advance_with(cursors, table, ahead, run_each);
 }
 
-pub(super) fn run_each(cursors: &mut [Cursor<'_>], table: &mut Entries, steps: usize) {
+pub(super) fn run_each(cursors: &mut [Cursor<'_>], table: &mut Entries, ahead: &mut Ahead, steps: usize) {
     for _ in 0..steps {
+        ahead.advance(1);
         for cursor in &mut *cursors {
             // SAFETY: `advance_with` takes no more steps than are safe for any.
             unsafe { cursor.step(&table.entries) };
@@ -211,6 +211,7 @@ pub(super) struct Entries {
     targets: [*mut u8; STREAMS],
     sources: [*const u8; STREAMS],
     steps: usize,
+    ahead: Ahead,
 }
 
 impl Default for Entries {
@@ -221,6 +222,7 @@ impl Default for Entries {
             targets: [std::ptr::null_mut(); STREAMS],
             sources: [std::ptr::null(); STREAMS],
             steps: 0,
+            ahead: Ahead::default(),
         }
     }
 }
@@ -239,13 +241,19 @@ unsafe impl Sync for Entries {}
 /// Each must have so many safe steps, at least one, and the features must have been detected.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2")]
-unsafe fn run_eight(cursors: &mut [Cursor<'_>; STREAMS], table: &mut Entries, steps: usize) {
+unsafe fn run_eight(
+    cursors: &mut [Cursor<'_>; STREAMS],
+    table: &mut Entries,
+    ahead: &mut Ahead,
+    steps: usize,
+) {
     use std::mem::offset_of;
     for (i, cursor) in cursors.iter().enumerate() {
         table.targets[i] = cursor.target;
         table.sources[i] = cursor.source;
     }
     table.steps = steps;
+    table.ahead = *ahead;
     let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = std::array::from_fn(|i| cursors[i].bits);
     macro_rules! each {
         ($turn:ident) => {
@@ -343,13 +351,27 @@ unsafe fn run_eight(cursors: &mut [Cursor<'_>; STREAMS], table: &mut Entries, st
             )
         };
     }
-    const _: () = assert!(PER_STEP == 5 && MAX_LEN == 11 && STREAMS == 8);
+    const _: () = assert!(PER_STEP == 5 && MAX_LEN == 11 && STREAMS == 8 && LINE == 64);
     // SAFETY: indices have MAX_LEN bits, as many as the table has entries for. A refill advances a
     // source by at most STEP_IN bytes and reads a word; no entry has more symbols than the safe
     // steps left room for, each store being a word from where its first symbol goes.
     unsafe {
         std::arch::asm!(
             "2:",
+            // As `Ahead::advance`.
+            "mov {index}, [{table} + {due}]",
+            "add {index}, [{table} + {per_step}]",
+            "mov [{table} + {due}], {index}",
+            "mov {to}, [{table} + {at}]",
+            "cmp {to}, {index}",
+            "jae 4f",
+            "3:",
+            "prefetcht1 [{to}]",
+            "add {to}, 64",
+            "cmp {to}, {index}",
+            "jb 3b",
+            "mov [{table} + {at}], {to}",
+            "4:",
             each!(refill),
             each!(two),
             each!(three),
@@ -365,9 +387,13 @@ unsafe fn run_eight(cursors: &mut [Cursor<'_>; STREAMS], table: &mut Entries, st
             targets = const offset_of!(Entries, targets),
             sources = const offset_of!(Entries, sources),
             steps = const offset_of!(Entries, steps),
+            at = const offset_of!(Entries, ahead.at),
+            due = const offset_of!(Entries, ahead.due),
+            per_step = const offset_of!(Entries, ahead.per_step),
             options(nostack),
         );
     }
+    *ahead = table.ahead;
     for (i, bits) in [a, b, c, d, e, f, g, h].into_iter().enumerate() {
         cursors[i].bits = bits;
         cursors[i].target = table.targets[i];
@@ -375,15 +401,12 @@ unsafe fn run_eight(cursors: &mut [Cursor<'_>; STREAMS], table: &mut Entries, st
     }
 }
 
-/// Steps after which memory that is needed later is asked for.
-const BATCH: usize = 4;
-
 #[inline(always)]
 pub(super) fn advance_with(
     mut cursors: &mut [Cursor<'_>],
     table: &mut Entries,
     ahead: &mut Ahead,
-    run: impl Fn(&mut [Cursor<'_>], &mut Entries, usize),
+    run: impl Fn(&mut [Cursor<'_>], &mut Entries, &mut Ahead, usize),
 ) {
     loop {
         let mut steps = usize::MAX;
@@ -401,11 +424,6 @@ pub(super) fn advance_with(
             return;
         }
         cursors = &mut cursors[..running];
-        while steps > 0 {
-            let batch = steps.min(BATCH);
-            ahead.advance(batch);
-            run(cursors, table, batch);
-            steps -= batch;
-        }
+        run(cursors, table, ahead, steps);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::huffman::{Lengths, MAX_LEN};
 use super::huffman_cursor::Entries;
+use crate::kernel::{Isa, dispatch_wide};
 
 /// Entries of a table: one for every [`MAX_LEN`] bits that may come next.
 pub(super) const TABLE_SIZE: usize = 1 << MAX_LEN;
@@ -44,11 +45,7 @@ impl Table {
             return self.extend(&order, 0, Entry::default());
         }
         // A window starts with a code and goes on with a window of the bits that are left.
-        for width in 0..=MAX_LEN - shortest {
-            let (shorter, window) = self.shorter.split_at_mut(1 << width);
-            fill_windows(&order, width, shorter, &mut window[..1 << width]);
-        }
-        fill_windows(&order, MAX_LEN, &self.shorter[..], &mut self.multi.entries[..]);
+        fill(&order, &mut self.shorter, &mut self.multi.entries);
     }
 
     /// Fills the entries that start with the codes of `entry`, from index `start` on: first those
@@ -76,8 +73,28 @@ impl Table {
     }
 }
 
+dispatch_wide! {
+    /// Entries for all windows of at most [`MAX_LEN`] bits; `shorter` has those that are not as long.
+    fn fill(order: &[(u8, u8)], shorter: &mut [u64; TABLE_SIZE], entries: &mut [u64; TABLE_SIZE]) = fill_with
+}
+
+#[inline(always)]
+fn fill_with(
+    _: impl Isa,
+    order: &[(u8, u8)],
+    shorter: &mut [u64; TABLE_SIZE],
+    entries: &mut [u64; TABLE_SIZE],
+) {
+    for width in 0..=MAX_LEN - u32::from(order[0].0) {
+        let (shorter, window) = shorter.split_at_mut(1 << width);
+        fill_windows(order, width, shorter, &mut window[..1 << width]);
+    }
+    fill_windows(order, MAX_LEN, shorter, entries);
+}
+
 /// Entries for windows of `width` bits, from those for fewer: `shorter` has the entries for `w` bits
 /// at `1 << w`. No entry may have room for more than [`PER_ENTRY`] symbols.
+#[inline(always)]
 fn fill_windows(order: &[(u8, u8)], width: u32, shorter: &[u64], out: &mut [u64]) {
     const SYMBOLS: u64 = 0xff_ffff_ffff;
     let mut at = 0;
