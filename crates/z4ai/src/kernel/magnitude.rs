@@ -7,7 +7,10 @@ use std::ops::Range;
 
 use super::marked::SLACK;
 #[cfg(target_arch = "x86_64")]
-use super::moving::{Lanes, Moving, VECTOR, for_lanes};
+use super::{
+    Avx512,
+    moving::{Lanes, VECTOR, for_lanes},
+};
 use super::{Isa, dispatch};
 
 /// Classes, at most.
@@ -76,7 +79,7 @@ impl Classes {
         let len = others.len().min(out.len());
         let (others, out) = (&others[..len], &mut out[..len]);
         #[cfg(target_arch = "x86_64")]
-        if let Some(proof) = Moving::new() {
+        if let Some(proof) = Avx512::new() {
             // SAFETY: the proof is of all features.
             return unsafe { merge_wide(proof, self, others, sorted, out) };
         }
@@ -106,7 +109,7 @@ impl Classes {
 pub(crate) fn count(size: usize, thresholds: &[u16], others: &[u8]) -> Vec<usize> {
     let mut classes = Classes::new(size, thresholds, &vec![0; thresholds.len() + 1], 0);
     #[cfg(target_arch = "x86_64")]
-    if let Some(proof) = Moving::new() {
+    if let Some(proof) = Avx512::new() {
         // SAFETY: the proof is of all features.
         unsafe { count_wide(proof, &mut classes, others) };
         return classes.counted();
@@ -155,7 +158,7 @@ pub(crate) fn sort(
     let mut classes = Classes::new(size, thresholds, &lens, SLACK);
     let ranges = classes.runs[..lens.len()].iter().map(|run| run.next..run.end).collect();
     #[cfg(target_arch = "x86_64")]
-    if let Some(proof) = Moving::new() {
+    if let Some(proof) = Avx512::new() {
         // SAFETY: the proof is of all features.
         unsafe { sort_wide(proof, &mut classes, others, elements, out) };
         return ranges;
@@ -256,13 +259,13 @@ struct Masks<const K: usize>([std::arch::x86_64::__m512i; K]);
 #[cfg(target_arch = "x86_64")]
 impl<const K: usize> Masks<K> {
     #[inline(always)]
-    fn new<L: Lanes>(proof: Moving, classes: &Classes) -> Self {
+    fn new<L: Lanes>(proof: Avx512, classes: &Classes) -> Self {
         Self(std::array::from_fn(|class| L::all(proof, u64::from(classes.thresholds[class]))))
     }
 
     /// The elements of each class.
     #[inline(always)]
-    fn of<L: Lanes>(&self, proof: Moving, others: &[u8; VECTOR]) -> [u64; K] {
+    fn of<L: Lanes>(&self, proof: Avx512, others: &[u8; VECTOR]) -> [u64; K] {
         let magnitudes = L::magnitudes(proof, proof.load(others));
         let mut rest = u64::MAX >> (64 - L::COUNT);
         std::array::from_fn(|class| {
@@ -276,13 +279,13 @@ impl<const K: usize> Masks<K> {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
-fn count_wide(proof: Moving, classes: &mut Classes, others: &[u8]) {
+fn count_wide(proof: Avx512, classes: &mut Classes, others: &[u8]) {
     for_classes!(classes, count_lanes(proof, classes, others));
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn count_lanes<L: Lanes, const K: usize>(proof: Moving, classes: &mut Classes, others: &[u8]) {
+fn count_lanes<L: Lanes, const K: usize>(proof: Avx512, classes: &mut Classes, others: &[u8]) {
     let masks = Masks::<K>::new::<L>(proof, classes);
     let (vectors, rest) = others.as_chunks::<VECTOR>();
     let mut counts = [0; K];
@@ -298,14 +301,14 @@ fn count_lanes<L: Lanes, const K: usize>(proof: Moving, classes: &mut Classes, o
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
-fn sort_wide(proof: Moving, classes: &mut Classes, others: &[u8], elements: &[u8], out: &mut [u8]) {
+fn sort_wide(proof: Avx512, classes: &mut Classes, others: &[u8], elements: &[u8], out: &mut [u8]) {
     for_classes!(classes, sort_lanes(proof, classes, others, elements, out));
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn sort_lanes<L: Lanes, const K: usize>(
-    proof: Moving,
+    proof: Avx512,
     classes: &mut Classes,
     others: &[u8],
     elements: &[u8],
@@ -332,7 +335,7 @@ fn sort_lanes<L: Lanes, const K: usize>(
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
 fn merge_wide(
-    proof: Moving,
+    proof: Avx512,
     classes: &mut Classes,
     others: &[u8],
     sorted: &[u8],
@@ -344,7 +347,7 @@ fn merge_wide(
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn merge_lanes<L: Lanes, const K: usize>(
-    proof: Moving,
+    proof: Avx512,
     classes: &mut Classes,
     others: &[u8],
     sorted: &[u8],

@@ -4,7 +4,10 @@
 //! element are zero.
 
 #[cfg(target_arch = "x86_64")]
-use super::moving::{Lanes, Moving, VECTOR, for_lanes};
+use super::{
+    Avx512,
+    moving::{Lanes, VECTOR, for_lanes},
+};
 use super::{Isa, dispatch};
 
 /// Bytes that buffers of elements need behind their contents, because vectors are moved whole.
@@ -22,7 +25,7 @@ pub(crate) fn mark(size: usize, elements: &[u8], byte: usize, marks: &mut Vec<u8
     // Whole words are written.
     marks.resize(marks_len(count).next_multiple_of(8), 0);
     #[cfg(target_arch = "x86_64")]
-    let done = match Moving::new() {
+    let done = match Avx512::new() {
         // SAFETY: the proof is of all features.
         Some(proof) => unsafe { mark_wide(proof, size, elements, byte, marks) },
         None => mark_blocks(size, elements, byte, marks),
@@ -88,13 +91,13 @@ fn mark_words<const SIZE: usize>(
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
-fn mark_wide(proof: Moving, size: usize, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize {
+fn mark_wide(proof: Avx512, size: usize, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize {
     for_lanes!(size, L, mark_lanes::<L>(proof, elements, byte, marks))
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn mark_lanes<L: Lanes>(proof: Moving, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize {
+fn mark_lanes<L: Lanes>(proof: Avx512, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize {
     let bits = L::all(proof, u64::MAX << (8 * byte));
     let vectors = elements.as_chunks::<VECTOR>().0;
     for (vector, marks) in vectors.iter().zip(marks.chunks_exact_mut(L::COUNT / 8)) {
@@ -111,7 +114,7 @@ pub(crate) fn collect(size: usize, elements: &[u8], marks: &[u8], marked: usize,
         out.resize(room, 0);
     }
     #[cfg(target_arch = "x86_64")]
-    if let Some(proof) = Moving::new() {
+    if let Some(proof) = Avx512::new() {
         // SAFETY: the proof is of all features.
         return unsafe { collect_wide(proof, size, elements, marks, out) };
     }
@@ -120,13 +123,13 @@ pub(crate) fn collect(size: usize, elements: &[u8], marks: &[u8], marked: usize,
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
-fn collect_wide(proof: Moving, size: usize, elements: &[u8], marks: &[u8], out: &mut [u8]) {
+fn collect_wide(proof: Avx512, size: usize, elements: &[u8], marks: &[u8], out: &mut [u8]) {
     for_lanes!(size, L, collect_lanes::<L>(proof, elements, marks, out));
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn collect_lanes<L: Lanes>(proof: Moving, elements: &[u8], marks: &[u8], out: &mut [u8]) {
+fn collect_lanes<L: Lanes>(proof: Avx512, elements: &[u8], marks: &[u8], out: &mut [u8]) {
     let mut at = 0;
     let vectors = elements.as_chunks::<VECTOR>().0;
     for (vector, marks) in vectors.iter().zip(marks.chunks_exact(L::COUNT / 8)) {
@@ -156,7 +159,7 @@ fn collect_from(size: usize, elements: &[u8], marks: &[u8], first: usize, mut at
 /// [`SLACK`] behind them.
 pub(crate) fn place(size: usize, from: &[u8], marks: &[u8], elements: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
-    if let Some(proof) = Moving::new() {
+    if let Some(proof) = Avx512::new() {
         // SAFETY: the proof is of all features.
         return unsafe { place_wide(proof, size, from, marks, elements) };
     }
@@ -165,13 +168,13 @@ pub(crate) fn place(size: usize, from: &[u8], marks: &[u8], elements: &mut [u8])
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
-fn place_wide(proof: Moving, size: usize, from: &[u8], marks: &[u8], elements: &mut [u8]) {
+fn place_wide(proof: Avx512, size: usize, from: &[u8], marks: &[u8], elements: &mut [u8]) {
     for_lanes!(size, L, place_lanes::<L>(proof, from, marks, elements));
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn place_lanes<L: Lanes>(proof: Moving, from: &[u8], marks: &[u8], elements: &mut [u8]) {
+fn place_lanes<L: Lanes>(proof: Avx512, from: &[u8], marks: &[u8], elements: &mut [u8]) {
     let mut at = 0;
     let vectors = elements.as_chunks_mut::<VECTOR>().0;
     let done = vectors.len() * L::COUNT;

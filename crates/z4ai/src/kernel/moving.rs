@@ -2,27 +2,12 @@
 
 use std::arch::x86_64::*;
 
+use super::Avx512;
+
 /// Bytes of a vector.
 pub(super) const VECTOR: usize = 64;
 
-/// A value of this type proves that the instructions were detected.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Moving(());
-
-impl Moving {
-    /// The proof, on a machine that has them.
-    #[inline]
-    pub(super) fn new() -> Option<Self> {
-        (!cfg!(miri)
-            && std::is_x86_feature_detected!("avx512f")
-            && std::is_x86_feature_detected!("avx512bw")
-            && std::is_x86_feature_detected!("avx512vl")
-            && std::is_x86_feature_detected!("avx512vbmi")
-            && std::is_x86_feature_detected!("avx512vbmi2")
-            && std::is_x86_feature_detected!("popcnt"))
-        .then_some(Self(()))
-    }
-
+impl Avx512 {
     #[inline(always)]
     pub(super) fn load(self, bytes: &[u8; VECTOR]) -> __m512i {
         // SAFETY: `self` proves the features, the reference that there is a vector to load.
@@ -54,17 +39,17 @@ pub(super) trait Lanes {
     const COUNT: usize = VECTOR / Self::SIZE;
 
     /// The same number in every element, cut to its size.
-    fn all(proof: Moving, number: u64) -> __m512i;
+    fn all(proof: Avx512, number: u64) -> __m512i;
     /// Which elements have any of these bits.
-    fn any(proof: Moving, vector: __m512i, bits: __m512i) -> u64;
+    fn any(proof: Avx512, vector: __m512i, bits: __m512i) -> u64;
     /// The elements of the mask, moved together.
-    fn together(proof: Moving, mask: u64, vector: __m512i) -> __m512i;
+    fn together(proof: Avx512, mask: u64, vector: __m512i) -> __m512i;
     /// The inverse of [`together`](Self::together), zero where the mask is.
-    fn apart(proof: Moving, mask: u64, vector: __m512i) -> __m512i;
+    fn apart(proof: Avx512, mask: u64, vector: __m512i) -> __m512i;
     /// The two highest bytes of every element, without its highest bit.
-    fn magnitudes(proof: Moving, vector: __m512i) -> __m512i;
+    fn magnitudes(proof: Avx512, vector: __m512i) -> __m512i;
     /// Which numbers are at least as large.
-    fn at_least(proof: Moving, numbers: __m512i, least: __m512i) -> u64;
+    fn at_least(proof: Avx512, numbers: __m512i, least: __m512i) -> u64;
 }
 
 macro_rules! lanes {
@@ -76,37 +61,37 @@ macro_rules! lanes {
             const SIZE: usize = $size;
 
             #[inline(always)]
-            fn all(_: Moving, number: u64) -> __m512i {
+            fn all(_: Avx512, number: u64) -> __m512i {
                 // SAFETY: the proof is of all features, here and below.
                 unsafe { $all(number as $int) }
             }
 
             #[inline(always)]
-            fn any(_: Moving, vector: __m512i, bits: __m512i) -> u64 {
+            fn any(_: Avx512, vector: __m512i, bits: __m512i) -> u64 {
                 // SAFETY: as above.
                 u64::from(unsafe { $any(vector, bits) })
             }
 
             #[inline(always)]
-            fn together(_: Moving, mask: u64, vector: __m512i) -> __m512i {
+            fn together(_: Avx512, mask: u64, vector: __m512i) -> __m512i {
                 // SAFETY: as above.
                 unsafe { $together(mask as $mask, vector) }
             }
 
             #[inline(always)]
-            fn apart(_: Moving, mask: u64, vector: __m512i) -> __m512i {
+            fn apart(_: Avx512, mask: u64, vector: __m512i) -> __m512i {
                 // SAFETY: as above.
                 unsafe { $apart(mask as $mask, vector) }
             }
 
             #[inline(always)]
-            fn magnitudes(proof: Moving, vector: __m512i) -> __m512i {
-                let magnitudes: fn(Moving, __m512i) -> __m512i = $magnitudes;
+            fn magnitudes(proof: Avx512, vector: __m512i) -> __m512i {
+                let magnitudes: fn(Avx512, __m512i) -> __m512i = $magnitudes;
                 magnitudes(proof, vector)
             }
 
             #[inline(always)]
-            fn at_least(_: Moving, numbers: __m512i, least: __m512i) -> u64 {
+            fn at_least(_: Avx512, numbers: __m512i, least: __m512i) -> u64 {
                 // SAFETY: as above.
                 u64::from(unsafe { $at_least(numbers, least) })
             }
