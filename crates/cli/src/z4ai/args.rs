@@ -110,8 +110,8 @@ pub struct Compress {
     pub force: bool,
     #[command(flatten)]
     pub encoding: Encoding,
-    /// Bytes per element (1, 2, 4 or 8) of a type that --dtype does not have.
-    #[arg(long, value_name = "N", conflicts_with = "dtype", value_parser = clap::value_parser!(u8))]
+    /// Bytes per element (1, 2, 4 or 8), whatever --dtype says.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8))]
     pub width: Option<u8>,
     /// Shape of the tensor, such as 4096x1024: finds rows and columns of one scale.
     #[arg(long, value_name = "SHAPE", value_parser = shape)]
@@ -119,6 +119,22 @@ pub struct Compress {
     /// Do not search for structure that the type does not tell: compresses fastest.
     #[arg(long)]
     pub fast: bool,
+    #[command(flatten)]
+    pub earlier: Earlier,
+}
+
+/// Options of the program that this one replaces, for scripts that have them.
+#[derive(Debug, Args)]
+pub struct Earlier {
+    /// A level for the streams that zstd codes, before --level.
+    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(i32).range(1..=22))]
+    pub escalate: Option<i32>,
+    /// No such level, which is the default.
+    #[arg(long, hide = true, conflicts_with = "escalate")]
+    pub no_escalate: bool,
+    /// Another word for --threads, which decides alone.
+    #[arg(long, value_name = "N", hide = true)]
+    pub plane_workers: Option<usize>,
 }
 
 /// Options of `decompress`.

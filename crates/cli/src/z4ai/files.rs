@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IoSlice, IsTerminal, Read, Write};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -156,16 +156,17 @@ impl Target {
         fill: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         if is_pipe(&self.0) {
-            let mut out = std::io::stdout();
-            fill(&mut out)?;
+            let mut out = Watched { out: &mut std::io::stdout(), failure: None };
+            fill(&mut out).map_err(|failure| out.blame(&self.0, failure))?;
             return Ok(out.flush()?);
         }
         // From here on there is something to clean up; before, the system's own way is best.
         crate::ui::catch_interrupts();
         let mut failure = None;
         let written = ztensor::write_atomically(&self.0, |out| {
-            fill(out).map_err(|error| {
-                failure = Some(error);
+            let mut out = Watched { out, failure: None };
+            fill(&mut out).map_err(|error| {
+                failure = Some(out.blame(&self.0, error));
                 ztensor::Error::cancelled()
             })
         });
@@ -179,6 +180,53 @@ impl Target {
     pub fn write_all(&self, data: &[u8], run: Run) -> Result<(), Failure> {
         let progress = Progress::new("writing", data.len() as u64, run.quiet);
         self.write(|out| data.chunks(STEP).try_for_each(|part| write_part(out, part, &progress)))
+    }
+}
+
+/// An output that remembers why it could not be written: by the time the failure arrives it may
+/// have been taken for one of the input.
+struct Watched<'a> {
+    out: &'a mut (dyn Write + Send),
+    failure: Option<std::io::Error>,
+}
+
+impl Watched<'_> {
+    /// The failure, if it is not about the output at `path` after all.
+    fn blame(&mut self, path: &Path, failure: Failure) -> Failure {
+        match self.failure.take() {
+            None => failure,
+            Some(error) if error.kind() == std::io::ErrorKind::BrokenPipe => error.into(),
+            Some(error) => Failure::io(format!("cannot write {}: {error}", name(path))),
+        }
+    }
+
+    fn noted<T>(&mut self, result: std::io::Result<T>) -> std::io::Result<T> {
+        result.map_err(|error| {
+            let kind = error.kind();
+            if kind == std::io::ErrorKind::Interrupted {
+                return error; // it is tried again
+            }
+            let copy = std::io::Error::new(kind, error.to_string());
+            self.failure = Some(error);
+            copy
+        })
+    }
+}
+
+impl Write for Watched<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let result = self.out.write(bytes);
+        self.noted(result)
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> std::io::Result<usize> {
+        let result = self.out.write_vectored(pieces);
+        self.noted(result)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let result = self.out.flush();
+        self.noted(result)
     }
 }
 

@@ -42,6 +42,7 @@ pub fn compress(options: &Compress, run: Run) -> Outcome {
         kind,
         shape: options.shape.as_ref().map_or_else(Vec::new, |shape| shape.0.clone()),
         structure: !options.fast,
+        level: options.earlier.escalate.or(options.encoding.level),
         ..options.encoding.options(run, "compressing", data.len() as u64)
     };
     let frame = z4ai::compress(data, &codec)?;

@@ -136,6 +136,27 @@ fn a_full_disk_leaves_everything_as_it_was() {
 }
 
 #[test]
+fn a_full_disk_is_never_the_fault_of_what_is_read() {
+    let place = Place::new();
+    large(&place, "m.zt", 3, MB);
+    place.run(&["convert", "m.zt", "-o", "m.safetensors", "-q"]).ends(0);
+    place.z4ai(&["pack", "m.safetensors", "-q"]).ends(0);
+    place.z4ai(&["compress", "m.safetensors", "-q"]).ends(0);
+    let before = contents(&place);
+    for args in [
+        ["compress", "m.safetensors", "-o", "out"],
+        ["decompress", "m.safetensors.z4ai", "-o", "out"],
+        ["pack", "m.safetensors", "-o", "out"],
+        ["unpack", "m.zstn", "-o", "out"],
+    ] {
+        let program = assert_cmd::cargo::cargo_bin!("z4ai");
+        let run = Run::from(program_behind(&place, "ulimit -f 20", program, &args));
+        run.fails(4, &["cannot write out: File too large"]);
+        assert!(contents(&place) == before, "{args:?}");
+    }
+}
+
+#[test]
 fn a_small_file_system_that_is_full_is_named() {
     let place = Place::new();
     large(&place, "m.zt", 3, MB);

@@ -60,6 +60,8 @@ fn every_option_restores() {
         "--fast --dtype fp32",
         "--dtype uint16 --shape 16667x3",
         "--threads 1",
+        "--escalate 5 --plane-workers 2",
+        "--no-escalate",
     ];
     let others = others.iter().map(|line| line.split(' ').collect());
     for option in options.chain(others) {
@@ -68,6 +70,10 @@ fn every_option_restores() {
         place.z4ai(&["decompress", "f", "-o", "back", "--force"]).ends(0);
         assert!(read(&place, "back") == data, "{option:?}");
     }
+    // The width is what counts, whatever the type says.
+    place.z4ai(&["compress", "w.bin", "-o", "wide", "--width", "2"]).ends(0);
+    place.z4ai(&["compress", "w.bin", "-o", "both", "--width", "2", "--dtype", "fp32"]).ends(0);
+    assert!(read(&place, "wide") == read(&place, "both"));
     for (wrong, word) in [
         ("--dtype nope", "choose one of raw"),
         ("--effort nope", "choose one of fast"),
@@ -76,7 +82,7 @@ fn every_option_restores() {
         ("--width 3", "1, 2, 4 or 8"),
         ("--shape 3x", "4096x1024"),
         ("--shape 3x3", "no tensor of shape"),
-        ("--width 2 --dtype bf16", "cannot be used"),
+        ("--escalate 23", "1..=22"),
     ] {
         let line = format!("compress w.bin -o g {wrong}");
         let run = place.z4ai(&line.split(' ').collect::<Vec<_>>()).ends(2);
