@@ -211,7 +211,7 @@ fn results_that_cannot_be_printed_are_an_error() {
 fn an_interrupted_command_leaves_everything_as_it_was() {
     let place = Place::new();
     // Enough work that the signal comes in the middle of it.
-    large(&place, "m.zt", 48, MB);
+    large(&place, "m.zt", 192, MB);
     place.single("a.zt", "a", &[1.0]);
     let before = contents(&place);
     let slow: [&[&str]; 4] = [
