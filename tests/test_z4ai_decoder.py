@@ -95,6 +95,7 @@ def watched(decode_one: Callable[..., bytes], seen: set[str | int]) -> Callable[
         "int64_of_a_small_range",
         "bf16_balanced",
         "bf16_max",
+        "fp32_with_leaning_signs",
     ],
 )
 def test_flipped_bits_are_noticed(name: str) -> None:

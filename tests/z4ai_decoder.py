@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import struct
 
 import xxhash
@@ -229,6 +230,8 @@ class Split:
         self.float = kind in EXPONENT_BITS
         self.count = length // self.size
         self.bits, self.base, patches = index.number(1), index.number(2), index.number(4)
+        apart, self.bits = self.bits >= 128, self.bits % 128
+        check(self.float or not apart, 13)
         least = min(8, EXPONENT_BITS[kind]) if self.float else 8
         check(length % self.size == 0 and self.size > 1, 13)
         check(least <= self.bits < 16 if self.float else self.bits == 8, 13)
@@ -247,15 +250,16 @@ class Split:
             highest = max(classes)
         else:
             highest = 0
-        raw_bits = self.size * 8 - self.bits
+        self.raw_bits = raw_bits = self.size * 8 - self.bits - apart
         self.mid_bits = raw_bits % 8
         sizes = [self.class_of.count(number) for number in range(highest + 1)]
         mid_length = -(-self.count * self.mid_bits // 8)
         self.mid = Stream(index, mid_length) if self.mid_bits else None
         self.planes = [Stream(index, self.count) for _ in range(raw_bits // 8)]
+        self.signs = Stream(index, -(-self.count // 8)) if apart else None
         self.codes = [Stream(index, size) for size in sizes]
         self.patches = patches
-        streams = ([self.mid] if self.mid else []) + self.planes + self.codes
+        streams = [s for s in (self.mid, *self.planes, self.signs, *self.codes) if s]
         self.stored = sum(stream.stored for stream in streams) + 6 * patches
 
     def decode(self, payload: Cursor) -> bytes:
@@ -263,12 +267,15 @@ class Split:
         if self.mid:
             mids = low_bits_first(self.mid.decode(payload), self.mid_bits, self.count, 15)
         planes = [plane.decode(payload) for plane in self.planes]
+        signs = []
+        if self.signs:
+            changes = low_bits_first(self.signs.decode(payload), 1, self.count, 15)
+            signs = list(itertools.accumulate(changes, operator.xor))
         runs = [iter(stream.decode(payload)) for stream in self.codes]
         patched = [payload.number(4) for _ in range(self.patches)]
         check(all(a < b for a, b in itertools.pairwise(patched)), 14)
         patches = {index: payload.number(2) for index in patched}
         check(all(i < self.count and s >> self.bits == 0 for i, s in patches.items()), 14)
-        raw_bits = self.size * 8 - self.bits
         out = bytearray()
         for i in range(self.count):
             symbol = next(runs[self.class_of[i]]) + self.base
@@ -277,11 +284,11 @@ class Split:
             for plane in reversed(planes):
                 raw = raw << 8 | plane[i]
             if self.float:
-                rest = raw_bits - 1
-                sign, raw = raw >> rest, raw & ((1 << rest) - 1)
+                rest = self.size * 8 - self.bits - 1
+                sign, raw = signs[i] if self.signs else raw >> rest, raw & ((1 << rest) - 1)
                 element = sign << (self.size * 8 - 1) | symbol << rest | raw
             else:
-                element = symbol << raw_bits | raw
+                element = symbol << self.raw_bits | raw
             out += element.to_bytes(self.size, "little")
         return bytes(out)
 

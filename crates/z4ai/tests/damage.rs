@@ -88,6 +88,9 @@ fn frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let noise: Vec<u8> = numbers(9000, 65_521).map(|v| v as u8).collect();
     let repeated = [&noise[..], b"apart", &noise[1000..8000], &noise[..5000]].concat();
     add("repeats", repeated, kind(Kind::Raw));
+    let smooth = weights(1500, |_| 0.05).into_iter().enumerate();
+    let smooth = smooth.map(|(i, v)| if i / 7 % 2 == 0 { v.abs() } else { -v.abs() });
+    add("fp32 with leaning signs", smooth.flat_map(|v| v.to_le_bytes()).collect(), kind(Kind::F32));
     let array = Some(Array { dtype: "<f4".into(), shape: vec![20, 20] });
     let data = flat.iter().flat_map(|v| v.to_le_bytes()).collect();
     add("array", data, Options { array, ..kind(Kind::F32) });
@@ -142,6 +145,12 @@ fn flipped_bits_of_large_frames_are_noticed() {
             }
         }
     }
+}
+
+#[test]
+fn a_frame_has_signs_apart() {
+    let (_, _, frame) = frames().into_iter().find(|(name, ..)| name == "fp32 with leaning signs").unwrap();
+    assert!(z4ai::streams(&frame).unwrap().iter().any(|stream| stream.role == "signs"));
 }
 
 #[test]

@@ -71,6 +71,13 @@ impl Coder {
         }
     }
 
+    /// Bytes of the description.
+    pub(crate) fn described_len(&self) -> usize {
+        let mut description = Vec::new();
+        self.write(&mut description);
+        description.len()
+    }
+
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Coder::Constant(value) => out.extend([CONSTANT, *value]),

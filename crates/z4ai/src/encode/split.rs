@@ -7,7 +7,7 @@ use crate::coder::huffman::Lengths;
 use crate::element::Kind;
 use crate::kernel::classes::{SLACK, scatter};
 use crate::kernel::fields::{self, Cut, Fields, Patch};
-use crate::kernel::{histogram, packed};
+use crate::kernel::{histogram, packed, signs};
 use crate::layout::split::{PATCH, Split};
 use crate::options::Effort;
 use crate::wire::Put;
@@ -19,6 +19,11 @@ const MAX_JOINED: u32 = 2;
 const SAMPLE: usize = 512;
 const SAMPLES: usize = 8;
 const THOROUGH_SAMPLES: usize = 16;
+/// Signs are compared in so many places, of so many elements each; they lean on one another if so many
+/// more or fewer than half of them change: four times what chance does.
+const SIGN_SAMPLES: usize = 16;
+const SIGN_SAMPLE: usize = 65;
+const LEANING: usize = 64;
 
 /// What structure must save to be used.
 struct Prices {
@@ -29,6 +34,8 @@ struct Prices {
     /// Whether to look for classes.
     classed: bool,
     classes: classes::Price,
+    /// What a stream of signs must save, in 1/64 bit per element, where there may be one.
+    signs: Option<u64>,
     /// Places that the cut is chosen by.
     samples: usize,
 }
@@ -50,8 +57,13 @@ impl Prices {
         };
         let samples = if classes.is_thorough() { THOROUGH_SAMPLES } else { SAMPLES };
         // Joined bits show most of what rows of short elements have in common.
+        let signs = match (kind, effort) {
+            (_, Effort::Balanced | Effort::Max) => Some(0),
+            (Kind::F32 | Kind::F64, Effort::Default) => Some(2),
+            _ => None,
+        };
         let classed = shaped || kind != Kind::F16 || effort > Effort::Default;
-        Self { joined, joined_with_classes, classed, classes, samples }
+        Self { joined, joined_with_classes, classed, classes, signs, samples }
     }
 }
 
@@ -64,6 +76,8 @@ pub(crate) struct Scratch {
     pairs: histogram::Pairs,
     sample: Vec<u8>,
     stream: Vec<u8>,
+    changes: Vec<u8>,
+    signs: Vec<u8>,
 }
 
 /// Appends the streams of `elements` to `payload` and describes them.
@@ -79,7 +93,11 @@ pub(crate) fn encode(
     let prices = Prices::of(kind, effort, hint.shaped);
     let start = payload.len();
     let by_palette = effort == Effort::Fast && kind.is_float();
-    let mut fields = choose_symbol(elements, kind, prices.joined, prices.samples, &mut scratch.sample);
+    let signs = prices.signs.and_then(|must_save| scratch.code_signs(elements, kind, effort, must_save));
+    let choose = |joined, sample: &mut Vec<u8>| {
+        choose_symbol(elements, kind, joined, prices.samples, sample).with_sign_apart(signs.is_some())
+    };
+    let mut fields = choose(prices.joined, &mut scratch.sample);
     let periods = if prices.joined_with_classes.is_some() {
         // Classes change the cut, and a part of all elements tells whether there may be any.
         let part = middle_of(elements, kind.size());
@@ -87,13 +105,7 @@ pub(crate) fn encode(
         payload.truncate(start);
         let periods = classes::open_periods(scratch.codes(), hint, prices.classes);
         if !periods.is_empty() {
-            fields = choose_symbol(
-                elements,
-                kind,
-                prices.joined_with_classes,
-                prices.samples,
-                &mut scratch.sample,
-            );
+            fields = choose(prices.joined_with_classes, &mut scratch.sample);
         }
         scratch.cut(fields, elements, payload);
         periods
@@ -103,7 +115,7 @@ pub(crate) fn encode(
     };
     let classes = classes::find(scratch.codes(), &periods, prices.classes);
     if classes.is_none() && !periods.is_empty() && prices.joined_with_classes.is_some() {
-        fields = choose_symbol(elements, kind, prices.joined, prices.samples, &mut scratch.sample);
+        fields = choose(prices.joined, &mut scratch.sample);
         payload.truncate(start);
         scratch.cut(fields, elements, payload);
     }
@@ -112,6 +124,9 @@ pub(crate) fn encode(
     let lens: Vec<usize> = mid.into_iter().chain(std::iter::repeat_n(count, fields.planes())).collect();
     let mut others = stream::encode_in_place(noise, &lens, payload, &mut scratch.stream, &mut scratch.pairs);
     let planes = others.split_off(usize::from(mid.is_some()));
+    if signs.is_some() {
+        payload.extend_from_slice(&scratch.signs);
+    }
     let coders = if let Some(map) = &classes {
         let sizes = map.sizes(count);
         scratch.runs.resize(map.count(), Vec::new());
@@ -136,7 +151,8 @@ pub(crate) fn encode(
     };
     scratch.patches.iter().for_each(|patch| payload.put_u32(patch.index));
     scratch.patches.iter().for_each(|patch| payload.put_u16(patch.symbol));
-    Split { fields, patches: scratch.patches.len() as u32, classes, mid: others.pop(), planes, codes: coders }
+    let (patches, mid) = (scratch.patches.len() as u32, others.pop());
+    Split { fields, patches, classes, mid, planes, signs, codes: coders }
 }
 
 /// How often each code occurs: about, where faster counts for more than smaller.
@@ -144,7 +160,34 @@ fn counts_of(codes: &[u8], effort: Effort, pairs: &mut histogram::Pairs) -> [u32
     if effort == Effort::Default { histogram::of_many(codes, pairs) } else { histogram::of_few(codes, pairs) }
 }
 
+/// Whether signs lean on the ones before, as far as some of them tell.
+fn signs_lean(elements: &[u8], kind: Kind) -> bool {
+    let part = SIGN_SAMPLE * kind.size();
+    if !kind.is_float() || elements.len() < SIGN_SAMPLES * part {
+        return false;
+    }
+    let place = |i: usize| (elements.len() - part) / (SIGN_SAMPLES - 1) * i / kind.size() * kind.size();
+    let parts = (0..SIGN_SAMPLES).map(|i| &elements[place(i)..][..part]);
+    let changes: usize = parts.map(|part| signs::count_changes(kind.size(), part)).sum();
+    changes.abs_diff(SIGN_SAMPLES * (SIGN_SAMPLE - 1) / 2) > LEANING
+}
+
 impl Scratch {
+    /// Codes the signs of elements, in `signs`, if that saves what it must.
+    fn code_signs(&mut self, elements: &[u8], kind: Kind, effort: Effort, must_save: u64) -> Option<Coder> {
+        if !signs_lean(elements, kind) {
+            return None;
+        }
+        self.changes.clear();
+        signs::take_changes(kind.size(), elements, &mut self.changes);
+        self.signs.clear();
+        let counts = histogram::of_bytes(&self.changes);
+        let coder = stream::encode_codes(&self.changes, &counts, effort, &mut self.signs);
+        let stored = (self.signs.len() + coder.described_len()) as u64 * 8;
+        let count = (elements.len() / kind.size()) as u64;
+        (stored + must_save * count / 64 < count).then_some(coder)
+    }
+
     /// The codes of what was cut last.
     fn codes(&self) -> &[u8] {
         &self.codes[..self.codes.len() - SLACK]

@@ -195,12 +195,7 @@ pub(crate) fn encode_finely(
     let mut fine = Vec::new();
     let stored = tans::encode(bytes, &states, &mut fine);
     let tans = Coder::Tans { states: Box::new(states), stored };
-    let described = |coder: &Coder| {
-        let mut description = Vec::new();
-        coder.write(&mut description);
-        description.len()
-    };
-    if fine.len() + described(&tans) >= payload.len() - start + described(&coder) {
+    if fine.len() + tans.described_len() >= payload.len() - start + coder.described_len() {
         return coder;
     }
     payload.truncate(start);

@@ -13,20 +13,21 @@ type Block = [u8; BLOCK];
 type Lane = [u8; LANES];
 
 /// What is constant about floats of `SIZE` bytes with a symbol of `BITS` bits. The sixteen bits from
-/// the sign down hold the sign, the symbol and `SHIFT` bits of the rest.
-struct Shape<const SIZE: usize, const BITS: u32>;
+/// the sign down hold the sign, the symbol and `SHIFT` bits of the rest; the sign is no field where it is
+/// `APART`.
+struct Shape<const SIZE: usize, const BITS: u32, const APART: bool>;
 
-impl<const SIZE: usize, const BITS: u32> Shape<SIZE, BITS> {
+impl<const SIZE: usize, const BITS: u32, const APART: bool> Shape<SIZE, BITS, APART> {
     const SHIFT: u32 = 15 - BITS;
-    const MID_BITS: u32 = (SIZE as u32 * 8 - BITS) % 8;
+    const MID_BITS: u32 = (SIZE as u32 * 8 - BITS - APART as u32) % 8;
     /// Bytes of eight packed fields.
     const MID_WIDTH: usize = Self::MID_BITS as usize;
     /// Whether the upper sixteen bits give a whole byte plane.
-    const HIGH_PLANE: bool = BITS <= 8;
+    const HIGH_PLANE: bool = BITS + APART as u32 <= 8;
     /// Planes of the bytes below the upper two.
     const LOW_PLANES: usize = SIZE - 2;
     /// Symbol and raw are a byte each.
-    const BYTES: bool = BITS == 8;
+    const BYTES: bool = BITS == 8 && !APART;
 }
 
 #[inline(always)]
@@ -35,7 +36,7 @@ fn blocks_of_mut<T>(bytes: &mut [T], count: usize) -> &mut [[T; BLOCK]] {
 }
 
 /// What elements are joined from, [`LANES`] at a time.
-struct Joiner<'a, I: Isa, const SIZE: usize, const BITS: u32> {
+struct Joiner<'a, I: Isa, const SIZE: usize, const BITS: u32, const APART: bool> {
     isa: I,
     base: u16,
     codes: &'a [Lane],
@@ -48,20 +49,24 @@ struct Joiner<'a, I: Isa, const SIZE: usize, const BITS: u32> {
     unpacker: I::Unpacker,
 }
 
-impl<'a, I: Isa, const SIZE: usize, const BITS: u32> Joiner<'a, I, SIZE, BITS> {
+impl<'a, I: Isa, const SIZE: usize, const BITS: u32, const APART: bool> Joiner<'a, I, SIZE, BITS, APART> {
     /// For at most `count` elements.
     #[inline(always)]
     fn new(isa: I, base: u16, from: &Join<'a>, count: usize) -> Self {
         let mut turns = count / LANES;
-        let width = Shape::<SIZE, BITS>::MID_WIDTH * LANES / 8;
+        let width = Shape::<SIZE, BITS, APART>::MID_WIDTH * LANES / 8;
         if let Some(readable) = (from.mid.len() + width).saturating_sub(UNPACKED).checked_div(width) {
             turns = turns.min(readable);
         }
         let lanes = |bytes: &'a [u8]| &bytes[..turns * LANES].as_chunks().0[..turns];
         let plane = |index: usize| lanes(from.planes[index]);
-        let high = if Shape::<SIZE, BITS>::HIGH_PLANE { plane(Shape::<SIZE, BITS>::LOW_PLANES) } else { &[] };
+        let high = if Shape::<SIZE, BITS, APART>::HIGH_PLANE {
+            plane(Shape::<SIZE, BITS, APART>::LOW_PLANES)
+        } else {
+            &[]
+        };
         let (low, middle) = if SIZE == 4 { (plane(0), plane(1)) } else { (&[][..], &[][..]) };
-        let unpacker = isa.unpacker(Shape::<SIZE, BITS>::MID_BITS.max(1));
+        let unpacker = isa.unpacker(Shape::<SIZE, BITS, APART>::MID_BITS.max(1));
         Self { isa, base, codes: lanes(from.codes), low, middle, high, mid: from.mid, unpacker }
     }
 
@@ -69,10 +74,10 @@ impl<'a, I: Isa, const SIZE: usize, const BITS: u32> Joiner<'a, I, SIZE, BITS> {
     #[inline(always)]
     fn top(&self, turn: usize) -> [u16; LANES] {
         let codes = self.codes[turn];
-        if Shape::<SIZE, BITS>::BYTES && self.base == 0 {
+        if Shape::<SIZE, BITS, APART>::BYTES && self.base == 0 {
             return self.isa.join_bytes(codes, self.high[turn]);
         }
-        let width = Shape::<SIZE, BITS>::MID_WIDTH * LANES / 8;
+        let width = Shape::<SIZE, BITS, APART>::MID_WIDTH * LANES / 8;
         let mut fields = [0u16; LANES];
         if width > 0 {
             // SAFETY: `turn` is one that `codes` has, which `new` limited so that as many bytes from
@@ -80,8 +85,8 @@ impl<'a, I: Isa, const SIZE: usize, const BITS: u32> Joiner<'a, I, SIZE, BITS> {
             let bytes = unsafe { &*self.mid.as_ptr().add(turn * width).cast::<[u8; UNPACKED]>() };
             fields = self.isa.unpack(bytes, self.unpacker);
         }
-        let plane = if Shape::<SIZE, BITS>::HIGH_PLANE { Some(self.high[turn]) } else { None };
-        match Shape::<SIZE, BITS>::SHIFT {
+        let plane = if Shape::<SIZE, BITS, APART>::HIGH_PLANE { Some(self.high[turn]) } else { None };
+        match Shape::<SIZE, BITS, APART>::SHIFT {
             10 => self.isa.join_fields::<10>(self.base, codes, fields, plane),
             9 => self.isa.join_fields::<9>(self.base, codes, fields, plane),
             8 => self.isa.join_fields::<8>(self.base, codes, fields, plane),
@@ -99,7 +104,7 @@ impl<'a, I: Isa, const SIZE: usize, const BITS: u32> Joiner<'a, I, SIZE, BITS> {
             copy::fetch(self.low.as_ptr().cast::<u8>().wrapping_add(at), true);
             copy::fetch(self.middle.as_ptr().cast::<u8>().wrapping_add(at), true);
         }
-        if Shape::<SIZE, BITS>::HIGH_PLANE {
+        if Shape::<SIZE, BITS, APART>::HIGH_PLANE {
             copy::fetch(self.high.as_ptr().cast::<u8>().wrapping_add(at), true);
         }
     }
@@ -107,14 +112,14 @@ impl<'a, I: Isa, const SIZE: usize, const BITS: u32> Joiner<'a, I, SIZE, BITS> {
 
 /// Joins as many elements as go by whole [`LANES`]; returns how many that were.
 #[inline(always)]
-pub(super) fn join<const SIZE: usize, const BITS: u32>(
+pub(super) fn join<const SIZE: usize, const BITS: u32, const APART: bool>(
     isa: impl Isa,
     base: u16,
     from: &Join<'_>,
     elements: &mut [u8],
 ) -> usize {
-    const { assert!(Shape::<SIZE, BITS>::SHIFT >= 5 && Shape::<SIZE, BITS>::SHIFT <= 10) };
-    let joiner = Joiner::<_, SIZE, BITS>::new(isa, base, from, elements.len() / SIZE);
+    const { assert!(Shape::<SIZE, BITS, APART>::SHIFT >= 5 && Shape::<SIZE, BITS, APART>::SHIFT <= 10) };
+    let joiner = Joiner::<_, SIZE, BITS, APART>::new(isa, base, from, elements.len() / SIZE);
     let turns = joiner.codes.len();
     let bytes = &mut elements[..turns * LANES * SIZE];
     if SIZE == 2 {
@@ -138,7 +143,7 @@ pub(super) fn join<const SIZE: usize, const BITS: u32>(
 
 /// Cuts whole blocks; returns how many elements that were.
 #[inline(always)]
-pub(super) fn cut<const SIZE: usize, const BITS: u32>(
+pub(super) fn cut<const SIZE: usize, const BITS: u32, const APART: bool>(
     isa: impl Isa,
     base: u16,
     elements: &[u8],
@@ -158,11 +163,11 @@ pub(super) fn cut<const SIZE: usize, const BITS: u32>(
         ),
         _ => Default::default(),
     };
-    let high = match Shape::<SIZE, BITS>::HIGH_PLANE {
+    let high = match Shape::<SIZE, BITS, APART>::HIGH_PLANE {
         true => &mut planes.next().unwrap_or_default()[..blocks],
         false => Default::default(),
     };
-    let width = Shape::<SIZE, BITS>::MID_WIDTH;
+    let width = Shape::<SIZE, BITS, APART>::MID_WIDTH;
     let mut mid = to.mid[..blocks * 2 * width].chunks_exact_mut((2 * width).max(1));
     for block in 0..blocks {
         let mut top = [0u16; BLOCK];
@@ -178,26 +183,30 @@ pub(super) fn cut<const SIZE: usize, const BITS: u32>(
             let (tops, middles, lows) = isa.narrow(wide);
             (top, middle[block], low[block]) = (tops, written(middles), written(lows));
         }
-        if Shape::<SIZE, BITS>::BYTES && base == 0 {
+        if Shape::<SIZE, BITS, APART>::BYTES && base == 0 {
             let (symbols, others) = isa.cut_bytes(top);
             (codes[block], high[block]) = (symbols, written(others));
             continue;
         }
-        let shift = Shape::<SIZE, BITS>::SHIFT;
+        let shift = Shape::<SIZE, BITS, APART>::SHIFT;
         let code = top.map(|top| (top >> shift & ((1 << BITS) - 1)).wrapping_sub(base));
-        let mut raw = top.map(|top| top >> 15 << shift | top & ((1 << shift) - 1));
+        let rest = (1 << shift) - 1;
+        let mut raw = match APART {
+            true => top.map(|top| top & rest),
+            false => top.map(|top| top >> 15 << shift | top & rest),
+        };
         codes[block] = isa.low_bytes(code);
         if BITS > 8 && isa.any_high(code) {
             take_patches(&code, base, block, &mut codes[block], to.patches);
         }
-        if Shape::<SIZE, BITS>::HIGH_PLANE {
+        if Shape::<SIZE, BITS, APART>::HIGH_PLANE {
             high[block] = written(isa.low_bytes(raw));
             raw = raw.map(|raw| raw >> 8);
         }
         if width > 0
             && let Some(mid) = mid.next()
         {
-            let [first, second] = isa.pack(raw, Shape::<SIZE, BITS>::MID_BITS);
+            let [first, second] = isa.pack(raw, Shape::<SIZE, BITS, APART>::MID_BITS);
             let packed = u128::from(first) | u128::from(second) << (8 * width);
             mid.copy_from_slice(&written(packed.to_le_bytes())[..2 * width]);
         }

@@ -3,7 +3,8 @@
 //! A float is `sign | symbol | rest`: the symbol is the exponent and perhaps the leading mantissa
 //! bits. What is not symbol, `sign | rest`, is *raw*: its low whole bytes are byte planes and
 //! the bits above those are packed without gaps, lowest bit first (`mid`). Integers have no sign
-//! field: the symbol is their highest byte.
+//! field: the symbol is their highest byte. Signs that lean on one another are kept [apart](super::signs):
+//! then only `rest` is raw, and joining leaves the sign clear.
 //!
 //! The symbol is kept as a one-byte *code*, its distance from `base`. A wider symbol may not fit;
 //! such an element has code 0 and is patched after joining.
@@ -20,6 +21,8 @@ pub(crate) struct Fields {
     pub(crate) size: usize,
     /// Whether the highest bit is a sign, kept apart from the symbol.
     pub(crate) signed: bool,
+    /// Whether that sign is not even raw, but somewhere else.
+    pub(crate) sign_apart: bool,
     /// Bits of the symbol.
     pub(crate) symbol_bits: u32,
     /// The symbol of code 0.
@@ -40,14 +43,25 @@ impl Fields {
         (fits && u32::from(base) <= highest_base).then_some(Self {
             size: kind.size(),
             signed: kind.is_float(),
+            sign_apart: false,
             symbol_bits,
             base,
         })
     }
 
-    /// Bits per element outside the symbol.
+    /// The same, with the sign somewhere else if `apart`; there must be one.
+    pub(crate) fn with_sign_apart(self, apart: bool) -> Self {
+        Self { sign_apart: apart, ..self }
+    }
+
+    /// Bits per element outside the symbol, and outside a sign that is apart.
     pub(crate) fn raw_bits(self) -> u32 {
-        self.size as u32 * 8 - self.symbol_bits
+        self.size as u32 * 8 - self.symbol_bits - u32::from(self.sign_apart)
+    }
+
+    /// Whether the highest raw bit is the sign.
+    fn has_raw_sign(self) -> bool {
+        self.signed && !self.sign_apart
     }
 
     /// Byte planes per element.
@@ -67,7 +81,7 @@ impl Fields {
 
     /// The lowest bit of the symbol.
     fn symbol_shift(self) -> u32 {
-        self.raw_bits() - u32::from(self.signed)
+        self.raw_bits() - u32::from(self.has_raw_sign())
     }
 
     fn symbol_mask(self) -> u64 {
@@ -81,7 +95,7 @@ impl Fields {
 
     #[inline(always)]
     fn raw(self, element: u64) -> u64 {
-        if self.signed {
+        if self.has_raw_sign() {
             let shift = self.symbol_shift();
             element >> (self.size * 8 - 1) << shift | element & ((1 << shift) - 1)
         } else {
@@ -93,7 +107,7 @@ impl Fields {
     fn join(self, symbol: u64, raw: u64) -> u64 {
         let shift = self.symbol_shift();
         let low = raw & ((1 << shift) - 1);
-        let sign = if self.signed { raw >> shift << (self.size * 8 - 1) } else { 0 };
+        let sign = if self.has_raw_sign() { raw >> shift << (self.size * 8 - 1) } else { 0 };
         sign | symbol << shift | low
     }
 
@@ -102,7 +116,8 @@ impl Fields {
         let mut element = [0; 8];
         element[..self.size].copy_from_slice(bytes);
         let element = u64::from_le_bytes(element);
-        let patched = self.join(u64::from(symbol), self.raw(element)).to_le_bytes();
+        let (mask, shift) = (self.symbol_mask(), self.symbol_shift());
+        let patched = (element & !(mask << shift) | u64::from(symbol) << shift).to_le_bytes();
         bytes.copy_from_slice(&patched[..self.size]);
     }
 }
@@ -162,23 +177,31 @@ dispatch_wide! {
 /// Turns the run-time cut into constants, so that every shift in a block is one; 0 where blocks
 /// have no code of their own.
 macro_rules! for_fields {
-    ($fields:expr, $size:ident, $bits:ident, $call:expr) => {
-        match ($fields.size, $fields.signed, $fields.symbol_bits) {
-            (2, true, 5) => for_fields!(@ $size 2, $bits 5, $call),
-            (2, true, 6) => for_fields!(@ $size 2, $bits 6, $call),
-            (2, true, 7) => for_fields!(@ $size 2, $bits 7, $call),
-            (2, true, 8) => for_fields!(@ $size 2, $bits 8, $call),
-            (2, true, 9) => for_fields!(@ $size 2, $bits 9, $call),
-            (2, true, 10) => for_fields!(@ $size 2, $bits 10, $call),
-            (4, true, 8) => for_fields!(@ $size 4, $bits 8, $call),
-            (4, true, 9) => for_fields!(@ $size 4, $bits 9, $call),
-            (4, true, 10) => for_fields!(@ $size 4, $bits 10, $call),
+    ($fields:expr, $size:ident, $bits:ident, $apart:ident, $call:expr) => {
+        match ($fields.sign_apart, $fields.signed) {
+            (_, false) => 0,
+            (false, true) => for_fields!(@bits $fields, $size, $bits, $apart false, $call),
+            (true, true) => for_fields!(@bits $fields, $size, $bits, $apart true, $call),
+        }
+    };
+    (@bits $fields:expr, $size:ident, $bits:ident, $apart:ident $a:literal, $call:expr) => {
+        match ($fields.size, $fields.symbol_bits) {
+            (2, 5) => for_fields!(@one $size 2, $bits 5, $apart $a, $call),
+            (2, 6) => for_fields!(@one $size 2, $bits 6, $apart $a, $call),
+            (2, 7) => for_fields!(@one $size 2, $bits 7, $apart $a, $call),
+            (2, 8) => for_fields!(@one $size 2, $bits 8, $apart $a, $call),
+            (2, 9) => for_fields!(@one $size 2, $bits 9, $apart $a, $call),
+            (2, 10) => for_fields!(@one $size 2, $bits 10, $apart $a, $call),
+            (4, 8) => for_fields!(@one $size 4, $bits 8, $apart $a, $call),
+            (4, 9) => for_fields!(@one $size 4, $bits 9, $apart $a, $call),
+            (4, 10) => for_fields!(@one $size 4, $bits 10, $apart $a, $call),
             _ => 0,
         }
     };
-    (@ $size:ident $s:literal, $bits:ident $b:literal, $call:expr) => {{
+    (@one $size:ident $s:literal, $bits:ident $b:literal, $apart:ident $a:literal, $call:expr) => {{
         const $size: usize = $s;
         const $bits: u32 = $b;
+        const $apart: bool = $a;
         $call
     }};
 }
@@ -186,7 +209,13 @@ macro_rules! for_fields {
 #[inline(always)]
 fn join_with(isa: impl Isa, fields: Fields, from: &Join<'_>, elements: &mut [u8]) {
     let count = elements.len() / fields.size;
-    let whole = for_fields!(fields, SIZE, BITS, blocks::join::<SIZE, BITS>(isa, fields.base, from, elements));
+    let whole = for_fields!(
+        fields,
+        SIZE,
+        BITS,
+        APART,
+        blocks::join::<SIZE, BITS, APART>(isa, fields.base, from, elements)
+    );
     let mut mid = BitReader::new(from.mid, fields.mid_bits(), whole);
     for index in whole..count {
         let mut raw = u64::from(mid.next());
@@ -202,8 +231,13 @@ fn join_with(isa: impl Isa, fields: Fields, from: &Join<'_>, elements: &mut [u8]
 #[inline(always)]
 fn cut_with(isa: impl Isa, fields: Fields, elements: &[u8], mut to: Cut<'_>) {
     let count = elements.len() / fields.size;
-    let whole =
-        for_fields!(fields, SIZE, BITS, blocks::cut::<SIZE, BITS>(isa, fields.base, elements, &mut to));
+    let whole = for_fields!(
+        fields,
+        SIZE,
+        BITS,
+        APART,
+        blocks::cut::<SIZE, BITS, APART>(isa, fields.base, elements, &mut to)
+    );
     let mut mid = BitWriter::new(to.mid, fields.mid_bits(), whole);
     for index in whole..count {
         let mut element = [0; 8];
@@ -293,7 +327,8 @@ mod tests {
         let number = |bits: &[u64]| bits.iter().fold(0, |n, bit| n << 1 | bit);
         let width = fields.symbol_bits as usize;
         if fields.signed {
-            let raw: Vec<u64> = [&bits[..1], &bits[1 + width..]].concat();
+            let sign = if fields.sign_apart { &[] } else { &bits[..1] };
+            let raw: Vec<u64> = [sign, &bits[1 + width..]].concat();
             (number(&bits[1..1 + width]), number(&raw))
         } else {
             (number(&bits[..width]), number(&bits[width..]))
@@ -331,7 +366,9 @@ mod tests {
     fn cuts() -> Vec<Fields> {
         let bits = |kind: Kind| (1..=16).filter_map(move |bits| Fields::new(kind, bits, 0));
         let based = |kind: Kind| (9..=16).filter_map(move |bits| Fields::new(kind, bits, 200));
-        Kind::all().flat_map(|kind| bits(kind).chain(based(kind))).collect()
+        let cuts = Kind::all().flat_map(|kind| bits(kind).chain(based(kind)));
+        let apart = |fields: Fields| (fields.signed).then(|| fields.with_sign_apart(true));
+        cuts.flat_map(|fields| [Some(fields), apart(fields)]).flatten().collect()
     }
 
     proptest! {
@@ -374,12 +411,16 @@ mod tests {
                 join_with(avx2, fields, &from, &mut back);
                 joined.push(back);
             }
+            let mut expected = elements.to_vec();
+            if fields.sign_apart {
+                expected.chunks_exact_mut(fields.size).for_each(|element| element[fields.size - 1] &= 0x7f);
+            }
             for mut back in joined {
                 for patch in &patches {
                     let at = patch.index as usize * fields.size;
                     fields.patch(&mut back[at..at + fields.size], patch.symbol);
                 }
-                prop_assert_eq!(&back, elements);
+                prop_assert_eq!(&back, &expected);
             }
         }
     }

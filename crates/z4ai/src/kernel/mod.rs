@@ -32,6 +32,7 @@ pub(crate) mod marked;
 #[cfg(target_arch = "x86_64")]
 mod moving;
 pub(crate) mod packed;
+pub(crate) mod signs;
 pub(crate) mod sparse;
 pub(crate) mod sums;
 pub(crate) mod window;

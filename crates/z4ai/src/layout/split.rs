@@ -1,7 +1,7 @@
 //! The split layout: symbols, packed bits and byte planes as streams of their own.
 //!
-//! Payload: the packed bits if any, the byte planes from the lowest on, one stream of codes per
-//! scale class (or one for all), then the patches: all indices, then all symbols. What is mostly
+//! Payload: the packed bits if any, the byte planes from the lowest on, the changes of signs where those
+//! are apart, one stream of codes per scale class (or one for all), then the patches: all indices, then all symbols. What is mostly
 //! raw comes first, so that an encoder can cut elements right into the place they stay at.
 
 use std::ops::Range;
@@ -13,12 +13,15 @@ use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::kernel::classes::{self, ClassMap, MAX_CLASSES, SLACK};
 use crate::kernel::fields::{self, Fields, Join, MAX_PLANES};
-use crate::kernel::packed;
+use crate::kernel::{packed, signs};
 use crate::streams::{self, Streams};
 use crate::wire::{Put, Reader};
 
 /// Payload bytes of one patch: index and symbol.
 pub(crate) const PATCH: usize = 6;
+
+/// Beside the bits of the symbol: signs are a stream of their own.
+const SIGNS: u8 = 0x80;
 
 const NO_CLASSES: u8 = 0;
 const ROWS: u8 = 1;
@@ -34,6 +37,8 @@ pub(crate) struct Split {
     pub(crate) mid: Option<Coder>,
     /// Lowest plane first.
     pub(crate) planes: Vec<Coder>,
+    /// The changes of signs, where those are apart.
+    pub(crate) signs: Option<Coder>,
     /// One per class, or one.
     pub(crate) codes: Vec<Coder>,
 }
@@ -45,13 +50,14 @@ pub(crate) struct Scratch {
     runs: [Vec<u8>; MAX_CLASSES],
     mid: Vec<u8>,
     planes: [Vec<u8>; MAX_PLANES],
+    signs: Vec<u8>,
     /// The codes of one part.
     part: Vec<u8>,
 }
 
 impl Split {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        out.put_u8(self.fields.symbol_bits as u8);
+        out.put_u8(self.fields.symbol_bits as u8 | if self.signs.is_some() { SIGNS } else { 0 });
         out.put_u16(self.fields.base);
         out.put_u32(self.patches);
         match &self.classes {
@@ -64,7 +70,7 @@ impl Split {
                 packed::pack(u32::from(width), &map.classes, &std::array::from_fn(|i| i as u8), out);
             }
         }
-        for coder in self.mid.iter().chain(&self.planes).chain(&self.codes) {
+        for coder in self.mid.iter().chain(&self.planes).chain(&self.signs).chain(&self.codes) {
             coder.write(out);
         }
     }
@@ -74,9 +80,11 @@ impl Split {
             return Err(Error::corrupt("a split chunk ends inside an element"));
         }
         let count = len / kind.size();
-        let symbol_bits = u32::from(reader.u8()?);
+        let cut = reader.u8()?;
+        let (symbol_bits, sign_apart) = (u32::from(cut & !SIGNS), cut & SIGNS != 0);
         let base = reader.u16()?;
-        let Some(fields) = Fields::new(kind, symbol_bits, base) else {
+        let fields = Fields::new(kind, symbol_bits, base).filter(|fields| fields.signed || !sign_apart);
+        let Some(fields) = fields.map(|fields| fields.with_sign_apart(sign_apart)) else {
             return Err(Error::corrupt(format_args!(
                 "symbols of {symbol_bits} bits from {base} in {} elements",
                 kind.name()
@@ -94,6 +102,7 @@ impl Split {
             classes,
             mid: (fields.mid_bits() > 0).then(|| Coder::read(reader)).transpose()?,
             planes: (0..fields.planes()).map(|_| Coder::read(reader)).collect::<Result<_>>()?,
+            signs: sign_apart.then(|| Coder::read(reader)).transpose()?,
             codes: (0..streams).map(|_| Coder::read(reader)).collect::<Result<_>>()?,
         })
     }
@@ -104,7 +113,8 @@ impl Split {
         let codes = self.codes.iter().zip(sizes);
         let mid = self.mid.iter().map(|mid| (mid, self.fields.mid_len(count)));
         let planes = self.planes.iter().map(|plane| (plane, count));
-        let streams = codes.chain(mid).chain(planes);
+        let signs = self.signs.iter().map(|signs| (signs, count.div_ceil(8)));
+        let streams = codes.chain(mid).chain(planes).chain(signs);
         streams.map(|(coder, len)| coder.stored_len(len)).sum::<u64>()
             + u64::from(self.patches) * PATCH as u64
     }
@@ -120,6 +130,9 @@ impl Split {
         }
         for (index, coder) in self.planes.iter().enumerate() {
             streams.add(streams::plane(index), coder, count);
+        }
+        if let Some(coder) = &self.signs {
+            streams.add("signs", coder, count.div_ceil(8));
         }
         if self.patches > 0 {
             let len = self.patches as usize * PATCH;
@@ -159,13 +172,32 @@ impl Split {
         for ((coder, buffer), plane) in self.planes.iter().zip(&mut scratch.planes).zip(&mut planes) {
             *plane = decode_stream(coder, &mut payload, count, buffer, coders)?;
         }
+        let signs = self.decode_signs(&mut payload, count, &mut scratch.signs, coders)?;
         // What stands before the codes is mostly raw, and needed right after them.
         coders.ahead = Ahead::new(count, &whole[..whole.len() - payload.remaining()]);
         let codes = self.decode_codes(&mut payload, count, &mut scratch.codes, &mut scratch.runs, coders)?;
         let patches = Patches::read(&mut payload, self.patches as usize, self.fields.symbol_bits)?;
         let from = Join { codes: &[], mid, planes };
         grow(&mut scratch.part, Parts::LEN / self.fields.size);
-        self.join(codes, &from, patches, &mut scratch.part, out)
+        self.join(codes, &from, signs, patches, &mut scratch.part, out)
+    }
+
+    /// The signs, if they are apart.
+    fn decode_signs<'a>(
+        &self,
+        payload: &mut Reader<'_>,
+        count: usize,
+        buffer: &'a mut Vec<u8>,
+        coders: &mut coder::Scratch,
+    ) -> Result<Option<&'a [u8]>> {
+        let Some(coder) = &self.signs else { return Ok(None) };
+        let len = count.div_ceil(8);
+        let stored = take(payload, coder.stored_len(len))?;
+        grow(buffer, len);
+        coder.decode(stored, &mut buffer[..len], coders)?;
+        coder::check_packed_padding(1, &buffer[..len], count)?;
+        signs::restore(&mut buffer[..len]);
+        Ok(Some(&buffer[..len]))
     }
 
     /// Joins fields, part by part; `buffer` has room for the codes of one.
@@ -173,6 +205,7 @@ impl Split {
         &self,
         codes: Codes<'_>,
         from: &Join<'_>,
+        signs: Option<&[u8]>,
         mut patches: Patches<'_>,
         buffer: &mut [u8],
         mut out: Parts<'_>,
@@ -193,6 +226,9 @@ impl Split {
                     }
                 };
                 fields::join(self.fields, &from.part(self.fields, codes, range.start), out);
+                if let Some(signs) = signs {
+                    signs::put(size, &signs[range.start / 8..], out);
+                }
                 patches.apply(&range, |at, symbol| self.fields.patch(&mut out[at * size..][..size], symbol))
             })?;
         }
