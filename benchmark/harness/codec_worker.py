@@ -32,6 +32,20 @@ def z4ai(effort: str) -> Pair:
     return compress, lambda frame: z4ai.decompress(frame, threads=1)
 
 
+def older_z4ai(effort: str) -> Pair:
+    from importlib.metadata import version
+
+    import z4ai
+
+    # Ours has the same name, and would be found if the older one is not there.
+    assert version("z4ai").startswith("0.2.")
+
+    def compress(data: bytes) -> bytes:
+        return z4ai.compress(data, dtype=kind, effort=effort, threads=1)
+
+    return compress, z4ai.decompress
+
+
 def zipnn(_: str) -> Pair:
     import zipnn
 
@@ -106,6 +120,7 @@ def memcpy(_: str) -> Pair:
 
 CODECS: dict[str, Callable[[str], Pair]] = {
     "z4ai": z4ai,
+    "z4ai-0.2": older_z4ai,
     "zipnn": zipnn,
     "zstd": zstd,
     "blosc2": blosc2,

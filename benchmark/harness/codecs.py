@@ -21,8 +21,9 @@ FOLDER = WORK / "codec"
 PACKAGES = ["zipnn", "zstandard", "openzl", "blosc2", "pcodec"]
 OURS = ["z4ai fast", "z4ai default", "z4ai balanced", "z4ai max"]
 OTHERS = ["zipnn", "zstd 3", "zstd 19", "blosc2", "pcodec", "openzl"]
+OLDER = ["z4ai-0.2 fast", "z4ai-0.2 default", "z4ai-0.2 max"]
 SIZE = 16_000_000
-SLOW = {"z4ai balanced", "z4ai max", "zstd 19"}
+SLOW = {"z4ai max", "z4ai-0.2 default", "z4ai-0.2 max", "zstd 19"}
 """Compressed once only: their speed is told, but not from many rounds."""
 
 
@@ -74,14 +75,14 @@ def weights_of(wheel: Path) -> bytes:
     return b"".join(t.tobytes() for t in tensors.values() if t.dtype == np.float32)
 
 
-def environment() -> Path:
-    """An interpreter with everybody else's codecs."""
-    folder = peers.ENVIRONMENTS / "codecs"
+def environment(name: str, packages: list[str]) -> Path:
+    """An interpreter with other codecs."""
+    folder = peers.ENVIRONMENTS / name
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         peers.share_packages(folder)
-        for package in PACKAGES:
+        for package in packages:
             # Torch, which one of them asks for, is shared and not installed again.
             alone = ["--no-deps"] if package == "zipnn" else []
             command = [python, "-m", "pip", "install", "-q", *alone, package]
@@ -115,7 +116,9 @@ class Codec:
 
 def run(rounds: int, words: list[str], save: bool) -> Path | None:
     """All codecs on all files whose name has one of the words."""
-    python = environment()
+    python = environment("codecs", PACKAGES)
+    # It has the name of ours, so it cannot be where the others are.
+    older = environment("z4ai-0.2", ["z4ai==0.2.0"])
     table: list[dict[str, Any]] = []
     absent: set[str] = set()
     for model, kind, path in make_files():
@@ -124,6 +127,7 @@ def run(rounds: int, words: list[str], save: bool) -> Path | None:
         size = path.stat().st_size
         found = [Codec(sys.executable, name, path, kind) for name in [*OURS, "memcpy"]]
         found += [Codec(python, name, path, kind) for name in OTHERS]
+        found += [Codec(older, name, path, kind) for name in OLDER]
         absent |= {codec.name for codec in found if codec.size is None}
         found = [codec for codec in found if codec.size is not None]
         for number in range(rounds):
