@@ -21,7 +21,9 @@ use std::ops::Range;
 
 use crate::decode::{self, Chunks};
 use crate::frame::{self, Frame};
-use crate::layout::delta::{Delta, DeltaScratch};
+use crate::kernel::copy::Fetch;
+use crate::layout::delta::{Delta, DeltaScratch, Hashes};
+use crate::layout::parts::Parts;
 use crate::options::{DecodeOptions, FrameInfo, Options};
 use crate::{Error, Result, encode, legacy, parallel};
 
@@ -92,7 +94,7 @@ pub fn restore_into(frame: &[u8], reference: &[u8], out: &mut [u8], options: &De
     }
     let frame = Frame::parse(frame)?;
     check_length(&frame, reference)?;
-    decode::whole_into(&Applied { frame, reference }, out, options)
+    decode::whole_into(&Applied::unchecked(frame, reference, options), out, options)
 }
 
 /// Decodes bytes `range` of a delta's content into `out`, whose length must be theirs. Only the
@@ -145,10 +147,7 @@ pub fn apply(frame: &[u8], buffer: &mut [u8], options: &DecodeOptions) -> Result
         options.threads,
         chunks.len(),
         || (),
-        |(), i| {
-            let (_, delta, payload) = frame.chunk(i)?;
-            delta.check_payload(payload)
-        },
+        |(), i| hashes_of(&frame, i)?.check_payload(frame.payload(i)?),
     )?;
     decode::whole_into(&InPlace(frame), buffer, options)
 }
@@ -157,6 +156,8 @@ pub fn apply(frame: &[u8], buffer: &mut [u8], options: &DecodeOptions) -> Result
 struct Applied<'a> {
     frame: Frame<'a, Delta>,
     reference: &'a [u8],
+    /// Whether one thread decodes all chunks, one after the other.
+    in_order: bool,
 }
 
 impl<'a> Applied<'a> {
@@ -168,7 +169,21 @@ impl<'a> Applied<'a> {
         options: &DecodeOptions,
     ) -> Result<Self> {
         check_reference(&frame, reference, range, options)?;
-        Ok(Self { frame, reference })
+        Ok(Self::unchecked(frame, reference, options))
+    }
+
+    fn unchecked(frame: Frame<'a, Delta>, reference: &'a [u8], options: &DecodeOptions) -> Self {
+        let in_order = parallel::workers(options.threads, frame.chunk_count()) == 1;
+        Self { frame, reference, in_order }
+    }
+
+    /// What to fetch while chunk `index` of so many bytes is put together.
+    fn fetch_next(&self, index: usize, len: usize) -> Fetch {
+        let next = index + 1;
+        match self.in_order && next < self.frame.chunk_count() {
+            true => Fetch::new(self.frame.payload(next).unwrap_or_default(), len.div_ceil(Parts::LEN)),
+            false => Fetch::default(),
+        }
     }
 }
 
@@ -188,7 +203,9 @@ impl Chunks for Applied<'_> {
 
     fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut DeltaScratch) -> Result<()> {
         let reference = part_of(&self.frame, index, self.reference);
-        decode_chunk(&self.frame, index, reference, out, scratch)
+        hashes_of(&self.frame, index)?.check_payload(self.frame.payload(index)?)?;
+        scratch.next = self.fetch_next(index, out.len());
+        decode_chunk(&self.frame, index, Some(reference), out, scratch)
     }
 }
 
@@ -197,35 +214,32 @@ struct InPlace<'a>(Frame<'a, Delta>);
 
 impl Chunks for InPlace<'_> {
     type Description = Delta;
-    type Scratch = (Vec<u8>, DeltaScratch);
+    type Scratch = DeltaScratch;
 
     fn frame(&self) -> &Frame<'_, Delta> {
         &self.0
     }
 
-    fn decode_chunk(
-        &self,
-        index: usize,
-        buffer: &mut [u8],
-        (reference, scratch): &mut Self::Scratch,
-    ) -> Result<()> {
-        reference.clear();
-        reference.extend_from_slice(buffer);
-        decode_chunk(&self.0, index, reference, buffer, scratch)
+    fn decode_chunk(&self, index: usize, buffer: &mut [u8], scratch: &mut DeltaScratch) -> Result<()> {
+        decode_chunk(&self.0, index, None, buffer, scratch)
     }
 }
 
+/// Decodes a chunk with a checked payload, from a reference that is in place if it is not elsewhere.
 fn decode_chunk(
     frame: &Frame<'_, Delta>,
     index: usize,
-    reference: &[u8],
+    reference: Option<&[u8]>,
     out: &mut [u8],
     scratch: &mut DeltaScratch,
 ) -> Result<()> {
     let (checksum, delta, payload) = frame.chunk(index)?;
-    delta.check_payload(payload)?;
     let hash = delta.decode(payload, reference, out, scratch)?;
     decode::check_hash(index, checksum, hash)
+}
+
+fn hashes_of(frame: &Frame<'_, Delta>, index: usize) -> Result<Hashes> {
+    Hashes::read(&mut frame.description(index)?)
 }
 
 /// The part of the reference that stands where chunk `index` does.
@@ -262,8 +276,7 @@ fn check_reference(
         || (),
         |(), i| {
             let index = chunks.start + i;
-            let (_, delta, _) = frame.chunk(index)?;
-            delta.check_reference(part_of(frame, index, reference))
+            hashes_of(frame, index)?.check_reference(part_of(frame, index, reference))
         },
     )
 }

@@ -42,8 +42,10 @@ const FLAG_ARRAY: u8 = 1;
 const FLAG_PALETTE: u8 = 2;
 /// The index ends with copies.
 const FLAG_COPIES: u8 = 4;
-/// Bytes of the shortest chunk description: length, checksum, layout, coder.
-const MIN_DESCRIPTION: usize = 14;
+/// Bytes of length and checksum, which every chunk description starts with.
+const DESCRIBED: usize = 12;
+/// Bytes of the shortest chunk description: those, layout, coder.
+const MIN_DESCRIPTION: usize = DESCRIBED + 2;
 
 /// What the chunks of a family of frames are described by.
 pub(crate) trait Describe: Sized {
@@ -245,6 +247,10 @@ impl<'a, D: Describe> Frame<'a, D> {
         first..end.max(first)
     }
 
+    pub(crate) fn chunk_count(&self) -> usize {
+        self.chunks.len()
+    }
+
     /// Where chunk `index` stands in the decoded bytes of all chunks.
     pub(crate) fn content_of(&self, index: usize) -> Range<u64> {
         self.chunks[index].content.clone()
@@ -262,10 +268,21 @@ impl<'a, D: Describe> Frame<'a, D> {
 
     /// Checksum, description and payload of chunk `index`.
     pub(crate) fn chunk(&self, index: usize) -> Result<(u64, D, &'a [u8])> {
-        let chunk = &self.chunks[index];
-        let mut description = Reader::new(&self.index[chunk.description.clone()]);
+        let mut description = Reader::new(&self.index[self.chunks[index].description.clone()]);
         let (_, checksum, layout) = read_description(&mut description, self.kind)?;
-        Ok((checksum, layout, self.stored.get(chunk.payload.clone())?))
+        Ok((checksum, layout, self.payload(index)?))
+    }
+
+    /// The stored bytes of chunk `index`.
+    pub(crate) fn payload(&self, index: usize) -> Result<&'a [u8]> {
+        self.stored.get(self.chunks[index].payload.clone())
+    }
+
+    /// What the description of chunk `index` has behind length and checksum.
+    pub(crate) fn description(&self, index: usize) -> Result<Reader<'a>> {
+        let mut description = Reader::new(&self.index[self.chunks[index].description.clone()]);
+        description.take(DESCRIBED)?;
+        Ok(description)
     }
 }
 

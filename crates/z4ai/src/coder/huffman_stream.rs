@@ -25,7 +25,7 @@
 //!    each stream is decoded symbol by symbol with every access checked.
 
 use super::huffman_cursor::{Ahead, Cursor, advance};
-use super::huffman_table::Table;
+use super::huffman_table::{FEW, Table};
 use crate::error::{Error, Result};
 use crate::wire::{Put, Reader};
 
@@ -90,7 +90,7 @@ impl Stored {
 
 impl Table {
     /// Decodes streams, stored back to back with these lengths, into `out`, while fetching what the
-    /// caller needs next.
+    /// caller needs next. The tables must be [built](Self::build) for as many symbols.
     pub(crate) fn decode(
         &mut self,
         stored: &[u8],
@@ -110,7 +110,9 @@ impl Table {
             output = rest;
             cursors.push(Cursor::new(source, run));
         }
-        advance(&mut cursors, &mut self.multi, ahead);
+        if total >= FEW {
+            advance(&mut cursors, &mut self.multi, ahead);
+        }
         cursors.iter_mut().try_for_each(|cursor| cursor.finish(&self.single))
     }
 }
@@ -164,7 +166,7 @@ mod tests {
         let mut stored = Vec::new();
         let lens = encode(symbols, &lengths, &mut stored);
         let mut table = Table::default();
-        table.build(&lengths);
+        table.build(&lengths, usize::MAX);
         let mut out = vec![0; symbols.len()];
         table.decode(&stored, lens, &mut out, &mut Ahead::default()).unwrap();
         assert_eq!(out, symbols);
@@ -200,7 +202,7 @@ mod tests {
         ) {
             if let Some(lengths) = Lengths::for_counts(&counts_of(&symbols)) {
                 let mut table = Table::default();
-                table.build(&lengths);
+                table.build(&lengths, usize::MAX);
                 let mut out = vec![0; symbols.len()];
                 let part = (cut.min(noise.len()) / STREAMS) as u32;
                 let mut lens = [part; STREAMS];

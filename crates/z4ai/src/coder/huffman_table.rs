@@ -6,6 +6,8 @@ use crate::kernel::{Isa, dispatch_wide};
 
 /// Entries of a table: one for every [`MAX_LEN`] bits that may come next.
 pub(super) const TABLE_SIZE: usize = 1 << MAX_LEN;
+/// Fewer symbols than this are decoded one by one: a table of several per entry would take longer to fill.
+pub(super) const FEW: usize = 2048;
 /// Symbols per table entry, at most.
 pub(super) const PER_ENTRY: usize = 6;
 
@@ -26,26 +28,27 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Fills the tables for `lengths`, which must be a complete code ([`Lengths::read`] checks).
-    pub(crate) fn build(&mut self, lengths: &Lengths) {
-        let mut order: Vec<(u8, u8)> = (0..=255u8)
-            .filter(|&s| lengths.0[usize::from(s)] > 0)
-            .map(|s| (lengths.0[usize::from(s)], s))
-            .collect();
-        order.sort_unstable();
+    /// Fills the tables that it takes to decode so many symbols with `lengths`, which must be a complete
+    /// code ([`Lengths::read`] checks).
+    pub(crate) fn build(&mut self, lengths: &Lengths, symbols: usize) {
+        let mut order = [(0, 0); 256];
+        let order = canonical(lengths, &mut order);
         let mut at = 0;
-        for &(len, symbol) in &order {
+        for &(len, symbol) in order {
             let width = TABLE_SIZE >> len;
             self.single[at..at + width].fill(u16::from(symbol) | u16::from(len) << 8);
             at += width;
         }
+        if symbols < FEW {
+            return;
+        }
         let shortest = u32::from(order[0].0);
         self.multi.most = PER_ENTRY.min((MAX_LEN / shortest) as usize);
         if MAX_LEN / shortest > PER_ENTRY as u32 {
-            return self.extend(&order, 0, Entry::default());
+            return self.extend(order, 0, Entry::default());
         }
         // A window starts with a code and goes on with a window of the bits that are left.
-        fill(&order, &mut self.shorter, &mut self.multi.entries);
+        fill(order, &mut self.shorter, &mut self.multi.entries);
     }
 
     /// Fills the entries that start with the codes of `entry`, from index `start` on: first those
@@ -71,6 +74,21 @@ impl Table {
         }
         self.multi.entries[at..end].fill(entry.word());
     }
+}
+
+/// Lengths and symbols in the order of their codes, at the start of `order`.
+fn canonical<'a>(lengths: &Lengths, order: &'a mut [(u8, u8); 256]) -> &'a [(u8, u8)] {
+    // Where the codes of each length begin.
+    let mut next = [0; MAX_LEN as usize + 2];
+    lengths.0.iter().for_each(|&len| next[usize::from(len) + 1] += usize::from(len > 0));
+    (1..next.len()).for_each(|len| next[len] += next[len - 1]);
+    for (symbol, &len) in (0..=255).zip(&lengths.0) {
+        if len > 0 {
+            order[next[usize::from(len)]] = (len, symbol);
+            next[usize::from(len)] += 1;
+        }
+    }
+    &order[..next[MAX_LEN as usize]]
 }
 
 dispatch_wide! {

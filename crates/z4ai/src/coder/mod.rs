@@ -176,7 +176,7 @@ impl Coder {
                 scratch.packed = packed;
             }
             Coder::Huffman { lengths, stored: lens } => {
-                scratch.table.build(lengths);
+                scratch.table.build(lengths, out.len());
                 scratch.table.decode(stored, *lens, out, &mut scratch.ahead)?;
             }
             Coder::Tans { states, stored: lens } => {

@@ -80,20 +80,28 @@ impl States {
             }
         }
         // What rounding left over goes to where it matters most, or comes from where least.
-        loop {
-            let sum: u64 = states.iter().map(|&states| u64::from(states)).sum();
-            let value = |s: usize, states: u16| (u64::from(counts[s]) << 20) / u64::from(states);
-            let symbols = 0..256;
-            if sum < size {
-                let most = symbols.filter(|&s| states[s] > 0).max_by_key(|&s| (value(s, states[s]), !s));
-                states[most?] += 1;
-            } else if sum > size {
-                let least = symbols.filter(|&s| states[s] > 1).min_by_key(|&s| (value(s, states[s] - 1), s));
-                states[least?] -= 1;
-            } else {
-                return Some(Self { log, counts: states });
+        let value = |s: usize, states: u16| (u64::from(counts[s]) << 20) / u64::from(states);
+        let mut sum: u64 = states.iter().map(|&states| u64::from(states)).sum();
+        if sum < size {
+            let mut values = [None; 256];
+            (0..256).filter(|&s| states[s] > 0).for_each(|s| values[s] = Some(value(s, states[s])));
+            while sum < size {
+                let most = (0..256).max_by_key(|&s| (values[s], !s))?;
+                states[most] += 1;
+                values[most] = Some(value(most, states[most]));
+                sum += 1;
+            }
+        } else {
+            let mut values = [u64::MAX; 256];
+            (0..256).filter(|&s| states[s] > 1).for_each(|s| values[s] = value(s, states[s] - 1));
+            while sum > size {
+                let least = (0..256).min_by_key(|&s| (values[s], s)).filter(|&s| states[s] > 1)?;
+                states[least] -= 1;
+                values[least] = if states[least] > 1 { value(least, states[least] - 1) } else { u64::MAX };
+                sum -= 1;
             }
         }
+        Some(Self { log, counts: states })
     }
 
     /// Writes the log of the number of states, first and last symbol, then for each of the symbols

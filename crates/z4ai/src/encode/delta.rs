@@ -11,7 +11,7 @@ use crate::frame::{self, Describe};
 use crate::kernel::hash::Hasher;
 use crate::kernel::{difference, hash, histogram, magnitude};
 use crate::layout::Layout;
-use crate::layout::delta::{Body, Delta, Difference, Elements};
+use crate::layout::delta::{Body, Delta, Difference, Elements, Hashes};
 use crate::memory;
 use crate::options::{Effort, Options};
 
@@ -20,8 +20,10 @@ const OVERHEAD_PER_CHUNK: usize = 31;
 /// How many times longer chunks are where most elements stayed: little is left of each, and its
 /// description is to be little beside that.
 const CHUNKS: usize = 8;
-/// Elements of each of eight runs that are looked at to choose the kind of difference and classes.
-const SAMPLE: usize = 1024;
+/// Elements of each of eight runs that are looked at to choose the kind of difference and of streams, and
+/// to choose classes.
+const SAMPLE: usize = 256;
+const SAMPLE_FOR_CLASSES: usize = 1024;
 const RUNS: usize = 8;
 /// Bytes that are copied, hashed and compared together, while they are in the first-level cache.
 const PART: usize = 8 << 10;
@@ -123,9 +125,12 @@ impl Scratch {
     ) {
         let elements = Elements::of(options.kind, current.len());
         let choice = self.sample.choose(elements, options, current, reference, &mut self.streams);
-        let hashes = self.take(elements, choice.xor, current, reference);
         let payload = &mut encoded.payload;
         let start = payload.len();
+        // Planes are cut right into the place they stay at.
+        let planes = choice.planes.unwrap_or(0);
+        payload.resize(start + planes * (current.len() / elements.size), 0);
+        let hashes = self.take(elements, choice.xor, [current, reference], &mut payload[start..]);
         let mut body = Body::Difference(self.difference(elements, choice, payload));
         // A reference that has little to do with the data only adds noise.
         let stored = payload.len() - start;
@@ -140,7 +145,8 @@ impl Scratch {
         }
         let described = encoded.descriptions.len();
         let describe = |payload: &[u8], body, descriptions: &mut Vec<u8>| {
-            let delta = Delta { reference: hashes[1], stored: hash::of(payload), body };
+            let hashes_of = Hashes { reference: hashes[1], stored: hash::of(payload) };
+            let delta = Delta { hashes: hashes_of, body };
             frame::write_description(descriptions, current.len(), hashes[0], &delta);
         };
         describe(&payload[start..], body, &mut encoded.descriptions);
@@ -155,8 +161,16 @@ impl Scratch {
         encoded.chunks += 1;
     }
 
-    /// Copies both buffers and finds their differences; returns their hashes.
-    fn take(&mut self, elements: Elements, xor: bool, current: &[u8], reference: &[u8]) -> [u64; 2] {
+    /// Copies both buffers, finds their differences, and cuts as many planes from them as there is room
+    /// for; returns the hashes of both.
+    fn take(
+        &mut self,
+        elements: Elements,
+        xor: bool,
+        [current, reference]: [&[u8]; 2],
+        planes: &mut [u8],
+    ) -> [u64; 2] {
+        let Elements { size, .. } = elements;
         let rule = elements.rule(xor);
         let len = current.len();
         for buffer in [&mut self.current, &mut self.reference, &mut self.differences] {
@@ -170,16 +184,22 @@ impl Scratch {
             before.copy_from_slice(&reference[part.clone()]);
             hashers[0].write(now);
             hashers[1].write(before);
-            difference::difference(rule, elements.size, now, before, &mut self.differences[part]);
+            let differences = &mut self.differences[part.clone()];
+            difference::difference(rule, size, now, before, differences);
+            for (byte, plane) in planes.chunks_exact_mut(len / size).enumerate() {
+                difference::take_plane(size, differences, byte, &mut plane[start / size..part.end / size]);
+            }
         }
         [hashers[0].finish(&self.current), hashers[1].finish(&self.reference)]
     }
 
-    /// Appends the differences to the payload.
+    /// Appends the differences to the payload, which ends with their planes if these are chosen.
     fn difference(&mut self, elements: Elements, choice: Choice, payload: &mut Vec<u8>) -> Difference {
         let size = elements.size;
-        let Choice { mut xor, thresholds } = choice;
-        let classes = if !thresholds.is_empty() {
+        let Choice { mut xor, thresholds, planes } = choice;
+        let classes = if let Some(planes) = planes {
+            vec![self.streams.encode_planes(size, &self.differences, planes, payload)]
+        } else if !thresholds.is_empty() {
             let differences = &self.differences;
             let ranges = magnitude::sort(size, &thresholds, &self.reference, differences, &mut self.sorted);
             let (streams, sorted) = (&mut self.streams, &self.sorted);
@@ -201,6 +221,8 @@ struct Choice {
     /// Whether differences are bits instead of distances.
     xor: bool,
     thresholds: Vec<u16>,
+    /// How many low bytes are planes, where that is known from the sample.
+    planes: Option<usize>,
 }
 
 /// Elements from several places of a chunk.
@@ -224,7 +246,39 @@ impl Sample {
         streams: &mut Streams,
     ) -> Choice {
         let size = elements.size;
-        let run = (SAMPLE * size).min(current.len() / size * size);
+        let (mut xor, planes) = self.compare(SAMPLE, elements, current, reference, streams);
+        let sparse = streams.mostly_zero(size, self.differences(xor));
+        // Short chunks have not enough of each class.
+        let enough = elements.has_magnitudes() && current.len() >= RUNS * SAMPLE_FOR_CLASSES * size;
+        // Where all elements moved, classes save less than they cost in time.
+        if enough && (options.effort > Effort::Default || sparse) {
+            (xor, _) = self.compare(SAMPLE_FOR_CLASSES, elements, current, reference, streams);
+            let times = (current.len() / self.current.len()) as u64;
+            let thresholds =
+                magnitudes::thresholds(options.kind, &self.reference, self.differences(xor), times);
+            if !thresholds.is_empty() {
+                return Choice { xor, thresholds, planes: None };
+            }
+        }
+        Choice { xor, thresholds: Vec::new(), planes: (!sparse).then_some(planes) }
+    }
+
+    fn differences(&self, xor: bool) -> &[u8] {
+        if xor { &self.bits } else { &self.distances }
+    }
+
+    /// Takes a sample of runs of `run` elements. Returns whether bits are smaller than distances, and how
+    /// many low bytes to keep as planes then.
+    fn compare(
+        &mut self,
+        run: usize,
+        elements: Elements,
+        current: &[u8],
+        reference: &[u8],
+        streams: &mut Streams,
+    ) -> (bool, usize) {
+        let size = elements.size;
+        let run = (run * size).min(current.len() / size * size);
         for (sample, from) in [(&mut self.current, current), (&mut self.reference, reference)] {
             sample.clear();
             for part in 0..RUNS {
@@ -237,18 +291,8 @@ impl Sample {
             difference::difference(elements.rule(xor), size, &self.current, &self.reference, out);
         }
         let [distances, bits] =
-            [&self.distances, &self.bits].map(|differences| streams.cost_of_sample(size, differences));
-        let xor = bits < distances;
-        let mut thresholds = Vec::new();
-        let differences = if xor { &self.bits } else { &self.distances };
-        // Short chunks have not enough of each class.
-        let enough = elements.has_magnitudes() && current.len() >= self.current.len();
-        // Where all elements moved, classes save less than they cost in time.
-        if enough && (options.effort > Effort::Default || streams.mostly_zero(size, differences)) {
-            let times = (current.len() / self.current.len().max(1)) as u64;
-            thresholds = magnitudes::thresholds(options.kind, &self.reference, differences, times);
-        }
-        Choice { xor, thresholds }
+            [&self.distances, &self.bits].map(|differences| streams.fewest_bits(size, differences));
+        if bits.1 < distances.1 { (true, bits.0) } else { (false, distances.0) }
     }
 
     /// Whether the sample leaves it open that a chunk of `len` bytes takes less than `stored` without a

@@ -1,7 +1,7 @@
 //! Coding differences: how many low bytes are planes, and the list of what is above them.
 
 use super::cost::{self, BIT};
-use super::stream;
+use super::stream::{self, NOISE};
 use crate::coder::tans::States;
 use crate::kernel::difference;
 use crate::kernel::histogram;
@@ -28,6 +28,9 @@ pub(super) struct Streams {
     gaps: Vec<u8>,
     sample: Vec<u8>,
     sample_marks: Vec<u8>,
+    /// A stream on its way to its place.
+    spare: Vec<u8>,
+    pairs: histogram::Pairs,
 }
 
 impl Streams {
@@ -35,6 +38,22 @@ impl Streams {
     pub(super) fn encode(&mut self, size: usize, differences: &[u8], payload: &mut Vec<u8>) -> Class {
         let listed = marked::mark(size, differences, 0, &mut self.marks);
         self.encode_marked(size, differences, listed, payload)
+    }
+
+    /// As [`encode`](Self::encode), for differences whose lowest `planes` stand at the end of the payload.
+    pub(super) fn encode_planes(
+        &mut self,
+        size: usize,
+        differences: &[u8],
+        planes: usize,
+        payload: &mut Vec<u8>,
+    ) -> Class {
+        let count = differences.len() / size;
+        let lens = &[count; 8][..planes];
+        let coders = stream::encode_in_place(NOISE, lens, payload, &mut self.spare, &mut self.pairs);
+        let listed = if planes < size { marked::mark(size, differences, planes, &mut self.marks) } else { 0 };
+        let list = self.encode_listed(size, planes, differences, listed, payload);
+        Class { count: count as u32, planes: coders, list }
     }
 
     /// As [`encode`](Self::encode), for differences that are distances, and whether bits are smaller: the
@@ -86,14 +105,27 @@ impl Streams {
         if kept > 0 {
             listed = if kept < size { marked::mark(size, differences, kept, &mut self.marks) } else { 0 };
         }
-        let mut list = None;
-        if listed > 0 {
-            marked::collect(size, differences, &self.marks, listed, &mut self.words);
-            let words = std::mem::take(&mut self.words);
-            list = Some(self.encode_list(size, kept, count, &words[..listed * size], payload));
-            self.words = words;
-        }
+        let list = self.encode_listed(size, kept, differences, listed, payload);
         Class { count: count as u32, planes, list }
+    }
+
+    /// Appends what is above `planes` of the differences of which `listed` are marked.
+    fn encode_listed(
+        &mut self,
+        size: usize,
+        planes: usize,
+        differences: &[u8],
+        listed: usize,
+        payload: &mut Vec<u8>,
+    ) -> Option<List> {
+        if listed == 0 {
+            return None;
+        }
+        marked::collect(size, differences, &self.marks, listed, &mut self.words);
+        let words = std::mem::take(&mut self.words);
+        let list = self.encode_list(size, planes, differences.len() / size, &words[..listed * size], payload);
+        self.words = words;
+        Some(list)
     }
 
     /// What the bytes of elements take, in units of [`BIT`].
@@ -111,22 +143,25 @@ impl Streams {
     fn best_planes(&mut self, size: usize, differences: &[u8]) -> usize {
         let count = differences.len() / size;
         let run = SAMPLE.min(count) * size;
-        self.sample.clear();
+        let mut sample = std::mem::take(&mut self.sample);
+        sample.clear();
         for part in 0..4 {
             let at = part * (differences.len() - run) / 3 / size * size;
-            self.sample.extend_from_slice(&differences[at..at + run]);
+            sample.extend_from_slice(&differences[at..at + run]);
         }
-        self.fewest_bits(size).0
+        let kept = self.fewest_bits(size, &sample).0;
+        self.sample = sample;
+        kept
     }
 
-    /// How many low bytes of the sample to keep as planes, and what all streams take then in units of
-    /// [`BIT`].
-    fn fewest_bits(&mut self, size: usize) -> (usize, u64) {
-        let count = (self.sample.len() / size) as u32;
+    /// How many low bytes of a sample of differences to keep as planes, and what all streams take then in
+    /// units of [`BIT`].
+    pub(super) fn fewest_bits(&mut self, size: usize, sample: &[u8]) -> (usize, u64) {
+        let count = (sample.len() / size) as u32;
         self.plane.resize(count as usize, 0);
         let mut wide = [0; 9];
         for (byte, wide) in wide[..size].iter_mut().enumerate() {
-            *wide = marked::mark(size, &self.sample, byte, &mut self.sample_marks) as u32;
+            *wide = marked::mark(size, sample, byte, &mut self.sample_marks) as u32;
         }
         let (mut kept, mut best) = (0, u64::MAX);
         let mut planes_cost = 0;
@@ -138,7 +173,7 @@ impl Streams {
                 }
                 break;
             }
-            difference::take_plane(size, &self.sample, byte, &mut self.plane);
+            difference::take_plane(size, sample, byte, &mut self.plane);
             let counts = histogram::of_bytes(&self.plane);
             // Of listed values, all bytes but the first are nearly always zero: a bit each.
             let higher = |&wide: &u32| if wide == 0 { 0 } else { u64::from(listed.max(wide * 8)) * BIT };
@@ -156,13 +191,6 @@ impl Streams {
     /// Whether at least half of these differences are none.
     pub(super) fn mostly_zero(&mut self, size: usize, sample: &[u8]) -> bool {
         marked::mark(size, sample, 0, &mut self.sample_marks) * size <= sample.len() / 2
-    }
-
-    /// What a sample of differences takes, in units of [`BIT`].
-    pub(super) fn cost_of_sample(&mut self, size: usize, sample: &[u8]) -> u64 {
-        self.sample.clear();
-        self.sample.extend_from_slice(sample);
-        self.fewest_bits(size).1
     }
 
     /// Appends the marks and the bytes above `planes` of the listed elements.
@@ -202,7 +230,7 @@ impl Streams {
         marked::gaps(&self.marks, &mut self.gaps);
         // Short gaps are too few values for whole bits to come close.
         let counts = histogram::of_bytes(&self.gaps);
-        let coder = stream::encode_finely(&self.gaps, &counts, States::finest(&counts), payload);
+        let coder = stream::encode_finely(&self.gaps, &counts, States::finest, payload);
         Places::Gaps(self.gaps.len() as u32, coder)
     }
 
@@ -215,9 +243,7 @@ impl Places {
     /// Bytes of their description.
     fn described(&self) -> usize {
         let (Places::Gaps(_, coder) | Places::Marks(coder)) = self;
-        let mut description = Vec::new();
-        coder.write(&mut description);
-        description.len()
+        coder.described_len()
     }
 }
 

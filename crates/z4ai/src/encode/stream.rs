@@ -178,20 +178,28 @@ pub(crate) fn encode_codes(
     effort: Effort,
     payload: &mut Vec<u8>,
 ) -> Coder {
-    let states = if effort < Effort::Balanced { None } else { States::for_counts(counts) };
-    encode_finely(bytes, counts, states, payload)
+    match effort < Effort::Balanced {
+        true => encode_counted(bytes, counts, payload),
+        false => encode_finely(bytes, counts, States::for_counts, payload),
+    }
 }
 
-/// As [`encode_counted`], and in fractions of bits by these states where that is smaller.
+/// As [`encode_counted`], and in fractions of bits by the states for these counts where that is smaller.
 pub(crate) fn encode_finely(
     bytes: &[u8],
     counts: &[u32; 256],
-    states: Option<States>,
+    states: impl FnOnce(&[u32; 256]) -> Option<States>,
     payload: &mut Vec<u8>,
 ) -> Coder {
     let start = payload.len();
     let coder = encode_counted(bytes, counts, payload);
-    let Some(states) = states.filter(|_| !matches!(coder, Coder::Constant(_))) else { return coder };
+    // States take no less than this, whatever they are, and at least half a byte each to describe.
+    let least = cost::entropy(counts) / (8 * BIT) + symbols_of(counts).len() as u64 / 2;
+    let coded = (payload.len() - start) as u64;
+    if matches!(coder, Coder::Constant(_)) || least >= coded + coder.described_len() as u64 {
+        return coder;
+    }
+    let Some(states) = states(counts) else { return coder };
     let mut fine = Vec::new();
     let stored = tans::encode(bytes, &states, &mut fine);
     let tans = Coder::Tans { states: Box::new(states), stored };

@@ -20,11 +20,50 @@ pub(crate) enum Rule {
 /// The integers that stand for elements of one size.
 trait Word {
     fn difference(rule: Rule, current: &[u8], reference: &[u8], out: &mut [u8]);
-    fn restore(rule: Rule, reference: &[u8], difference: &[u8], out: &mut [u8]);
+    fn restore(rule: Rule, difference: &[u8], to: impl Target);
     fn take_plane(elements: &[u8], byte: usize, plane: &mut [u8]);
     fn set_plane(plane: &[u8], byte: usize, elements: &mut [u8]);
     fn put_plane(plane: &[u8], byte: usize, elements: &mut [u8]);
     fn join_planes<const P: usize>(planes: [&[u8]; P], elements: &mut [u8]);
+}
+
+/// Where references are, and what was current goes.
+trait Target {
+    /// Sets every element to what `restored` makes of its reference and its difference.
+    fn each<const SIZE: usize>(
+        self,
+        differences: &[u8],
+        restored: impl Fn([u8; SIZE], [u8; SIZE]) -> [u8; SIZE],
+    );
+}
+
+/// References, and other memory to write to.
+impl Target for (&[u8], &mut [u8]) {
+    #[inline(always)]
+    fn each<const SIZE: usize>(
+        self,
+        differences: &[u8],
+        restored: impl Fn([u8; SIZE], [u8; SIZE]) -> [u8; SIZE],
+    ) {
+        let (reference, out) = (self.0.as_chunks().0, self.1.as_chunks_mut().0);
+        for ((out, reference), difference) in out.iter_mut().zip(reference).zip(differences.as_chunks().0) {
+            *out = restored(*reference, *difference);
+        }
+    }
+}
+
+/// References that are written over.
+impl Target for &mut [u8] {
+    #[inline(always)]
+    fn each<const SIZE: usize>(
+        self,
+        differences: &[u8],
+        restored: impl Fn([u8; SIZE], [u8; SIZE]) -> [u8; SIZE],
+    ) {
+        for (element, difference) in self.as_chunks_mut().0.iter_mut().zip(differences.as_chunks().0) {
+            *element = restored(*element, *difference);
+        }
+    }
 }
 
 macro_rules! word {
@@ -60,30 +99,19 @@ macro_rules! word {
             }
 
             #[inline(always)]
-            fn restore(rule: Rule, reference: &[u8], difference: &[u8], out: &mut [u8]) {
+            fn restore(rule: Rule, differences: &[u8], to: impl Target) {
                 const TOP: u32 = $unsigned::BITS - 1;
                 let ordered = |x: $unsigned| x ^ (x as $signed >> TOP) as $unsigned >> 1;
                 let halved = |z: $unsigned| z >> 1 ^ (z & 1).wrapping_neg();
-                let pairs = reference.as_chunks::<$size>().0.iter().zip(difference.as_chunks::<$size>().0);
-                let out = out.as_chunks_mut::<$size>().0.iter_mut();
-                let load = |bytes: &[u8; $size]| $unsigned::from_le_bytes(*bytes);
+                let word = |bytes: [u8; $size]| $unsigned::from_le_bytes(bytes);
                 match rule {
-                    Rule::Xor => {
-                        for ((r, z), out) in pairs.zip(out) {
-                            *out = (load(r) ^ load(z)).to_le_bytes();
-                        }
-                    }
+                    Rule::Xor => to.each(differences, |r, z| (word(r) ^ word(z)).to_le_bytes()),
                     Rule::Integer => {
-                        for ((r, z), out) in pairs.zip(out) {
-                            *out = load(r).wrapping_add(halved(load(z))).to_le_bytes();
-                        }
+                        to.each(differences, |r, z| word(r).wrapping_add(halved(word(z))).to_le_bytes())
                     }
-                    Rule::Float => {
-                        for ((r, z), out) in pairs.zip(out) {
-                            let place = ordered(load(r)).wrapping_add(halved(load(z)));
-                            *out = ordered(place).to_le_bytes();
-                        }
-                    }
+                    Rule::Float => to.each(differences, |r, z| {
+                        ordered(ordered(word(r)).wrapping_add(halved(word(z)))).to_le_bytes()
+                    }),
                 }
             }
 
@@ -158,6 +186,12 @@ dispatch! {
 }
 
 dispatch! {
+    /// As [`restore`], for references that are written over.
+    pub(crate) fn restore_in_place(rule: Rule, size: usize, differences: &[u8], elements: &mut [u8])
+        = restore_in_place_with
+}
+
+dispatch! {
     /// Copies byte `byte` of every element to `plane`.
     pub(crate) fn take_plane(size: usize, elements: &[u8], byte: usize, plane: &mut [u8]) = take_plane_with
 }
@@ -201,7 +235,12 @@ fn difference_with(_: impl Isa, rule: Rule, size: usize, current: &[u8], referen
 
 #[inline(always)]
 fn restore_with(_: impl Isa, rule: Rule, size: usize, reference: &[u8], differences: &[u8], out: &mut [u8]) {
-    for_size!(size, W, <W as Word>::restore(rule, reference, differences, out));
+    for_size!(size, W, <W as Word>::restore(rule, differences, (reference, out)));
+}
+
+#[inline(always)]
+fn restore_in_place_with(_: impl Isa, rule: Rule, size: usize, differences: &[u8], elements: &mut [u8]) {
+    for_size!(size, W, <W as Word>::restore(rule, differences, elements));
 }
 
 #[inline(always)]
@@ -365,6 +404,12 @@ mod tests {
                     restore(rule, size, &reference, &fast, &mut restored);
                     assert_eq!(restored, current, "{rule:?} {size}");
                     restore_with(Portable, rule, size, &reference, &fast, &mut restored);
+                    assert_eq!(restored, current, "{rule:?} {size}");
+                    restored.copy_from_slice(&reference);
+                    restore_in_place(rule, size, &fast, &mut restored);
+                    assert_eq!(restored, current, "{rule:?} {size}");
+                    restored.copy_from_slice(&reference);
+                    restore_in_place_with(Portable, rule, size, &fast, &mut restored);
                     assert_eq!(restored, current, "{rule:?} {size}");
                 }
             }

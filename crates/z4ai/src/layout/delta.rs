@@ -13,10 +13,12 @@
 use super::parts::Parts;
 use super::split::decode_stream;
 use super::{Context, Layout, Scratch};
+use crate::coder::huffman_cursor::Ahead;
 use crate::coder::{self, Coder};
 use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::frame::Describe;
+use crate::kernel::copy::Fetch;
 use crate::kernel::difference::{self, Rule, Scatter};
 use crate::kernel::magnitude::{self, MAX_CLASSES};
 use crate::kernel::{hash, marked};
@@ -34,11 +36,17 @@ const MARKS: u8 = 1;
 /// The description of a chunk of a delta frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Delta {
-    /// Hash of the chunk's place in the reference.
-    pub(crate) reference: u64,
-    /// Hash of the chunk's payload.
-    pub(crate) stored: u64,
+    pub(crate) hashes: Hashes,
     pub(crate) body: Body,
+}
+
+/// What tells that a chunk has what it needs to be decoded. Descriptions start with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hashes {
+    /// Of the chunk's place in the reference.
+    pub(crate) reference: u64,
+    /// Of the chunk's payload.
+    pub(crate) stored: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,8 +132,7 @@ impl Describe for Delta {
 
     fn read(reader: &mut Reader<'_>, kind: Kind, len: usize) -> Result<Self> {
         Ok(Self {
-            reference: reader.u64()?,
-            stored: reader.u64()?,
+            hashes: Hashes::read(reader)?,
             body: match reader.u8()? {
                 FRESH => Body::Fresh(Layout::read(reader, kind, len)?),
                 code @ (XOR | STEP) => Body::Difference(Difference::read(reader, code == XOR, kind, len)?),
@@ -141,8 +148,8 @@ impl Describe for Delta {
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.reference);
-        out.put_u64(self.stored);
+        out.put_u64(self.hashes.reference);
+        out.put_u64(self.hashes.stored);
         match &self.body {
             Body::Fresh(layout) => {
                 out.put_u8(FRESH);
@@ -206,7 +213,11 @@ impl Places {
     }
 }
 
-impl Delta {
+impl Hashes {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        Ok(Self { reference: reader.u64()?, stored: reader.u64()? })
+    }
+
     /// Refuses a part of a reference that is not the one the chunk was made from.
     pub(crate) fn check_reference(&self, reference: &[u8]) -> Result<()> {
         if hash::of(reference) != self.reference {
@@ -222,12 +233,15 @@ impl Delta {
         }
         Ok(())
     }
+}
 
-    /// Decodes a checked payload to fill `out`, which is as long as `reference`; returns the hash of it.
+impl Delta {
+    /// Decodes a checked payload to fill `out`, which is as long as `reference`, or where there is none
+    /// has it in place; returns the hash of it.
     pub(crate) fn decode(
         &self,
         payload: &[u8],
-        reference: &[u8],
+        reference: Option<&[u8]>,
         out: &mut [u8],
         scratch: &mut DeltaScratch,
     ) -> Result<u64> {
@@ -242,6 +256,8 @@ impl Delta {
 #[derive(Default)]
 pub(crate) struct DeltaScratch {
     pub(crate) fresh: Scratch,
+    /// What the next chunk needs.
+    pub(crate) next: Fetch,
     /// Differences, put together: those of one class behind those of another.
     elements: Vec<u8>,
     /// The differences of one part.
@@ -302,30 +318,29 @@ impl Difference {
     fn decode(
         &self,
         payload: &[u8],
-        reference: &[u8],
+        reference: Option<&[u8]>,
         out: &mut [u8],
         scratch: &mut DeltaScratch,
     ) -> Result<u64> {
         if self.is_empty() {
-            out.copy_from_slice(reference);
+            if let Some(reference) = reference {
+                out.copy_from_slice(reference);
+            }
             return Ok(hash::of(out));
         }
         let size = self.elements.size;
         let rule = self.elements.rule(self.xor);
-        let large = scratch.fresh.large_output;
+        // What is changed in place is in the caches when it changes.
+        let large = scratch.fresh.large_output && reference.is_some();
         let coders = &mut scratch.fresh.coder;
+        // The reference is needed right after the streams.
+        coders.ahead = Ahead::new(out.len() / size, reference.unwrap_or(out));
         let mut out = Parts::new(out, large, &mut scratch.fresh.part);
         grow(&mut scratch.part, Parts::LEN);
+        let restore = Restore { rule, size, reference, part: &mut scratch.part, next: &mut scratch.next };
         if let ([class], []) = (&self.classes[..], &self.thresholds[..]) {
             let mut class = class.open(payload, size, &mut scratch.class, coders)?;
-            for reference in reference.chunks(Parts::LEN) {
-                out.next(|out| {
-                    let part = &mut scratch.part[..out.len()];
-                    class.next(part)?;
-                    difference::restore(rule, size, reference, part, out);
-                    Ok(())
-                })?;
-            }
+            restore.fill(&mut out, |_, part| class.next(part))?;
             class.finish()?;
             return Ok(out.finish());
         }
@@ -343,18 +358,54 @@ impl Difference {
         }
         let lens: Vec<_> = self.classes.iter().map(|class| class.count as usize).collect();
         let mut classes = magnitude::Classes::merging(size, &self.thresholds, &lens);
-        for reference in reference.chunks(Parts::LEN) {
-            out.next(|out| {
-                let part = &mut scratch.part[..out.len()];
-                classes.merge(reference, elements, part).ok_or_else(other_classes)?;
-                difference::restore(rule, size, reference, part, out);
-                Ok(())
-            })?;
-        }
+        restore.fill(&mut out, |reference, part| {
+            classes.merge(reference, elements, part).ok_or_else(other_classes)
+        })?;
         if !classes.is_done() {
             return Err(other_classes());
         }
         Ok(out.finish())
+    }
+}
+
+/// What it takes to make a chunk of its differences, part by part.
+struct Restore<'a> {
+    rule: Rule,
+    size: usize,
+    /// In place if there is none.
+    reference: Option<&'a [u8]>,
+    /// Room for the differences of one part.
+    part: &'a mut [u8],
+    next: &'a mut Fetch,
+}
+
+impl Restore<'_> {
+    /// Makes all of `out`; `differences` gets the reference of a part and finds its differences.
+    fn fill(
+        self,
+        out: &mut Parts<'_>,
+        mut differences: impl FnMut(&[u8], &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut references = self.reference.map(|reference| reference.chunks(Parts::LEN));
+        while !out.is_done() {
+            out.next(|out| {
+                self.next.advance();
+                let part = &mut self.part[..out.len()];
+                match &mut references {
+                    Some(references) => {
+                        let reference = references.next().unwrap_or_default();
+                        differences(reference, part)?;
+                        difference::restore(self.rule, self.size, reference, part, out);
+                    }
+                    None => {
+                        differences(out, part)?;
+                        difference::restore_in_place(self.rule, self.size, part, out);
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 }
 

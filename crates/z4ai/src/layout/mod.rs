@@ -4,7 +4,7 @@ pub(crate) mod delta;
 pub(crate) mod grouped;
 pub(crate) mod modelled;
 pub(crate) mod palette;
-mod parts;
+pub(crate) mod parts;
 pub(crate) mod range;
 pub(crate) mod sparse;
 pub(crate) mod split;
