@@ -52,7 +52,7 @@ venv: $(VENV)/.tools
 # What users get: an optimised wheel in dist/, installed.
 wheel: $(VENV)/.tools
 	$(VENV)/bin/maturin build --release --out dist
-	$(VENV)/bin/uv pip install --quiet --python $(PYTHON) --reinstall-package ztensor --no-deps --find-links dist --no-index ztensor
+	$(VENV)/bin/uv pip install --quiet --compile-bytecode --python $(PYTHON) --reinstall-package ztensor --no-deps --find-links dist --no-index ztensor
 	rm -f $(VENV)/.installed
 
 install: $(VENV)/.installed
@@ -61,13 +61,13 @@ $(VENV)/.tools: pyproject.toml
 	test -x $(PYTHON) || python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet uv
 # Torch without CUDA is a tenth of the size, where its index can be reached.
-	$(VENV)/bin/uv pip install --quiet --python $(PYTHON) --group test --group lint maturin --torch-backend cpu 2>/dev/null \
-		|| $(VENV)/bin/uv pip install --quiet --python $(PYTHON) --group test --group lint maturin
+	$(VENV)/bin/uv pip install --quiet --compile-bytecode --python $(PYTHON) --group test --group lint maturin --torch-backend cpu 2>/dev/null \
+		|| $(VENV)/bin/uv pip install --quiet --compile-bytecode --python $(PYTHON) --group test --group lint maturin
 	touch $@
 
 # Tests use the profile of `cargo test`, which keeps overflow checks and shares its products.
 $(VENV)/.installed: $(VENV)/.tools $(SOURCES)
 	rm -rf target/test-wheel
 	$(VENV)/bin/maturin build --quiet --profile dev --out target/test-wheel
-	$(VENV)/bin/uv pip install --quiet --python $(PYTHON) --reinstall-package ztensor --no-deps target/test-wheel/*.whl
+	$(VENV)/bin/uv pip install --quiet --compile-bytecode --python $(PYTHON) --reinstall-package ztensor --no-deps target/test-wheel/*.whl
 	touch $@
