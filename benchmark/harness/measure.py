@@ -257,8 +257,9 @@ class Session:
                 self.contestant(case, peer.name, format, mode, request, str(self.expected(format)))
             )
         if found and mode != "selective":
-            kind = {"do": "limit", "kind": "plain read", "path": str(path), "size": 0, "cold": cold}
-            found.append(self.contestant(case, "plain read", format, mode, kind))
+            for kind in ("plain read", "fresh read") if mode == "full_load" else ("plain read",):
+                limit = {"do": "limit", "kind": kind, "path": str(path), "size": 0, "cold": cold}
+                found.append(self.contestant(case, kind, format, mode, limit))
         return found
 
     def writing(self, formats: list[str], options: dict[str, Any], label: str) -> list[Contestant]:

@@ -14,7 +14,7 @@ from .measure import WORK, Entry, Session
 from .peers import OURS
 
 RESULTS = peers.BENCHMARK / "results"
-LIMITS = ("plain read", "plain write", "memcpy")
+LIMITS = ("plain read", "fresh read", "plain write", "memcpy")
 
 
 def save(kind: str, command: list[str], session: Session, entries: list[Entry]) -> Path:
