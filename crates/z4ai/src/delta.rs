@@ -94,7 +94,7 @@ pub fn restore_into(frame: &[u8], reference: &[u8], out: &mut [u8], options: &De
     }
     let frame = Frame::parse(frame)?;
     check_length(&frame, reference)?;
-    decode::whole_into(&Applied::unchecked(frame, reference, options), out, options)
+    decode::whole_into(&Applied::unchecked(frame, Some(reference), options), out, options)
 }
 
 /// Decodes bytes `range` of a delta's content into `out`, whose length must be theirs. Only the
@@ -149,13 +149,14 @@ pub fn apply(frame: &[u8], buffer: &mut [u8], options: &DecodeOptions) -> Result
         || (),
         |(), i| hashes_of(&frame, i)?.check_payload(frame.payload(i)?),
     )?;
-    decode::whole_into(&InPlace(frame), buffer, options)
+    decode::whole_into(&Applied::unchecked(frame, None, options), buffer, options)
 }
 
 /// A delta and the reference it is applied to.
 struct Applied<'a> {
     frame: Frame<'a, Delta>,
-    reference: &'a [u8],
+    /// The memory that is decoded into has the reference if there is none here; payloads were checked then.
+    reference: Option<&'a [u8]>,
     /// Whether one thread decodes all chunks, one after the other.
     in_order: bool,
 }
@@ -169,10 +170,10 @@ impl<'a> Applied<'a> {
         options: &DecodeOptions,
     ) -> Result<Self> {
         check_reference(&frame, reference, range, options)?;
-        Ok(Self::unchecked(frame, reference, options))
+        Ok(Self::unchecked(frame, Some(reference), options))
     }
 
-    fn unchecked(frame: Frame<'a, Delta>, reference: &'a [u8], options: &DecodeOptions) -> Self {
+    fn unchecked(frame: Frame<'a, Delta>, reference: Option<&'a [u8]>, options: &DecodeOptions) -> Self {
         let in_order = parallel::workers(options.threads, frame.chunk_count()) == 1;
         Self { frame, reference, in_order }
     }
@@ -202,40 +203,15 @@ impl Chunks for Applied<'_> {
     }
 
     fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut DeltaScratch) -> Result<()> {
-        let reference = part_of(&self.frame, index, self.reference);
-        hashes_of(&self.frame, index)?.check_payload(self.frame.payload(index)?)?;
+        let (checksum, delta, payload) = self.frame.chunk(index)?;
+        let reference = self.reference.map(|reference| part_of(&self.frame, index, reference));
+        if reference.is_some() {
+            delta.hashes.check_payload(payload)?;
+        }
         scratch.next = self.fetch_next(index, out.len());
-        decode_chunk(&self.frame, index, Some(reference), out, scratch)
+        let hash = delta.decode(payload, reference, out, scratch)?;
+        decode::check_hash(index, checksum, hash)
     }
-}
-
-/// A delta that is applied to the buffer that it is decoded into.
-struct InPlace<'a>(Frame<'a, Delta>);
-
-impl Chunks for InPlace<'_> {
-    type Description = Delta;
-    type Scratch = DeltaScratch;
-
-    fn frame(&self) -> &Frame<'_, Delta> {
-        &self.0
-    }
-
-    fn decode_chunk(&self, index: usize, buffer: &mut [u8], scratch: &mut DeltaScratch) -> Result<()> {
-        decode_chunk(&self.0, index, None, buffer, scratch)
-    }
-}
-
-/// Decodes a chunk with a checked payload, from a reference that is in place if it is not elsewhere.
-fn decode_chunk(
-    frame: &Frame<'_, Delta>,
-    index: usize,
-    reference: Option<&[u8]>,
-    out: &mut [u8],
-    scratch: &mut DeltaScratch,
-) -> Result<()> {
-    let (checksum, delta, payload) = frame.chunk(index)?;
-    let hash = delta.decode(payload, reference, out, scratch)?;
-    decode::check_hash(index, checksum, hash)
 }
 
 fn hashes_of(frame: &Frame<'_, Delta>, index: usize) -> Result<Hashes> {

@@ -4,7 +4,7 @@
 //! direction, so that high bytes are zero.
 
 use super::marked::SKIP;
-use super::{Isa, dispatch};
+use super::{Isa, dispatch, dispatch_wide};
 
 /// How one element becomes another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,25 +173,25 @@ macro_rules! for_size {
     }};
 }
 
-dispatch! {
+dispatch_wide! {
     /// Writes the differences from `reference` to `current`, elements of `size` bytes, to `out`.
     pub(crate) fn difference(rule: Rule, size: usize, current: &[u8], reference: &[u8], out: &mut [u8])
         = difference_with
 }
 
-dispatch! {
+dispatch_wide! {
     /// Undoes [`difference`]: writes what was current.
     pub(crate) fn restore(rule: Rule, size: usize, reference: &[u8], differences: &[u8], out: &mut [u8])
         = restore_with
 }
 
-dispatch! {
+dispatch_wide! {
     /// As [`restore`], for references that are written over.
     pub(crate) fn restore_in_place(rule: Rule, size: usize, differences: &[u8], elements: &mut [u8])
         = restore_in_place_with
 }
 
-dispatch! {
+dispatch_wide! {
     /// Copies byte `byte` of every element to `plane`.
     pub(crate) fn take_plane(size: usize, elements: &[u8], byte: usize, plane: &mut [u8]) = take_plane_with
 }
@@ -206,7 +206,7 @@ dispatch! {
     pub(crate) fn put_plane(size: usize, plane: &[u8], byte: usize, elements: &mut [u8]) = put_plane_with
 }
 
-dispatch! {
+dispatch_wide! {
     /// Sets the lowest bytes of every element from `planes`, the others to zero.
     pub(crate) fn join_planes(size: usize, planes: &[&[u8]], elements: &mut [u8]) = join_planes_with
 }
