@@ -1,4 +1,3 @@
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -52,12 +51,13 @@ impl Z4ai {
         Ok(Z4ai { extent, len, generation, outline: OnceLock::new() })
     }
 
-    /// The frame, if it is what the file says it is.
-    fn frame<'a>(&self, sources: &'a Sources) -> Result<Cow<'a, [u8]>> {
-        let frame = sources.bytes(self.extent)?;
-        self.check_start(&frame)?;
-        self.check_len(z4ai::inspect(&frame).map_err(codec::broken_frame)?.content_len)?;
-        Ok(frame)
+    /// Calls `then` with the frame, if it is what the file says it is.
+    fn with_frame<T>(&self, sources: &Sources, then: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+        sources.with_bytes(self.extent, |frame| {
+            self.check_start(frame)?;
+            self.check_len(z4ai::inspect(frame).map_err(codec::broken_frame)?.content_len)?;
+            then(frame)
+        })
     }
 
     fn check_start(&self, frame: &[u8]) -> Result<()> {
@@ -134,17 +134,18 @@ impl Z4ai {
         threads: usize,
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let frame = self.frame(sources)?;
         // Old frames can only be decoded as a whole.
         let step = if self.generation == Generation::First { self.len } else { self.len.min(PIECE) };
-        let mut piece = zeroed_vec::<u8>(step)?;
-        for start in (0..self.len).step_by(step.max(1) as usize) {
-            let end = self.len.min(start + step);
-            let piece = &mut piece[..(end - start) as usize];
-            self.decode_part(&frame, start..end, piece, threads)?;
-            each(piece)?;
-        }
-        Ok(())
+        self.with_frame(sources, |frame| {
+            let mut piece = zeroed_vec::<u8>(step)?;
+            for start in (0..self.len).step_by(step.max(1) as usize) {
+                let end = self.len.min(start + step);
+                let piece = &mut piece[..(end - start) as usize];
+                self.decode_part(frame, start..end, piece, threads)?;
+                each(piece)?;
+            }
+            Ok(())
+        })
     }
 
     fn decode_part(&self, frame: &[u8], range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
@@ -188,7 +189,7 @@ impl Decode for Z4ai {
                 source.prefetch(self.extent.offset, self.extent.len);
             }
         }
-        self.decode_part(&self.frame(sources)?, range, out, threads)
+        self.with_frame(sources, |frame| self.decode_part(frame, range, out, threads))
     }
 
     fn verify(&self, sources: &Sources, threads: usize) -> Option<Result<()>> {

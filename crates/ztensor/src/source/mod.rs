@@ -7,6 +7,7 @@ mod file;
 mod memory;
 mod pieces;
 mod remote;
+mod spare;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,6 +20,8 @@ pub(crate) use cursor::{AFTER_JUMP, FAR_JUMP};
 pub use file::{FileSource, MapMode};
 pub use memory::MemorySource;
 pub use remote::{Access, Budget, Remote, Staged};
+
+use spare::Spare;
 
 use crate::error::{Error, Result};
 use crate::object::Extent;
@@ -156,12 +159,16 @@ enum Slot {
 /// The sources that a catalog's extents point into; all but the first are
 /// opened when they are first needed.
 #[derive(Default)]
-pub struct Sources(Vec<Slot>);
+pub struct Sources {
+    slots: Vec<Slot>,
+    /// What was read from sources that are not mapped goes here, again and again.
+    spare: Spare,
+}
 
 impl Sources {
     /// A single source.
     pub fn one(source: Arc<dyn Source>) -> Sources {
-        Sources(vec![Slot::Open(source)])
+        Sources { slots: vec![Slot::Open(source)], ..Sources::default() }
     }
 
     /// Adds an open source and returns its index.
@@ -179,23 +186,23 @@ impl Sources {
     }
 
     fn push_slot(&mut self, slot: Slot) -> u32 {
-        self.0.push(slot);
-        (self.0.len() - 1) as u32
+        self.slots.push(slot);
+        (self.slots.len() - 1) as u32
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.slots.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.slots.is_empty()
     }
 
     /// What the source is called in messages.
     pub fn label(&self, index: u32) -> &str {
-        match self.0.get(index as usize) {
+        match self.slots.get(index as usize) {
             Some(Slot::Open(source)) => source.label(),
             Some(Slot::Lazy { label, .. }) => label,
             None => "",
@@ -204,7 +211,7 @@ impl Sources {
 
     /// The source of that index, opened if it was not yet.
     pub fn get(&self, index: u32) -> Result<&Arc<dyn Source>> {
-        match self.0.get(index as usize) {
+        match self.slots.get(index as usize) {
             Some(Slot::Open(source)) => Ok(source),
             Some(Slot::Lazy { opener, source, .. }) => match source.get() {
                 Some(source) => Ok(source),
@@ -229,6 +236,22 @@ impl Sources {
     /// The bytes of an extent, borrowed if possible.
     pub fn bytes(&self, extent: Extent) -> Result<Cow<'_, [u8]>> {
         self.get(extent.source)?.bytes(extent.offset, extent.len)
+    }
+
+    /// Calls `then` with the bytes of an extent, which are in memory that was used before if they
+    /// had to be read.
+    pub(crate) fn with_bytes<T>(&self, extent: Extent, then: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+        let source = self.get(extent.source)?;
+        if source.remote().is_some() || source.is_mapped() {
+            return then(&self.bytes(extent)?);
+        }
+        check_range(source.len(), extent.offset, extent.len)
+            .map_err(|error| error.in_file(source.label()))?;
+        let mut buffer = self.spare.take(extent.len)?;
+        let bytes = &mut buffer[..extent.len as usize];
+        let done = source.read_at(extent.offset, bytes).and_then(|()| then(bytes));
+        self.spare.put(buffer);
+        done
     }
 
     /// Fills `out` with the bytes of an extent from `skip` on.
@@ -270,6 +293,6 @@ impl Sources {
 
 impl fmt::Debug for Sources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries((0..self.0.len()).map(|index| self.label(index as u32))).finish()
+        f.debug_list().entries((0..self.slots.len()).map(|index| self.label(index as u32))).finish()
     }
 }

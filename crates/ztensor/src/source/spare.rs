@@ -1,0 +1,67 @@
+//! Memory that is used again and again.
+//!
+//! New memory is zeroed by the system, page by page, when it is first touched; for frames that are
+//! only read to be decoded that takes as long as decoding them.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::buffer::zeroed_vec;
+use crate::error::Result;
+
+/// Buffers that are kept, at most: one for each of a few threads.
+const COUNT: usize = 4;
+/// Longer ones are given back.
+const LONGEST: usize = 64 << 20;
+
+/// Buffers that nobody is using.
+#[derive(Default)]
+pub(super) struct Spare(Mutex<Vec<Vec<u8>>>);
+
+impl Spare {
+    /// A buffer of at least `len` bytes, whatever they are: the shortest that is long enough.
+    pub(super) fn take(&self, len: u64) -> Result<Vec<u8>> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match kept.iter().position(|buffer| buffer.len() as u64 >= len) {
+            Some(index) => Ok(kept.remove(index)),
+            None => {
+                // It takes the place of the longest one that is too short.
+                kept.pop();
+                drop(kept);
+                zeroed_vec(len)
+            }
+        }
+    }
+
+    pub(super) fn put(&self, buffer: Vec<u8>) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffer.len() <= LONGEST && kept.len() < COUNT {
+            let index = kept.partition_point(|other| other.len() < buffer.len());
+            kept.insert(index, buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_that_is_long_enough() {
+        let spare = Spare::default();
+        for len in [300, 100, 200] {
+            spare.put(vec![1; len]);
+        }
+        assert_eq!(spare.take(150).unwrap().len(), 200);
+        assert_eq!(spare.take(150).unwrap().len(), 300);
+        assert_eq!(spare.take(150).unwrap(), [0; 150], "new");
+        assert!(spare.0.into_inner().unwrap().is_empty(), "the one of 100 made room");
+    }
+
+    #[test]
+    fn few_are_kept_and_none_that_are_long() {
+        let spare = Spare::default();
+        spare.put(vec![0; LONGEST + 1]);
+        (0..2 * COUNT).for_each(|_| spare.put(vec![0; 10]));
+        assert_eq!(spare.0.into_inner().unwrap().len(), COUNT);
+    }
+}
