@@ -16,21 +16,25 @@ const RUN: u8 = 15;
 impl Lengths {
     /// The best lengths for these counts, or `None` when fewer than two symbols occur.
     pub(crate) fn for_counts(counts: &[u32; 256]) -> Option<Self> {
-        let mut leaves: Vec<(u32, u8)> = (0u8..=255)
-            .filter(|&s| counts[usize::from(s)] > 0)
-            .map(|s| (counts[usize::from(s)], s))
-            .collect();
+        // By count and then by symbol, both in one number.
+        let (mut leaves, mut used) = ([0; 256], 0);
+        for (symbol, &count) in counts.iter().enumerate() {
+            leaves[used] = u64::from(count) << 8 | symbol as u64;
+            used += usize::from(count > 0);
+        }
+        let leaves = &mut leaves[..used];
         if leaves.len() < 2 {
             return None;
         }
         leaves.sort_unstable();
-        let per_length = limit(depths(&leaves));
+        let leaves = &*leaves;
+        let per_length = limit(depths(leaves));
         // Rarest symbols first, so the longest codes are handed out first.
         let mut lengths = [0; 256];
         let mut symbols = leaves.iter();
         for len in (1..=MAX_LEN as usize).rev() {
-            for &(_, symbol) in symbols.by_ref().take(per_length[len] as usize) {
-                lengths[usize::from(symbol)] = len as u8;
+            for &leaf in symbols.by_ref().take(per_length[len] as usize) {
+                lengths[usize::from(leaf as u8)] = len as u8;
             }
         }
         Some(Self(lengths))
@@ -127,32 +131,33 @@ impl Lengths {
     }
 }
 
-/// How many leaves stand at each depth of the Huffman tree over `leaves`, sorted by count.
-fn depths(leaves: &[(u32, u8)]) -> [u32; 256] {
+/// How many leaves stand at each depth of the Huffman tree over `leaves`: counts above the lowest eight
+/// bits, sorted.
+fn depths(leaves: &[u64]) -> [u32; 256] {
     let n = leaves.len();
-    // Two queues: the sorted leaves and the inner nodes, which come out sorted by themselves.
-    let mut weight: Vec<u64> = leaves.iter().map(|&(count, _)| u64::from(count)).collect();
-    weight.reserve(n);
-    let mut parent = vec![0usize; 2 * n - 1];
-    let (mut leaf, mut inner) = (0, n);
-    for node in n..2 * n - 1 {
+    // Two queues: the sorted leaves and, behind what ends them, the inner nodes, which come out sorted by
+    // themselves. What is not there is heavier than all that is.
+    let mut weight = [u64::MAX; 2 * 256];
+    weight.iter_mut().zip(leaves).for_each(|(weight, leaf)| *weight = leaf >> 8);
+    let mut parent = [0u16; 2 * 256];
+    let (mut leaf, mut inner) = (0, n + 1);
+    for node in n + 1..2 * n {
         let mut sum = 0;
         for _ in 0..2 {
-            let take_leaf = leaf < n && (inner >= node || weight[leaf] <= weight[inner]);
-            let child = if take_leaf { &mut leaf } else { &mut inner };
+            let child = if weight[leaf] <= weight[inner] { &mut leaf } else { &mut inner };
             sum += weight[*child];
-            parent[*child] = node;
+            parent[*child] = node as u16;
             *child += 1;
         }
-        weight.push(sum);
+        weight[node] = sum;
     }
-    let mut depth = vec![0u8; 2 * n - 1];
+    let mut depth = [0u8; 2 * 256];
     let mut per_depth = [0; 256];
-    for node in (0..2 * n - 2).rev() {
-        depth[node] = depth[parent[node]] + 1;
-        if node < n {
-            per_depth[usize::from(depth[node])] += 1;
-        }
+    for node in (n + 1..2 * n - 1).rev() {
+        depth[node] = depth[usize::from(parent[node])] + 1;
+    }
+    for &parent in &parent[..n] {
+        per_depth[usize::from(depth[usize::from(parent)]) + 1] += 1;
     }
     per_depth
 }

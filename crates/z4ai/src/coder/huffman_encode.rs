@@ -22,7 +22,7 @@ use super::huffman_stream::{STREAMS, Stored, WORD, run_of};
 #[cfg(target_arch = "x86_64")]
 use crate::kernel::Avx512;
 #[cfg(target_arch = "x86_64")]
-use crate::kernel::codes::{self, CodeTable};
+use crate::kernel::codes::{self, CodeTable, Joined};
 use crate::kernel::window::Window;
 use crate::kernel::{Isa, copy, dispatch};
 
@@ -265,7 +265,7 @@ fn encode_wide<const TABLES: usize, const SIXTEEN: bool>(
     rooms: [&mut Vec<u8>; 2],
     ahead: &mut Ahead,
 ) -> [usize; 2] {
-    encode_two(runs, codes, rooms, ahead, Wide::<TABLES, SIXTEEN>(isa, table, Single(codes)))
+    encode_two(runs, codes, rooms, ahead, Wide::<TABLES, SIXTEEN>(isa, table))
 }
 
 /// How the codes of a group of symbols are appended. A trait and no closure, because only what is always
@@ -326,39 +326,32 @@ impl<I: Isa> Put<32> for Windowed<'_, I> {
     }
 }
 
-/// By sixteen or by eight, whatever fits.
+/// By sixteen, eight or four, whatever fits.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
-struct Wide<'a, const TABLES: usize, const SIXTEEN: bool>(Avx512, &'a CodeTable, Single<'a>);
+struct Wide<'a, const TABLES: usize, const SIXTEEN: bool>(Avx512, &'a CodeTable);
 
 #[cfg(target_arch = "x86_64")]
 impl<const TABLES: usize, const SIXTEEN: bool> Put<{ codes::GROUP }> for Wide<'_, TABLES, SIXTEEN> {
     #[inline(always)]
     fn put(self, stream: &mut Stream<'_>, group: &[u8; codes::GROUP]) {
-        if SIXTEEN && let Some((codes, lens)) = self.0.join_sixteens::<TABLES>(group, self.1) {
-            for i in [0, 2, 4, 6] {
-                stream.put_joined((codes[i], lens[i]));
+        match self.0.join::<TABLES, SIXTEEN>(group, self.1) {
+            Joined::Sixteens(codes, lens) => {
+                for i in [0, 1, 2, 3] {
+                    stream.put_joined((codes[i], lens[i]));
+                }
             }
-        } else if let Some((codes, lens)) = self.0.join_eights::<TABLES>(group, self.1) {
-            for i in [0, 1, 2, 3, 4, 5, 6, 7] {
-                stream.put_joined((codes[i], lens[i]));
+            Joined::Eights(codes, lens) => {
+                for i in [0, 1, 2, 3, 4, 5, 6, 7] {
+                    stream.put_joined((codes[i], lens[i]));
+                }
             }
-        } else {
-            self.put_slowly(stream, group);
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-impl<const TABLES: usize, const SIXTEEN: bool> Wide<'_, TABLES, SIXTEEN> {
-    #[cold]
-    #[inline(never)]
-    fn put_slowly(self, stream: &mut Stream<'_>, group: &[u8; codes::GROUP]) {
-        let (fives, rest) = group.as_chunks::<GROUP>();
-        fives.iter().for_each(|five| self.2.put(stream, five));
-        for &symbol in rest {
-            stream.append(self.2.0[usize::from(symbol)]);
-            stream.store();
+            Joined::Fours([(first, first_lens), (second, second_lens)]) => {
+                for i in 0..first.len() {
+                    stream.put_joined((first[i], first_lens[i]));
+                    stream.put_joined((second[i], second_lens[i]));
+                }
+            }
         }
     }
 }

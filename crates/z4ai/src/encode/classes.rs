@@ -300,8 +300,9 @@ fn assign(
     if cost + must_save / every as u64 >= whole {
         return None;
     }
-    let class_of = |bucket: u8| last_buckets.partition_point(|&last| last < usize::from(bucket)) as u8;
-    let classes = bucket_of.into_iter().map(class_of).collect();
+    let class_of: [u8; BUCKETS] =
+        std::array::from_fn(|bucket| last_buckets.partition_point(|&last| last < bucket) as u8);
+    let classes = bucket_of.into_iter().map(|bucket| class_of[usize::from(bucket) % BUCKETS]).collect();
     Some((ClassMap { columns, period, classes }, counts))
 }
 

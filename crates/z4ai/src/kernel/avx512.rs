@@ -4,6 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::avx2::cast;
+use super::fields::Cut;
 use super::hash::{STRIPE, Sums};
 use super::level::{self, Level};
 use super::window::Window;
@@ -166,6 +167,16 @@ impl Isa for Avx512 {
         let stripe = cast!(stripe, [u8; STRIPE] => __m512i);
         // SAFETY: `self` proves AVX-512; the place is aligned and large enough, as the caller promises.
         unsafe { _mm512_stream_si512(to.cast(), stripe) }
+    }
+
+    #[inline(always)]
+    fn cut<const SIZE: usize, const BITS: u32, const APART: bool>(
+        self,
+        base: u16,
+        elements: &[u8],
+        to: &mut Cut<'_>,
+    ) -> usize {
+        self.cut_groups::<SIZE, BITS, APART>(base, elements, to)
     }
 
     // The rest is as good in narrower vectors.

@@ -6,40 +6,34 @@ use super::Avx512;
 use super::codes::{CODE_BITS, CodeTable, GROUP, JOINED, Joined};
 
 impl Avx512 {
-    /// The codes of every eight symbols, joined. `None` if any eight are more than
-    /// [`JOINED`] bits. `TABLES` must be what the table has, and every symbol in it.
+    /// The codes of neighbouring symbols, joined: of sixteen, if wanted and all of them fit, else of
+    /// eight, else of four. `TABLES` must be what the table has, and every symbol in it.
     #[inline(always)]
-    pub(crate) fn join_eights<const TABLES: usize>(
+    pub(crate) fn join<const TABLES: usize, const SIXTEEN: bool>(
         self,
         symbols: &[u8; GROUP],
         table: &CodeTable,
-    ) -> Option<Joined> {
+    ) -> Joined {
         // SAFETY: `self` proves the features.
-        let (codes, lens, fits) = unsafe {
-            let (codes, lens) = eights::<TABLES>(symbols, table);
-            (codes, lens, _mm512_cmpgt_epu64_mask(lens, _mm512_set1_epi64(JOINED as i64)) == 0)
-        };
-        fits.then(|| (words(codes), words(lens)))
-    }
-
-    /// As [`join_eights`](Self::join_eights), for every sixteen symbols.
-    #[inline(always)]
-    pub(crate) fn join_sixteens<const TABLES: usize>(
-        self,
-        symbols: &[u8; GROUP],
-        table: &CodeTable,
-    ) -> Option<Joined> {
-        // SAFETY: `self` proves the features.
-        let (codes, lens, fits) = unsafe {
-            let (codes, lens) = eights::<TABLES>(symbols, table);
-            let behind = _mm512_unpackhi_epi64(lens, lens);
-            let second = _mm512_unpackhi_epi64(codes, codes);
-            let codes = _mm512_or_si512(_mm512_sllv_epi64(codes, behind), second);
-            let lens = _mm512_add_epi64(lens, behind);
-            let long = _mm512_mask_cmpgt_epu64_mask(0b0101_0101, lens, _mm512_set1_epi64(JOINED as i64));
-            (codes, lens, long == 0)
-        };
-        fits.then(|| (words(codes), words(lens)))
+        unsafe {
+            let most = _mm512_set1_epi64(JOINED as i64);
+            let Eights { before, after, behind, lens } = eights::<TABLES>(symbols, table);
+            let codes = _mm512_or_si512(_mm512_sllv_epi64(before, behind), after);
+            if SIXTEEN {
+                let behind = _mm512_unpackhi_epi64(lens, lens);
+                let both = _mm512_add_epi64(lens, behind);
+                if _mm512_mask_cmpgt_epu64_mask(0b0101_0101, both, most) == 0 {
+                    let second = _mm512_unpackhi_epi64(codes, codes);
+                    let codes = _mm512_or_si512(_mm512_sllv_epi64(codes, behind), second);
+                    return Joined::Sixteens(words(codes), words(both));
+                }
+            }
+            if _mm512_cmpgt_epu64_mask(lens, most) == 0 {
+                return Joined::Eights(words(codes), words(lens));
+            }
+            let first = (words(before), words(_mm512_sub_epi64(lens, behind)));
+            Joined::Fours([first, (words(after), words(behind))])
+        }
     }
 }
 
@@ -76,10 +70,12 @@ fn add_missing(bytes: &[u8], counts: &mut [u32; 256]) {
     }
 }
 
+/// The words of a vector, or so many at even distances from the first on.
 #[inline(always)]
-fn words(vector: __m512i) -> [u64; 8] {
+fn words<const N: usize>(vector: __m512i) -> [u64; N] {
     // SAFETY: both are plain data of one size, for which every bit pattern is valid.
-    unsafe { std::mem::transmute::<__m512i, [u64; 8]>(vector) }
+    let all = unsafe { std::mem::transmute::<__m512i, [u64; 8]>(vector) };
+    std::array::from_fn(|i| all[i * (all.len() / N)])
 }
 
 #[inline(always)]
@@ -108,12 +104,20 @@ unsafe fn look_up<const TABLES: usize>(symbols: __m512i, tables: &[[u8; 64]; 4])
     }
 }
 
-/// The codes of every eight symbols in a word, if they fit, and how many bits they are.
-///
+/// The codes of every eight symbols.
+struct Eights {
+    /// Those of the first four and of the last four, joined.
+    before: __m512i,
+    after: __m512i,
+    /// How many bits the last four are, and all eight.
+    behind: __m512i,
+    lens: __m512i,
+}
+
 /// # Safety
 /// The machine must have AVX-512 with VBMI.
 #[inline(always)]
-unsafe fn eights<const TABLES: usize>(symbols: &[u8; GROUP], table: &CodeTable) -> (__m512i, __m512i) {
+unsafe fn eights<const TABLES: usize>(symbols: &[u8; GROUP], table: &CodeTable) -> Eights {
     // SAFETY: as above.
     unsafe {
         let symbols = vector(symbols);
@@ -122,14 +126,14 @@ unsafe fn eights<const TABLES: usize>(symbols: &[u8; GROUP], table: &CodeTable) 
         // Of every sixteen symbols the first eight, and the last: by fours in a word.
         let first = fours(_mm512_unpacklo_epi8(low, high));
         let second = fours(_mm512_unpackhi_epi8(low, high));
-        // Sums of the lengths, of all eight and of the last four.
         let zero = _mm512_setzero_si512();
         let each = _mm512_and_si512(_mm512_srli_epi16::<4>(high), _mm512_set1_epi8(15));
-        let lens = _mm512_sad_epu8(each, zero);
-        let behind = _mm512_sad_epu8(_mm512_maskz_mov_epi32(0xaaaa, each), zero);
-        let before = _mm512_unpacklo_epi64(first, second);
-        let after = _mm512_unpackhi_epi64(first, second);
-        (_mm512_or_si512(_mm512_sllv_epi64(before, behind), after), lens)
+        Eights {
+            before: _mm512_unpacklo_epi64(first, second),
+            after: _mm512_unpackhi_epi64(first, second),
+            behind: _mm512_sad_epu8(_mm512_maskz_mov_epi32(0xaaaa, each), zero),
+            lens: _mm512_sad_epu8(each, zero),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Cutting and joining whole blocks of 2- and 4-byte floats; see [`fields`](super::fields).
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use super::fields::{Cut, Join, Patch};
 use super::{Isa, LANES, UNPACKED, copy};
@@ -15,17 +16,17 @@ type Lane = [u8; LANES];
 /// What is constant about floats of `SIZE` bytes with a symbol of `BITS` bits. The sixteen bits from
 /// the sign down hold the sign, the symbol and `SHIFT` bits of the rest; the sign is no field where it is
 /// `APART`.
-struct Shape<const SIZE: usize, const BITS: u32, const APART: bool>;
+pub(super) struct Shape<const SIZE: usize, const BITS: u32, const APART: bool>;
 
 impl<const SIZE: usize, const BITS: u32, const APART: bool> Shape<SIZE, BITS, APART> {
-    const SHIFT: u32 = 15 - BITS;
-    const MID_BITS: u32 = (SIZE as u32 * 8 - BITS - APART as u32) % 8;
+    pub(super) const SHIFT: u32 = 15 - BITS;
+    pub(super) const MID_BITS: u32 = (SIZE as u32 * 8 - BITS - APART as u32) % 8;
     /// Bytes of eight packed fields.
     const MID_WIDTH: usize = Self::MID_BITS as usize;
     /// Whether the upper sixteen bits give a whole byte plane.
-    const HIGH_PLANE: bool = BITS + APART as u32 <= 8;
+    pub(super) const HIGH_PLANE: bool = BITS + APART as u32 <= 8;
     /// Planes of the bytes below the upper two.
-    const LOW_PLANES: usize = SIZE - 2;
+    pub(super) const LOW_PLANES: usize = SIZE - 2;
     /// Symbol and raw are a byte each.
     const BYTES: bool = BITS == 8 && !APART;
 }
@@ -197,7 +198,8 @@ pub(super) fn cut<const SIZE: usize, const BITS: u32, const APART: bool>(
         };
         codes[block] = isa.low_bytes(code);
         if BITS > 8 && isa.any_high(code) {
-            take_patches(&code, base, block, &mut codes[block], to.patches);
+            let some = block * BLOCK..(block + 1) * BLOCK;
+            take_patches::<SIZE, BITS>(base, elements, some, codes.as_flattened_mut(), to.patches);
         }
         if Shape::<SIZE, BITS, APART>::HIGH_PLANE {
             high[block] = written(isa.low_bytes(raw));
@@ -221,13 +223,22 @@ fn written(block: Block) -> [MaybeUninit<u8>; BLOCK] {
     unsafe { std::mem::transmute::<Block, [MaybeUninit<u8>; BLOCK]>(block) }
 }
 
-/// Lists the elements of a block whose symbols have no code, which gets to be 0.
+/// Lists those of some elements whose symbols have no code, which gets to be 0.
 #[cold]
 #[inline(never)]
-fn take_patches(code: &[u16; BLOCK], base: u16, block: usize, codes: &mut Block, patches: &mut Vec<Patch>) {
-    for i in (0..BLOCK).filter(|&i| code[i] > 255) {
-        codes[i] = 0;
-        let symbol = code[i].wrapping_add(base);
-        patches.push(Patch { index: (block * BLOCK + i) as u32, symbol });
+pub(super) fn take_patches<const SIZE: usize, const BITS: u32>(
+    base: u16,
+    elements: &[u8],
+    some: Range<usize>,
+    codes: &mut [u8],
+    patches: &mut Vec<Patch>,
+) {
+    for index in some {
+        let top = [elements[(index + 1) * SIZE - 2], elements[(index + 1) * SIZE - 1]];
+        let symbol = u16::from_le_bytes(top) >> Shape::<SIZE, BITS, false>::SHIFT & ((1 << BITS) - 1);
+        if symbol.wrapping_sub(base) > 255 {
+            codes[index] = 0;
+            patches.push(Patch { index: index as u32, symbol });
+        }
     }
 }

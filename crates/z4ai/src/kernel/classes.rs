@@ -112,6 +112,20 @@ pub(crate) fn gather(map: &ClassMap, runs: &[&[u8]], count: usize, codes: &mut [
     gather_narrow(map, runs, count, codes);
 }
 
+/// The groups of one row, which may be several periods: their columns, and of each class which those are.
+#[cfg(target_arch = "x86_64")]
+fn masks(map: &ClassMap) -> Vec<(usize, [u64; MAX_CLASSES])> {
+    let columns = map.classes.repeat((4 * WIDE).div_ceil(map.period));
+    let group = |classes: &[u8]| {
+        let mut masks = [0; MAX_CLASSES];
+        for (column, &class) in classes.iter().enumerate() {
+            masks[usize::from(class)] |= 1 << column;
+        }
+        (classes.len(), masks)
+    };
+    columns.chunks(WIDE).map(group).collect()
+}
+
 /// Columns of at most `N` classes.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2")]
@@ -124,17 +138,7 @@ fn gather_columns_wide<const N: usize>(
     use std::arch::x86_64::{
         _mm512_loadu_si512, _mm512_maskz_expand_epi8, _mm512_or_si512, _mm512_storeu_si512,
     };
-    let columns = map.classes.repeat((4 * WIDE).div_ceil(map.period));
-    let groups: Vec<(usize, [u64; MAX_CLASSES])> = columns
-        .chunks(WIDE)
-        .map(|classes| {
-            let mut masks = [0; MAX_CLASSES];
-            for (column, &class) in classes.iter().enumerate() {
-                masks[usize::from(class)] |= 1 << column;
-            }
-            (classes.len(), masks)
-        })
-        .collect();
+    let groups = masks(map);
     let mut next = [0; MAX_CLASSES];
     let mut at = 0;
     for (width, masks) in groups.iter().cycle() {
@@ -174,10 +178,61 @@ dispatch! {
     fn gather_narrow(map: &ClassMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) = gather_with
 }
 
+/// Parts codes in element order into runs per class. Every buffer needs [`SLACK`] bytes behind its
+/// contents.
+pub(crate) fn scatter(map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) {
+    #[cfg(target_arch = "x86_64")]
+    if map.columns && super::Avx512::new().is_some() {
+        // SAFETY: the features were detected.
+        return unsafe { scatter_columns_wide(map, codes, count, runs) };
+    }
+    scatter_narrow(map, codes, count, runs);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+fn scatter_columns_wide(map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) {
+    use std::arch::x86_64::{_mm512_loadu_si512, _mm512_maskz_compress_epi8, _mm512_storeu_si512};
+    let groups = masks(map);
+    let mut next = [0; MAX_CLASSES];
+    let mut at = 0;
+    for (width, masks) in groups.iter().cycle() {
+        if at + width > count {
+            break;
+        }
+        // SAFETY: each slice has as many bytes as are read or written.
+        unsafe {
+            let bytes = _mm512_loadu_si512(codes[at..at + WIDE].as_ptr().cast());
+            for ((run, next), &mask) in runs.iter_mut().zip(&mut next).zip(masks) {
+                let chosen = _mm512_maskz_compress_epi8(mask, bytes);
+                _mm512_storeu_si512(run[*next..*next + WIDE].as_mut_ptr().cast(), chosen);
+                *next += mask.count_ones() as usize;
+            }
+        }
+        at += width;
+    }
+    scatter_rest(map, codes, at..count, &mut next, runs);
+}
+
+/// Columns of these elements, one by one.
+#[inline(always)]
+fn scatter_rest(
+    map: &ClassMap,
+    codes: &[u8],
+    elements: std::ops::Range<usize>,
+    next: &mut [usize; MAX_CLASSES],
+    runs: &mut [Vec<u8>],
+) {
+    for index in elements {
+        let class = usize::from(map.classes[index % map.period]);
+        runs[class][next[class]] = codes[index];
+        next[class] += 1;
+    }
+}
+
 dispatch! {
-    /// Parts codes in element order into runs per class. Every buffer needs [`SLACK`] bytes
-    /// behind its contents.
-    pub(crate) fn scatter(map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) = scatter_with
+    /// As [`scatter`], sixteen columns at a time.
+    fn scatter_narrow(map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) = scatter_with
 }
 
 /// Copies a row, which has one length with `to`. Most rows are too short for a call to pay.
@@ -247,11 +302,7 @@ fn scatter_with(isa: impl Isa, map: &ClassMap, codes: &[u8], count: usize, runs:
         }
         at += group.width;
     }
-    for index in at..count {
-        let class = usize::from(map.classes[index % map.period]);
-        runs[class][next[class]] = codes[index];
-        next[class] += 1;
-    }
+    scatter_rest(map, codes, at..count, &mut next, runs);
 }
 
 #[cfg(test)]
@@ -292,6 +343,8 @@ mod tests {
                 let mut runs: Vec<Vec<u8>> = sizes.iter().map(|&s| vec![0; s + SLACK]).collect();
                 if portable {
                     scatter_with(Portable, &map, &padded, count, &mut runs);
+                } else if narrow {
+                    scatter_narrow(&map, &padded, count, &mut runs);
                 } else {
                     scatter(&map, &padded, count, &mut runs);
                 }

@@ -11,7 +11,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::{Isa, blocks, dispatch, dispatch_wide};
+use super::{Isa, blocks, dispatch_wide};
 use crate::element::Kind;
 
 /// How elements are cut.
@@ -164,7 +164,7 @@ impl<'a> Join<'a> {
     }
 }
 
-dispatch! {
+dispatch_wide! {
     /// Cuts elements into fields.
     pub(crate) fn cut(fields: Fields, elements: &[u8], to: Cut<'_>) = cut_with
 }
@@ -231,13 +231,8 @@ fn join_with(isa: impl Isa, fields: Fields, from: &Join<'_>, elements: &mut [u8]
 #[inline(always)]
 fn cut_with(isa: impl Isa, fields: Fields, elements: &[u8], mut to: Cut<'_>) {
     let count = elements.len() / fields.size;
-    let whole = for_fields!(
-        fields,
-        SIZE,
-        BITS,
-        APART,
-        blocks::cut::<SIZE, BITS, APART>(isa, fields.base, elements, &mut to)
-    );
+    let whole =
+        for_fields!(fields, SIZE, BITS, APART, isa.cut::<SIZE, BITS, APART>(fields.base, elements, &mut to));
     let mut mid = BitWriter::new(to.mid, fields.mid_bits(), whole);
     for index in whole..count {
         let mut element = [0; 8];
@@ -343,7 +338,8 @@ mod tests {
 
     type Outcome = (Vec<u8>, Vec<u8>, Vec<Vec<u8>>, Vec<Patch>);
 
-    fn run(fields: Fields, elements: &[u8], portable: bool) -> Outcome {
+    /// As the best that the machine has cuts, or as this does.
+    fn run(fields: Fields, elements: &[u8], by: Option<impl Isa>) -> Outcome {
         let count = elements.len() / fields.size;
         let mut codes = vec![0; count];
         let mut mid = vec![0xff; fields.mid_len(count)];
@@ -355,10 +351,9 @@ mod tests {
             planes: planes.iter_mut().map(|plane| uninit(plane)).collect(),
             patches: &mut patches,
         };
-        if portable {
-            cut_with(Portable, fields, elements, to)
-        } else {
-            cut(fields, elements, to)
+        match by {
+            Some(isa) => cut_with(isa, fields, elements, to),
+            None => cut(fields, elements, to),
         }
         (codes, mid, planes, patches)
     }
@@ -377,8 +372,13 @@ mod tests {
             let cuts = cuts();
             let fields = cuts[choice % cuts.len()];
             let elements = &bytes[..bytes.len() / fields.size * fields.size];
-            let (codes, mid, planes, patches) = run(fields, elements, false);
-            prop_assert_eq!(&run(fields, elements, true), &(codes.clone(), mid.clone(), planes.clone(), patches.clone()));
+            let best = run(fields, elements, None::<Portable>);
+            prop_assert_eq!(&run(fields, elements, Some(Portable)), &best);
+            #[cfg(target_arch = "x86_64")]
+            if let Some(avx2) = super::super::Avx2::new() {
+                prop_assert_eq!(&run(fields, elements, Some(avx2)), &best);
+            }
+            let (codes, mid, planes, patches) = best;
             let mut expected_patches = Vec::new();
             for (i, element) in elements.chunks_exact(fields.size).enumerate() {
                 let mut word = [0; 8];

@@ -15,6 +15,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_codes;
+#[cfg(target_arch = "x86_64")]
+mod avx512_cut;
 mod blocks;
 pub(crate) mod classes;
 #[cfg(target_arch = "x86_64")]
@@ -102,6 +104,16 @@ pub(crate) trait Isa: Copy {
     /// if a symbol is outside the window, if there are more than [`JOINED`](window::JOINED) bits, or if
     /// this is not faster than other ways.
     fn join_codes(self, symbols: [u8; 32], window: &Window) -> Option<[(u64, u64); 2]>;
+    /// Cuts so many elements from the first on that few are left; returns how many that were.
+    #[inline(always)]
+    fn cut<const SIZE: usize, const BITS: u32, const APART: bool>(
+        self,
+        base: u16,
+        elements: &[u8],
+        to: &mut fields::Cut<'_>,
+    ) -> usize {
+        blocks::cut::<SIZE, BITS, APART>(self, base, elements, to)
+    }
 }
 
 /// Plain arithmetic, for every machine.
