@@ -1,8 +1,12 @@
 //! The loop over the chunks of a frame: encoded on all threads, put together in order.
 
 use crate::error::Result;
+use crate::kernel::copy;
 use crate::options::Options;
 use crate::parallel::{self, InOrder};
+
+/// What is put together to this size is written past the caches.
+const LARGE: usize = 8 << 20;
 
 /// What some chunks became.
 #[derive(Default)]
@@ -23,7 +27,11 @@ impl Encoded {
     }
 
     pub(super) fn append(&mut self, next: &Self) {
-        self.payload.extend_from_slice(&next.payload);
+        if self.payload.capacity() >= LARGE {
+            copy::append_past_caches(&mut self.payload, &next.payload);
+        } else {
+            self.payload.extend_from_slice(&next.payload);
+        }
         self.descriptions.extend_from_slice(&next.descriptions);
         self.chunks += next.chunks;
         self.indexed |= next.indexed;

@@ -7,6 +7,7 @@
 
 use crate::copies::{Copy, MAX_COPY};
 use crate::kernel::copy;
+use crate::kernel::filter::{Filter, hash};
 
 /// Bytes between the places in the table.
 const BLOCK: usize = 4096;
@@ -68,12 +69,12 @@ pub(super) fn literals(data: &[u8], copies: &[Copy]) -> Option<Vec<u8>> {
 /// The first bytes of blocks.
 struct Table<'a> {
     data: &'a [u8],
-    /// Bits that are set where there is a block: small enough to stay in the cache.
-    filter: Vec<u64>,
+    /// The hashes of all that is in the slots.
+    filter: Filter,
     /// Numbers of blocks, plus one, and the lowest bits of their hashes.
     slots: Vec<(u32, u32)>,
-    /// How far hashes are shifted for the slots and for the filter.
-    shifts: [u32; 2],
+    /// How far hashes are shifted for the slots.
+    shift: u32,
 }
 
 fn word(data: &[u8], at: usize) -> u64 {
@@ -86,12 +87,11 @@ impl<'a> Table<'a> {
     fn new(data: &'a [u8]) -> Self {
         let blocks = (data.len() - KEY) / BLOCK + 1;
         let bits = blocks.next_power_of_two().ilog2();
-        let shifts = [64 - (bits + 1), 64 - (bits + 5).max(12)];
         let mut table = Self {
             data,
-            filter: vec![0; 1 << (64 - shifts[1] - 6)],
-            slots: vec![(0, 0); 1 << (64 - shifts[0])],
-            shifts,
+            filter: Filter::new((bits + 5).max(12)),
+            slots: vec![(0, 0); 1 << (bits + 1)],
+            shift: 64 - (bits + 1),
         };
         for block in 0..blocks.min(u32::MAX as usize - 1) {
             // No block is where the machine would expect it.
@@ -108,36 +108,24 @@ impl<'a> Table<'a> {
         if (8..KEY).step_by(8).all(|offset| word(self.data, at + offset) == first) {
             return;
         }
-        let hash = Self::hash(first);
-        let slot = &mut self.slots[(hash >> self.shifts[0]) as usize];
+        let hash = hash(first);
+        let slot = &mut self.slots[(hash >> self.shift) as usize];
         if slot.0 == 0 {
             *slot = (block as u32 + 1, hash as u32);
-            let bit = hash >> self.shifts[1];
-            self.filter[(bit / 64) as usize] |= 1 << (bit % 64);
+            self.filter.insert(hash);
         }
-    }
-
-    fn hash(word: u64) -> u64 {
-        (word ^ word >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    }
-
-    /// Whether there may be a block with this hash in the table.
-    #[inline(always)]
-    fn may_have(&self, hash: u64) -> bool {
-        let bit = hash >> self.shifts[1];
-        self.filter[(bit / 64) as usize] >> (bit % 64) & 1 == 1
     }
 
     /// A place that starts like `at`, if there is one in the table.
     #[inline(always)]
     fn look_up(&self, at: usize) -> Option<usize> {
-        let hash = Self::hash(word(self.data, at));
-        if self.may_have(hash) { self.compare(at, hash) } else { None }
+        let hash = hash(word(self.data, at));
+        if self.filter.may_have(hash) { self.compare(at, hash) } else { None }
     }
 
     #[inline(never)]
     fn compare(&self, at: usize, hash: u64) -> Option<usize> {
-        let (block, low) = self.slots[(hash >> self.shifts[0]) as usize];
+        let (block, low) = self.slots[(hash >> self.shift) as usize];
         if low != hash as u32 {
             return None;
         }
@@ -152,10 +140,8 @@ impl<'a> Table<'a> {
         (0..blocks).step_by(sparsely).any(|block| {
             let start = block * BLOCK;
             // All eight bytes from each place of the block on.
-            self.data[start..start + BLOCK + 7].windows(8).enumerate().any(|(i, bytes)| {
-                let hash = Self::hash(word(bytes, 0));
-                self.may_have(hash) && self.repeats(start + i, hash)
-            })
+            let bytes = &self.data[start..start + BLOCK + 7];
+            self.filter.any(bytes, |place, hash| self.repeats(start + place, hash))
         })
     }
 

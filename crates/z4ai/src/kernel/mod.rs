@@ -24,6 +24,7 @@ pub(crate) mod codes;
 pub(crate) mod copy;
 pub(crate) mod difference;
 pub(crate) mod fields;
+pub(crate) mod filter;
 pub(crate) mod hash;
 pub(crate) mod histogram;
 #[cfg(target_arch = "x86_64")]
