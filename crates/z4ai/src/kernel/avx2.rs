@@ -28,6 +28,29 @@ macro_rules! cast {
 }
 pub(super) use cast;
 
+/// [`Isa::unpacker`] of a type that makes one by the width of fields.
+macro_rules! unpackers {
+    ($unpacker:ident) => {
+        type Unpacker = $unpacker;
+
+        #[inline(always)]
+        fn unpacker(self, bits: u32) -> $unpacker {
+            static ALL: [$unpacker; 8] = {
+                let mut all = [$unpacker::new(1); 8];
+                let mut bits = 1;
+                while bits < 8 {
+                    all[bits as usize] = $unpacker::new(bits);
+                    bits += 1;
+                }
+                all
+            };
+            // Compilers that know these numbers take the instructions apart and make slower ones.
+            *std::hint::black_box(&ALL[bits as usize])
+        }
+    };
+}
+pub(super) use unpackers;
+
 /// Lane `i` of a half takes the two bytes that its field lies in; a multiplication moves the field to
 /// the top of the lane, and a shift brings it down.
 #[derive(Debug, Clone, Copy)]
@@ -53,26 +76,10 @@ impl Unpacker {
         }
         Self { places, factors, width: bits as usize, down: 16 - bits }
     }
-
-    const ALL: [Self; 8] = {
-        let mut all = [Self::new(1); 8];
-        let mut bits = 1;
-        while bits < 8 {
-            all[bits as usize] = Self::new(bits);
-            bits += 1;
-        }
-        all
-    };
 }
 
 impl Isa for Avx2 {
-    type Unpacker = Unpacker;
-
-    #[inline(always)]
-    fn unpacker(self, bits: u32) -> Unpacker {
-        // Compilers that know these numbers take the instructions apart and make slower ones.
-        *std::hint::black_box(&Unpacker::ALL[bits as usize])
-    }
+    unpackers!(Unpacker);
 
     #[inline(always)]
     fn unpack(self, bytes: &[u8; UNPACKED], unpacker: Unpacker) -> Lanes {

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::avx2::cast;
+use super::avx2::{cast, unpackers};
 use super::fields::Cut;
 use super::hash::{STRIPE, Sums};
 use super::level::{self, Level};
@@ -45,26 +45,10 @@ impl Unpacker {
         }
         Self { places, starts, mask: (1 << bits) - 1 }
     }
-
-    const ALL: [Self; 8] = {
-        let mut all = [Self::new(1); 8];
-        let mut bits = 1;
-        while bits < 8 {
-            all[bits as usize] = Self::new(bits);
-            bits += 1;
-        }
-        all
-    };
 }
 
 impl Isa for Avx512 {
-    type Unpacker = Unpacker;
-
-    #[inline(always)]
-    fn unpacker(self, bits: u32) -> Unpacker {
-        // Compilers that know these numbers take the instructions apart and make slower ones.
-        *std::hint::black_box(&Unpacker::ALL[bits as usize])
-    }
+    unpackers!(Unpacker);
 
     #[inline(always)]
     fn unpack(self, bytes: &[u8; UNPACKED], unpacker: Unpacker) -> Lanes {
