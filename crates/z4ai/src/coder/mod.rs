@@ -6,6 +6,7 @@ pub(crate) mod huffman_encode;
 pub(crate) mod huffman_stream;
 pub(crate) mod huffman_table;
 pub(crate) mod tans;
+pub(crate) mod tans_encode;
 
 use crate::error::{Error, Result};
 use crate::kernel::packed;

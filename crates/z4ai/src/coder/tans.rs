@@ -28,7 +28,7 @@ use crate::wire::Reader;
 pub(crate) const RUNS: usize = 4;
 /// Bits of a state, at least and at most.
 const MIN_LOG: u32 = 9;
-const MAX_LOG: u32 = 12;
+pub(super) const MAX_LOG: u32 = 12;
 /// Bits of a state that are worth their time, at most.
 const USUAL_LOG: u32 = 11;
 /// Symbols of each run that one refill of its bits is enough for.
@@ -44,7 +44,7 @@ const ABSENT_RUN: u32 = 15;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct States {
     log: u32,
-    counts: [u16; 256],
+    pub(super) counts: [u16; 256],
 }
 
 impl States {
@@ -175,12 +175,12 @@ impl States {
         self.log
     }
 
-    fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         1 << self.log
     }
 
     /// The symbol of every state.
-    fn spread(&self) -> Vec<u8> {
+    pub(super) fn spread(&self) -> Vec<u8> {
         let size = self.size();
         let step = (size >> 1) + (size >> 3) + 3;
         let mut symbols = vec![0; size];
@@ -222,76 +222,9 @@ impl BitWriter {
 }
 
 /// The symbols of run `index` of `total`.
-fn run_of(index: usize, total: usize) -> std::ops::Range<usize> {
+pub(super) fn run_of(index: usize, total: usize) -> std::ops::Range<usize> {
     let run = total.div_ceil(RUNS);
     (index * run).min(total)..((index + 1) * run).min(total)
-}
-
-/// What encoding with some states needs.
-pub(crate) struct Encoder<'a> {
-    states: &'a States,
-    /// Where each symbol's part of `next` starts; in it, its states in their order.
-    starts: [u32; 256],
-    next: Vec<u16>,
-}
-
-impl<'a> Encoder<'a> {
-    pub(crate) fn new(states: &'a States) -> Self {
-        let mut starts = [0u32; 256];
-        let mut start = 0;
-        for (slot, &count) in starts.iter_mut().zip(&states.counts) {
-            *slot = start;
-            start += u32::from(count);
-        }
-        let mut next = vec![0u16; states.size()];
-        let mut filled = starts;
-        for (state, &symbol) in states.spread().iter().enumerate() {
-            let at = &mut filled[usize::from(symbol)];
-            next[*at as usize] = state as u16;
-            *at += 1;
-        }
-        Self { states, starts, next }
-    }
-
-    /// Goes from a state (plus the number of states) to the one before it, which stands for
-    /// `symbol`; returns the bits that lead back, and how many they are. The symbol must have a
-    /// state.
-    #[inline(always)]
-    pub(crate) fn step(&self, state: &mut u32, symbol: u8) -> (u16, u8) {
-        let count = u32::from(self.states.counts[usize::from(symbol)]);
-        let most = self.states.log - count.ilog2();
-        let bits = if *state >= count << most { most } else { most - 1 };
-        let low = (*state & ((1 << bits) - 1)) as u16;
-        let rank = (*state >> bits) - count;
-        let next = self.next[(self.starts[usize::from(symbol)] + rank) as usize];
-        *state = (1 << self.states.log) + u32::from(next);
-        (low, bits as u8)
-    }
-}
-
-/// Appends the four bit streams of `symbols` to `out`; returns their lengths in bytes. Every symbol
-/// must have a state.
-pub(crate) fn encode(symbols: &[u8], states: &States, out: &mut Vec<u8>) -> [u32; RUNS] {
-    let encoder = Encoder::new(states);
-    let size = states.size() as u32;
-    let mut pending = Vec::new();
-    std::array::from_fn(|index| {
-        let before = out.len();
-        let run = &symbols[run_of(index, symbols.len())];
-        // The decoder goes forwards, so states are found backwards.
-        let mut current = [size; 2];
-        pending.clear();
-        let steps = run.iter().enumerate().rev();
-        pending.extend(steps.map(|(i, &symbol)| encoder.step(&mut current[i % 2], symbol)));
-        let mut writer = BitWriter::default();
-        if !run.is_empty() {
-            current.iter().for_each(|&state| writer.put(u64::from(state - size), states.log, out));
-        }
-        let forwards = pending.iter().rev();
-        forwards.for_each(|&(bits, width)| writer.put(u64::from(bits), u32::from(width), out));
-        writer.finish(out);
-        (out.len() - before) as u32
-    })
 }
 
 /// The decoder's table. An entry has the bits to read in byte 0, the symbol in byte 1 and what the
@@ -477,7 +410,7 @@ mod tests {
         assert_eq!(States::read(&mut reader).unwrap(), states);
         assert_eq!(reader.remaining(), 0);
         let mut stored = Vec::new();
-        let lens = encode(symbols, &states, &mut stored).map(|len| len as usize);
+        let lens = super::super::tans_encode::encode(symbols, &states, &mut stored).map(|len| len as usize);
         let mut table = Table::default();
         table.build(&states);
         let mut out = vec![0; symbols.len()];

@@ -3,7 +3,8 @@
 use super::classes::{Hint, likely_periods};
 use super::cost::{self, BIT};
 use super::stream;
-use crate::coder::tans::{BitWriter, Encoder, States};
+use crate::coder::tans::{BitWriter, States};
+use crate::coder::tans_encode::{Backwards, Encoder};
 use crate::element::Kind;
 use crate::kernel::histogram;
 use crate::kernel::sparse::load;
@@ -178,16 +179,17 @@ fn encode_codes(codes: &[u8], cut: Cut, choice: &Choice, payload: &mut Vec<u8>) 
             States::with_log(&counts, log).expect("two symbols")
         })
         .collect();
-    let encoders: Vec<Encoder<'_>> = tables.iter().map(Encoder::new).collect();
+    let encoders: Vec<Encoder> = tables.iter().map(Encoder::new).collect();
     let levels = levels(codes, cut, choice.period);
     let mut state = 1 << log;
-    let steps = codes.iter().zip(contexts(&levels, &choice.thresholds).collect::<Vec<_>>()).rev();
-    let pending: Vec<(u16, u8)> =
-        steps.map(|(&code, context)| encoders[context].step(&mut state, code)).collect();
+    let mut buffer = vec![0; Backwards::room(codes.len(), 1, log)];
+    let mut bits = Backwards::new(buffer.len());
+    for (&code, context) in codes.iter().zip(contexts(&levels, &choice.thresholds).collect::<Vec<_>>()).rev() {
+        encoders[context].step(&mut state, code, &mut bits);
+        bits.store(&mut buffer);
+    }
     let start = payload.len();
-    let mut writer = BitWriter::default();
-    writer.put(u64::from(state) - (1 << log), log, payload);
-    pending.iter().rev().for_each(|&(bits, width)| writer.put(u64::from(bits), u32::from(width), payload));
-    writer.finish(payload);
+    bits.put(u64::from(state) - (1 << log), log);
+    bits.finish(&mut buffer, payload);
     ((payload.len() - start) as u32, tables)
 }

@@ -6,7 +6,8 @@ use super::cost::{self, BIT};
 use crate::coder::Coder;
 use crate::coder::huffman::Lengths;
 use crate::coder::huffman_encode;
-use crate::coder::tans::{self, States};
+use crate::coder::tans::States;
+use crate::coder::tans_encode;
 use crate::kernel::{histogram, packed};
 use crate::options::Effort;
 
@@ -201,7 +202,7 @@ pub(crate) fn encode_finely(
     }
     let Some(states) = states(counts) else { return coder };
     let mut fine = Vec::new();
-    let stored = tans::encode(bytes, &states, &mut fine);
+    let stored = tans_encode::encode(bytes, &states, &mut fine);
     let tans = Coder::Tans { states: Box::new(states), stored };
     if fine.len() + tans.described_len() >= payload.len() - start + coder.described_len() {
         return coder;
