@@ -66,7 +66,7 @@ def test_golden_frames_are_there() -> None:
 def test_golden_frames_have_every_layout_and_coder(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zstandard")
     seen = set()
-    layouts = {"Opaque", "Split", "Indexed", "Sparse", "Range", "Grouped", "Modelled"}
+    layouts = {"Opaque", "Split", "Indexed", "Sparse", "Range", "Grouped", "Contexts"}
     for name in (*layouts, "Stream"):
         layout = getattr(z4ai_decoder, name)
         monkeypatch.setattr(layout, "decode", watched(layout.decode, seen))

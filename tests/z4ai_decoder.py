@@ -239,7 +239,13 @@ class Split:
         check(patches <= self.count, 14)
         axis = index.number(1)
         self.class_of = [0] * self.count
-        if axis:
+        self.contexts = None
+        if axis == 3:
+            check(self.float, 26)
+            joined = self.bits - EXPONENT_BITS[kind]
+            self.contexts = Contexts(index, joined, self.base, self.count)
+            highest = -1
+        elif axis:
             period, width = index.number(4), index.number(1)
             check(axis <= 2 and 1 <= period <= self.count and width in (1, 2), 15)
             units = period if axis == 2 else -(-self.count // period)
@@ -261,6 +267,7 @@ class Split:
         self.patches = patches
         streams = [s for s in (self.mid, *self.planes, self.signs, *self.codes) if s]
         self.stored = sum(stream.stored for stream in streams) + 6 * patches
+        self.stored += self.contexts.stored if self.contexts else 0
 
     def decode(self, payload: Cursor) -> bytes:
         mids = [0] * self.count
@@ -271,7 +278,8 @@ class Split:
         if self.signs:
             changes = low_bits_first(self.signs.decode(payload), 1, self.count, 15)
             signs = list(itertools.accumulate(changes, operator.xor))
-        runs = [iter(stream.decode(payload)) for stream in self.codes]
+        coded = [self.contexts] if self.contexts else self.codes
+        runs = [iter(stream.decode(payload)) for stream in coded]
         patched = [payload.number(4) for _ in range(self.patches)]
         check(all(a < b for a, b in itertools.pairwise(patched)), 14)
         patches = {index: payload.number(2) for index in patched}
@@ -438,40 +446,36 @@ class Grouped:
         return bytes(out)
 
 
-class Modelled:
-    """Symbols in the context of how large their neighbours were."""
+class Contexts:
+    """Codes in the context of how large the elements around them were."""
 
-    def __init__(self, index: Cursor, kind: int, length: int) -> None:
-        self.size = SIZES[kind]
-        check(kind in EXPONENT_BITS and length % self.size == 0, 26)
-        self.count = length // self.size
-        self.bits = 8 if kind == 12 else EXPONENT_BITS[kind] + 2
-        self.joined = self.bits - EXPONENT_BITS[kind]
-        self.base, self.patches, self.period = index.number(2), index.number(4), index.number(4)
-        check(self.base % (1 << self.joined) == 0 and self.base + 256 <= 1 << self.bits, 26)
-        check(self.patches <= self.count and 1 <= self.period <= min(self.count, 1 << 16), 26)
+    def __init__(self, index: Cursor, joined: int, base: int, count: int) -> None:
+        self.joined, self.count = joined, count
+        check(joined >= 0 and base % (1 << joined) == 0, 26)
+        self.period = index.number(4)
+        check(1 <= self.period <= min(count, 1 << 16), 26)
         self.thresholds = [index.take(index.number(1)) for _ in range(2)]
         self.columns = len(self.thresholds[1]) + 1
         contexts = (len(self.thresholds[0]) + 1) * self.columns
         check(contexts <= 64, 26)
-        self.symbols = index.number(4)
+        self.lengths = [index.number(4) for _ in range(4)]
         self.tables = [read_states(index) for _ in range(contexts)]
         check(len({log for log, _ in self.tables}) == 1, 26)
-        self.signs = Stream(index, -(-self.count // 8))
-        self.rest = 8 * self.size - 1 - self.bits
-        self.rest_length = -(-self.count * self.rest // 8)
-        self.stored = self.symbols + self.signs.stored + self.rest_length + 6 * self.patches
+        self.stored = sum(self.lengths)
 
     def decode(self, payload: Cursor) -> bytes:
-        bits = Bits(payload.take(self.symbols))
-        signs = low_bits_first(self.signs.decode(payload), 1, self.count, 26)
-        rest = low_bits_first(payload.take(self.rest_length), self.rest, self.count, 26)
-        patched = [payload.number(4) for _ in range(self.patches)]
-        patches = {index: payload.number(2) for index in patched}
-        check(all(i < self.count and s >> self.bits == 0 for i, s in patches.items()), 26)
-        near, columns = 0, [0] * self.period
-        state, sign, out = bits.take(self.tables[0][0], 26), 0, bytearray()
-        for i in range(self.count):
+        run = -(-self.count // 4)
+        out = bytearray()
+        for number, length in enumerate(self.lengths):
+            size = max(0, min(self.count, (number + 1) * run) - number * run)
+            out += self.decode_run(payload.take(length), size)
+        return bytes(out)
+
+    def decode_run(self, stored: bytes, size: int) -> bytes:
+        bits = Bits(stored)
+        near, columns, out = 0, [0] * self.period, bytearray()
+        state = bits.take(self.tables[0][0], 26) if size else 0
+        for i in range(size):
             column = columns[i % self.period]
             a, b = (
                 sum(threshold <= level(mean) for threshold in thresholds)
@@ -480,13 +484,10 @@ class Modelled:
             code, width, base = self.tables[a * self.columns + b][1][state]
             state = base + bits.take(width, 26)
             mantissa = 1 << self.joined | code & ((1 << self.joined) - 1)
-            linear = mantissa << min(code >> self.joined, 56)
-            near += (linear >> 2) - (near >> 2)
-            columns[i % self.period] += (linear >> 3) - (column >> 3)
-            sign ^= signs[i]
-            symbol = patches.get(i, code + self.base)
-            element = sign << (8 * self.size - 1) | symbol << self.rest | rest[i]
-            out += element.to_bytes(self.size, "little")
+            magnitude = mantissa << max(0, (code >> self.joined) - 7)
+            near += (magnitude >> 2) - (near >> 2)
+            columns[i % self.period] += (magnitude >> 3) - (column >> 3)
+            out.append(code)
         check(state == 0 and bits.is_at_end(), 26)
         return bytes(out)
 
@@ -499,9 +500,9 @@ def level(mean: int) -> int:
 
 def read_layout(
     index: Cursor, kind: int, length: int, palette: list[bytes] | None, inside: bool = False
-) -> Opaque | Split | Indexed | Sparse | Range | Grouped | Modelled:
+) -> Opaque | Split | Indexed | Sparse | Range | Grouped:
     layout = index.number(1)
-    check(layout <= 6, 3)
+    check(layout <= 5, 3)
     check(not inside or layout not in (3, 5), 17)
     if layout == 0:
         return Opaque(index, length)
@@ -513,9 +514,7 @@ def read_layout(
         return Sparse(index, kind, length, palette)
     if layout == 4:
         return Range(index, kind, length)
-    if layout == 5:
-        return Grouped(index, kind, length, palette)
-    return Modelled(index, kind, length)
+    return Grouped(index, kind, length, palette)
 
 
 class DifferenceClass:

@@ -122,7 +122,7 @@ fn large_frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
 
 #[test]
 fn flipped_bits_of_large_frames_are_noticed() {
-    for ((name, data, frame), coder) in large_frames().into_iter().zip(["tans", "modelled"]) {
+    for ((name, data, frame), coder) in large_frames().into_iter().zip(["tans", "contexts"]) {
         assert!(z4ai::decompress(&frame, &LIMIT).unwrap() == data, "{name}");
         assert!(z4ai::streams(&frame).unwrap().iter().any(|stream| stream.coder == coder), "{name}");
         // All of the index, and places all over the payload.

@@ -222,7 +222,7 @@ impl BitWriter {
 }
 
 /// The symbols of run `index` of `total`.
-pub(super) fn run_of(index: usize, total: usize) -> std::ops::Range<usize> {
+pub(crate) fn run_of(index: usize, total: usize) -> std::ops::Range<usize> {
     let run = total.div_ceil(RUNS);
     (index * run).min(total)..((index + 1) * run).min(total)
 }

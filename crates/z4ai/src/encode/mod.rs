@@ -2,12 +2,12 @@
 
 mod chunks;
 mod classes;
+mod contexts;
 mod cost;
 pub(crate) mod delta;
 mod differences;
 mod grouped;
 mod magnitudes;
-mod modelled;
 mod palette;
 mod probe;
 mod repeats;
@@ -38,8 +38,8 @@ const HASHED: usize = 8 * hash::BLOCK;
 const FETCHED: usize = 2 * hash::BLOCK;
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Bytes that are modelled together, about: tables take a thousandth of that.
-const MODELLED: usize = 2 << 20;
+/// Bytes that are coded in context together, about: tables take a thousandth of that.
+const IN_CONTEXT: usize = 2 << 20;
 /// A last chunk shorter than this share of a usual one joins the one before it.
 const SHORT_LAST: usize = 8;
 /// What a frame adds to incompressible data: header, checksum and the largest array description.
@@ -94,7 +94,7 @@ fn body(
     let format = (magic, frame::VERSION);
     frame::write_header(out, format, options.kind, array, content_len)?;
     let header_len = out.len();
-    let group = if options.effort == Effort::Max { (MODELLED / plan.chunk).max(1) } else { 1 };
+    let group = if options.effort == Effort::Max { (IN_CONTEXT / plan.chunk).max(1) } else { 1 };
     let groups = plan.groups(group);
     let workers = parallel::workers(options.threads, groups.len());
     let encode = |scratch: &mut Scratch, i: usize, encoded: &mut chunks::Encoded| {
@@ -207,7 +207,7 @@ struct Scratch {
     structure: structure::Scratch,
     /// The chunks of a group, while they are compared with all of them as one.
     apart: chunks::Encoded,
-    modelled: Vec<u8>,
+    together: Vec<u8>,
 }
 
 impl Scratch {
@@ -234,17 +234,17 @@ impl Scratch {
         }
         self.content.clear();
         self.content.extend_from_slice(&data[plan.span(&chunks)]);
-        self.modelled.clear();
-        let modelled = modelled::encode(&self.content, options.kind, &plan.hint, &mut self.modelled);
+        self.together.clear();
+        let most = apart.payload.len() + apart.descriptions.len();
+        let (split, payload) = (&mut self.split, &mut self.together);
+        let layout = split::encode_in_context(&self.content, options.kind, &plan.hint, most, split, payload);
         let mut description = Vec::new();
-        if let Some(modelled) = modelled {
+        if let Some(layout) = layout.map(Layout::Split) {
             let checksum = XxHash3_64::oneshot(&self.content);
-            let layout = Layout::Modelled(modelled);
             frame::write_description(&mut description, self.content.len(), checksum, &layout);
         }
-        let stored = self.modelled.len() + description.len();
-        if !description.is_empty() && stored < apart.payload.len() + apart.descriptions.len() {
-            encoded.payload.extend_from_slice(&self.modelled);
+        if !description.is_empty() && self.together.len() + description.len() < most {
+            encoded.payload.extend_from_slice(&self.together);
             encoded.descriptions.extend_from_slice(&description);
             encoded.chunks += 1;
         } else {

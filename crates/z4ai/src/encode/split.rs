@@ -1,13 +1,14 @@
 //! Encoding a chunk in the split layout: which bits are symbol, which classes, which coders.
 
 use super::classes::{self, Hint};
-use super::stream;
+use super::{contexts, stream};
 use crate::coder::Coder;
 use crate::coder::huffman::Lengths;
 use crate::element::Kind;
 use crate::kernel::classes::{SLACK, scatter};
 use crate::kernel::fields::{self, Cut, Fields, Patch};
 use crate::kernel::{histogram, packed, signs};
+use crate::layout::contexts::joined_bits;
 use crate::layout::split::{PATCH, Split};
 use crate::options::Effort;
 use crate::wire::Put;
@@ -19,6 +20,8 @@ const MAX_JOINED: u32 = 2;
 const SAMPLE: usize = 512;
 const SAMPLES: usize = 8;
 const THOROUGH_SAMPLES: usize = 16;
+/// Contexts are worth their time, which is that of all the rest, if they save one byte in so many.
+const WORTH: usize = 64;
 /// Signs are compared in so many places, of so many elements each; they lean on one another if so many
 /// more or fewer than half of them change: four times what chance does.
 const SIGN_SAMPLES: usize = 16;
@@ -119,11 +122,7 @@ pub(crate) fn encode(
         payload.truncate(start);
         scratch.cut(fields, elements, payload);
     }
-    let noise = if kind.size() == 2 { stream::NEARLY_NOISE } else { stream::NOISE };
-    let mid = (fields.mid_bits() > 0).then(|| fields.mid_len(count));
-    let lens: Vec<usize> = mid.into_iter().chain(std::iter::repeat_n(count, fields.planes())).collect();
-    let mut others = stream::encode_in_place(noise, &lens, payload, &mut scratch.stream, &mut scratch.pairs);
-    let planes = others.split_off(usize::from(mid.is_some()));
+    let (mid, planes) = scratch.code_raw(fields, count, payload);
     if signs.is_some() {
         payload.extend_from_slice(&scratch.signs);
     }
@@ -149,10 +148,53 @@ pub(crate) fn encode(
             false => stream::encode_codes(codes, &counts, effort, payload),
         }]
     };
-    scratch.patches.iter().for_each(|patch| payload.put_u32(patch.index));
-    scratch.patches.iter().for_each(|patch| payload.put_u16(patch.symbol));
-    let (patches, mid) = (scratch.patches.len() as u32, others.pop());
-    Split { fields, patches, classes, mid, planes, signs, codes: coders }
+    let patches = scratch.append_patches(payload);
+    Split { fields, patches, classes, contexts: None, mid, planes, signs, codes: coders }
+}
+
+/// As [`encode`], with codes in context: `None`, and nothing appended that matters, if it is known before
+/// that it will not take less than `most` bytes.
+pub(super) fn encode_in_context(
+    elements: &[u8],
+    kind: Kind,
+    hint: &Hint,
+    most: usize,
+    scratch: &mut Scratch,
+    payload: &mut Vec<u8>,
+) -> Option<Split> {
+    let count = elements.len() / kind.size();
+    if !kind.is_float() || kind.size() == 1 || count == 0 || !elements.len().is_multiple_of(kind.size()) {
+        return None;
+    }
+    let start = payload.len();
+    let signs = scratch.code_signs(elements, kind, Effort::Max, 0);
+    let fields = symbol_in_context(elements, kind, &mut scratch.sample).with_sign_apart(signs.is_some());
+    let joined = joined_bits(kind, fields)?;
+    scratch.cut(fields, elements, payload);
+    let (mid, planes) = scratch.code_raw(fields, count, payload);
+    if signs.is_some() {
+        payload.extend_from_slice(&scratch.signs);
+    }
+    let choice = contexts::choose(scratch.codes(), joined, hint);
+    let known = payload.len() - start + scratch.patches.len() * PATCH;
+    if known + choice.estimate() > most - most / WORTH {
+        return None;
+    }
+    let contexts = Some(Box::new(contexts::encode(scratch.codes(), joined, choice, payload)));
+    let patches = scratch.append_patches(payload);
+    Some(Split { fields, patches, classes: None, contexts, mid, planes, signs, codes: Vec::new() })
+}
+
+/// The cut for codes in context: as many bits of the mantissa as a code of one byte has room for, and the
+/// window of exponents that covers most of a sample.
+fn symbol_in_context(elements: &[u8], kind: Kind, sample: &mut Vec<u8>) -> Fields {
+    let bits = if kind == Kind::F16 { 8 } else { kind.exponent_bits() + MAX_JOINED };
+    let sample = take_sample(elements, kind.size(), THOROUGH_SAMPLES, sample);
+    let counts = histogram::of_leading_bits(sample, kind.size(), bits);
+    let covered = |start: usize| counts[start..start + 256].iter().map(|&n| u64::from(n)).sum::<u64>();
+    let starts = (0..=counts.len() - 256).step_by(1 << (bits - kind.exponent_bits()));
+    let base = starts.max_by_key(|&start| (covered(start), std::cmp::Reverse(start))).unwrap_or(0);
+    Fields::new(kind, bits, base as u16).expect("a cut of floats")
 }
 
 /// How often each code occurs: about, where faster counts for more than smaller.
@@ -186,6 +228,29 @@ impl Scratch {
         let stored = (self.signs.len() + coder.described_len()) as u64 * 8;
         let count = (elements.len() / kind.size()) as u64;
         (stored + must_save * count / 64 < count).then_some(coder)
+    }
+
+    /// Codes what is not symbol, which [`cut`](Self::cut) left at the end of the payload: the packed bits, if
+    /// any, and the planes.
+    fn code_raw(
+        &mut self,
+        fields: Fields,
+        count: usize,
+        payload: &mut Vec<u8>,
+    ) -> (Option<Coder>, Vec<Coder>) {
+        let noise = if fields.size == 2 { stream::NEARLY_NOISE } else { stream::NOISE };
+        let mid = (fields.mid_bits() > 0).then(|| fields.mid_len(count));
+        let lens: Vec<usize> = mid.into_iter().chain(std::iter::repeat_n(count, fields.planes())).collect();
+        let mut coders = stream::encode_in_place(noise, &lens, payload, &mut self.stream, &mut self.pairs);
+        let planes = coders.split_off(usize::from(mid.is_some()));
+        (coders.pop(), planes)
+    }
+
+    /// Appends the patches of what was cut last; returns how many they are.
+    fn append_patches(&self, payload: &mut Vec<u8>) -> u32 {
+        self.patches.iter().for_each(|patch| payload.put_u32(patch.index));
+        self.patches.iter().for_each(|patch| payload.put_u16(patch.symbol));
+        self.patches.len() as u32
     }
 
     /// The codes of what was cut last.

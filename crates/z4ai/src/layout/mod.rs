@@ -1,8 +1,8 @@
 //! Layouts: how the elements of a chunk become streams of bytes.
 
+pub(crate) mod contexts;
 pub(crate) mod delta;
 pub(crate) mod grouped;
-pub(crate) mod modelled;
 pub(crate) mod palette;
 pub(crate) mod parts;
 pub(crate) mod range;
@@ -16,7 +16,6 @@ use crate::kernel::hash;
 use crate::streams::Streams;
 use crate::wire::{Put, Reader};
 use grouped::Grouped;
-use modelled::Modelled;
 use palette::{Indexed, Palette};
 use parts::{Part, Parts};
 use range::Range;
@@ -38,8 +37,6 @@ pub(crate) enum Layout {
     Range(Range),
     /// Groups of elements with a palette each.
     Grouped(Grouped),
-    /// Symbols in the context of how large their neighbours were.
-    Modelled(Modelled),
 }
 
 const OPAQUE: u8 = 0;
@@ -48,7 +45,6 @@ const INDEXED: u8 = 2;
 const SPARSE: u8 = 3;
 const RANGE: u8 = 4;
 const GROUPED: u8 = 5;
-const MODELLED: u8 = 6;
 
 /// What the chunks of a frame share.
 #[derive(Debug, Clone, Copy, Default)]
@@ -66,8 +62,6 @@ pub(crate) struct Scratch {
     pub(crate) large_output: bool,
     sparse: sparse::Buffers,
     grouped: grouped::Buffers,
-    /// Of the modelled layout, one per context.
-    tables: Vec<u32>,
     /// As many as an element has bytes.
     planes: [Vec<u8>; 8],
 }
@@ -99,10 +93,6 @@ impl Layout {
                 out.put_u8(GROUPED);
                 grouped.write(out);
             }
-            Layout::Modelled(modelled) => {
-                out.put_u8(MODELLED);
-                modelled.write(out);
-            }
         }
     }
 
@@ -125,7 +115,6 @@ impl Layout {
             SPARSE => Sparse::read(reader, kind, len).map(Layout::Sparse),
             RANGE => Range::read(reader, kind, len).map(Layout::Range),
             GROUPED => Grouped::read(reader, kind, len).map(Layout::Grouped),
-            MODELLED => Modelled::read(reader, kind, len).map(Layout::Modelled),
             code => Err(Error::unsupported(format_args!("chunk layout {code} is not known"))),
         }
     }
@@ -139,7 +128,6 @@ impl Layout {
             Layout::Sparse(sparse) => sparse.payload_len(len),
             Layout::Range(range) => range.payload_len(len),
             Layout::Grouped(grouped) => grouped.payload_len(len),
-            Layout::Modelled(modelled) => modelled.payload_len(len),
         }
     }
 
@@ -152,7 +140,6 @@ impl Layout {
             Layout::Sparse(sparse) => sparse.streams(len, streams),
             Layout::Range(range) => range.streams(len, streams),
             Layout::Grouped(grouped) => grouped.streams(len, streams),
-            Layout::Modelled(modelled) => modelled.streams(len, streams),
         }
     }
 
@@ -190,7 +177,6 @@ impl Layout {
             Layout::Sparse(sparse) => sparse.decode(payload, out, context, scratch),
             Layout::Range(range) => range.decode(payload, out, scratch),
             Layout::Grouped(grouped) => grouped.decode(payload, out, context, scratch),
-            Layout::Modelled(modelled) => modelled.decode(payload, out, scratch),
         }
     }
 }

@@ -1,11 +1,12 @@
 //! The split layout: symbols, packed bits and byte planes as streams of their own.
 //!
 //! Payload: the packed bits if any, the byte planes from the lowest on, the changes of signs where those
-//! are apart, one stream of codes per scale class (or one for all), then the patches: all indices, then all symbols. What is mostly
+//! are apart, one stream of codes per scale class (or one for all, or codes in context), then the patches: all indices, then all symbols. What is mostly
 //! raw comes first, so that an encoder can cut elements right into the place they stay at.
 
 use std::ops::Range;
 
+use super::contexts::Contexts;
 use super::parts::Parts;
 use crate::coder::huffman_cursor::Ahead;
 use crate::coder::{self, Coder};
@@ -26,6 +27,7 @@ const SIGNS: u8 = 0x80;
 const NO_CLASSES: u8 = 0;
 const ROWS: u8 = 1;
 const COLUMNS: u8 = 2;
+const CONTEXTS: u8 = 3;
 
 /// The description of a split chunk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,13 +35,15 @@ pub(crate) struct Split {
     pub(crate) fields: Fields,
     pub(crate) patches: u32,
     pub(crate) classes: Option<ClassMap>,
+    /// How codes are coded that are no streams.
+    pub(crate) contexts: Option<Box<Contexts>>,
     /// The packed bits, where there are any.
     pub(crate) mid: Option<Coder>,
     /// Lowest plane first.
     pub(crate) planes: Vec<Coder>,
     /// The changes of signs, where those are apart.
     pub(crate) signs: Option<Coder>,
-    /// One per class, or one.
+    /// One per class, or one; none where codes are in context.
     pub(crate) codes: Vec<Coder>,
 }
 
@@ -51,6 +55,8 @@ pub(crate) struct Scratch {
     mid: Vec<u8>,
     planes: [Vec<u8>; MAX_PLANES],
     signs: Vec<u8>,
+    /// Of codes in context, one per context.
+    tables: Vec<u32>,
     /// The codes of one part.
     part: Vec<u8>,
 }
@@ -60,9 +66,13 @@ impl Split {
         out.put_u8(self.fields.symbol_bits as u8 | if self.signs.is_some() { SIGNS } else { 0 });
         out.put_u16(self.fields.base);
         out.put_u32(self.patches);
-        match &self.classes {
-            None => out.put_u8(NO_CLASSES),
-            Some(map) => {
+        match (&self.classes, &self.contexts) {
+            (None, None) => out.put_u8(NO_CLASSES),
+            (_, Some(contexts)) => {
+                out.put_u8(CONTEXTS);
+                contexts.write(out);
+            }
+            (Some(map), _) => {
                 out.put_u8(if map.columns { COLUMNS } else { ROWS });
                 out.put_u32(map.period as u32);
                 let width = if map.count() > 2 { 2 } else { 1 };
@@ -94,12 +104,21 @@ impl Split {
         if patches as usize > count {
             return Err(Error::corrupt("more patches than elements"));
         }
-        let classes = read_classes(reader, count)?;
-        let streams = classes.as_ref().map_or(1, ClassMap::count);
+        let (mut classes, mut contexts) = (None, None);
+        let streams = match reader.u8()? {
+            NO_CLASSES => 1,
+            CONTEXTS => {
+                contexts = Some(Box::new(Contexts::read(reader, kind, fields, count)?));
+                0
+            }
+            axis @ (ROWS | COLUMNS) => classes.insert(read_classes(reader, axis == COLUMNS, count)?).count(),
+            code => return Err(Error::corrupt(format_args!("scale classes of axis {code}"))),
+        };
         Ok(Self {
             fields,
             patches,
             classes,
+            contexts,
             mid: (fields.mid_bits() > 0).then(|| Coder::read(reader)).transpose()?,
             planes: (0..fields.planes()).map(|_| Coder::read(reader)).collect::<Result<_>>()?,
             signs: sign_apart.then(|| Coder::read(reader)).transpose()?,
@@ -116,6 +135,7 @@ impl Split {
         let signs = self.signs.iter().map(|signs| (signs, count.div_ceil(8)));
         let streams = codes.chain(mid).chain(planes).chain(signs);
         streams.map(|(coder, len)| coder.stored_len(len)).sum::<u64>()
+            + self.contexts.as_ref().map_or(0, |contexts| contexts.stored_len())
             + u64::from(self.patches) * PATCH as u64
     }
 
@@ -124,6 +144,9 @@ impl Split {
         let count = len / self.fields.size;
         for (coder, size) in self.codes.iter().zip(self.code_sizes(count)) {
             streams.add("symbols", coder, size);
+        }
+        if let Some(contexts) = &self.contexts {
+            streams.add_stored("symbols", "contexts", count, contexts.stored_len());
         }
         if let Some(coder) = &self.mid {
             streams.add("bits", coder, self.fields.mid_len(count));
@@ -175,7 +198,15 @@ impl Split {
         let signs = self.decode_signs(&mut payload, count, &mut scratch.signs, coders)?;
         // What stands before the codes is mostly raw, and needed right after them.
         coders.ahead = Ahead::new(count, &whole[..whole.len() - payload.remaining()]);
-        let codes = self.decode_codes(&mut payload, count, &mut scratch.codes, &mut scratch.runs, coders)?;
+        let codes = match &self.contexts {
+            Some(contexts) => {
+                let stored = take(&mut payload, contexts.stored_len())?;
+                grow(&mut scratch.codes, count);
+                contexts.decode(stored, &mut scratch.codes[..count], &mut scratch.tables)?;
+                Codes::Ready(&scratch.codes[..count])
+            }
+            None => self.decode_codes(&mut payload, count, &mut scratch.codes, &mut scratch.runs, coders)?,
+        };
         let patches = Patches::read(&mut payload, self.patches as usize, self.fields.symbol_bits)?;
         let from = Join { codes: &[], mid, planes };
         grow(&mut scratch.part, Parts::LEN / self.fields.size);
@@ -335,13 +366,7 @@ enum Codes<'a> {
     Packed(u32, &'a [u8; 16], &'a [u8]),
 }
 
-fn read_classes(reader: &mut Reader<'_>, count: usize) -> Result<Option<ClassMap>> {
-    let columns = match reader.u8()? {
-        NO_CLASSES => return Ok(None),
-        ROWS => false,
-        COLUMNS => true,
-        code => return Err(Error::corrupt(format_args!("scale classes of axis {code}"))),
-    };
+fn read_classes(reader: &mut Reader<'_>, columns: bool, count: usize) -> Result<ClassMap> {
     let period = reader.u32()? as usize;
     let width = reader.u8()?;
     if period == 0 || period > count || !matches!(width, 1 | 2) {
@@ -353,7 +378,7 @@ fn read_classes(reader: &mut Reader<'_>, count: usize) -> Result<Option<ClassMap
     let mut classes = vec![0; units];
     let palette = std::array::from_fn(|i| i as u8);
     packed::expand(u32::from(width), &palette, stored, &mut classes);
-    Ok(Some(ClassMap { columns, period, classes }))
+    Ok(ClassMap { columns, period, classes })
 }
 
 /// The bytes of a stream: those of the payload where they are stored as they are.

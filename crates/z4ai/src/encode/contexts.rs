@@ -1,0 +1,262 @@
+//! Codes in context: which contexts, their tables, and the bits.
+
+use super::classes::{Hint, likely_periods};
+use super::cost::{self, BIT};
+use crate::coder::tans::{RUNS, States, run_of};
+use crate::coder::tans_encode::{Backwards, Encoder};
+use crate::kernel::{Isa, dispatch};
+use crate::layout::contexts::{Contexts, MAX_PERIOD, Magnitudes, Means, Thresholds};
+
+/// Classes of the nearest elements and of the column that are tried together; a row of one element
+/// makes the column a longer mean of what was before.
+const WITHOUT_ROWS: [(usize, usize); 3] = [(6, 1), (24, 1), (12, 3)];
+const WITH_ROWS: [(usize, usize); 4] = [(2, 3), (8, 4), (4, 8), (1, 24)];
+/// Row lengths tried, at most.
+const MAX_PERIODS: usize = 2;
+/// Contexts are chosen by one in so many codes, in at least so many places.
+const SAMPLED: usize = 16;
+const PLACES: usize = 2;
+/// Codes in a place, and those of them that only show what is known about the others: at least so many,
+/// and so many rows.
+const PLACE: (usize, usize) = (2048, 16);
+const FIRST: (usize, usize) = (128, 4);
+/// All codes are looked at where they are no more than so many.
+const FEW: usize = 1 << 15;
+/// Bytes that a table takes, about.
+const PER_TABLE: u64 = 55;
+/// Bits of a state, at least and at most.
+const MIN_LOG: u32 = 9;
+const MAX_LOG: u32 = 11;
+/// Codes of each run between two stores of its bits.
+const PER_STEP: usize = 4;
+const _: () = assert!(PER_STEP * MAX_LOG as usize + 7 < 64);
+
+/// Which contexts there are.
+pub(super) struct Choice {
+    period: usize,
+    thresholds: Thresholds,
+    /// What they take, in units of [`BIT`], as far as a part of all codes tells.
+    cost: u64,
+}
+
+impl Choice {
+    /// Bytes of the coded codes and of the tables, about.
+    pub(super) fn estimate(&self) -> usize {
+        (self.cost / (8 * BIT)) as usize
+    }
+}
+
+/// The contexts that make the codes smallest, of which there must be some.
+pub(super) fn choose(codes: &[u8], joined: u32, hint: &Hint) -> Choice {
+    let found;
+    let periods = match hint.shaped {
+        true => hint.periods.as_slice(),
+        false => {
+            found = likely_periods(codes);
+            found.as_slice()
+        }
+    };
+    let fitting =
+        periods.iter().copied().filter(|&p| p > 1 && p <= MAX_PERIOD && 4 * RUNS * p <= codes.len());
+    let periods = std::iter::once(1).chain(fitting.take(MAX_PERIODS));
+    let choices = periods.flat_map(|period| {
+        let known = sample(codes, joined, period);
+        let candidates = if period == 1 { &WITHOUT_ROWS[..] } else { &WITH_ROWS };
+        let choice = |&(near, column): &(usize, usize)| {
+            let thresholds = Thresholds([thresholds(&known, 0, near), thresholds(&known, 1, column)]);
+            let cost = cost_of(&known, &thresholds, codes.len());
+            Choice { period, thresholds, cost }
+        };
+        candidates.iter().map(choice).collect::<Vec<_>>()
+    });
+    choices.min_by_key(|choice| choice.cost).expect("rows of one element are always tried")
+}
+
+/// A code, and the levels that are known before it.
+struct Known {
+    code: u8,
+    levels: [u8; 2],
+}
+
+/// What is known before some of the codes.
+fn sample(codes: &[u8], joined: u32, period: usize) -> Vec<Known> {
+    let magnitudes = Magnitudes::new(joined);
+    let mut known = Vec::new();
+    let mut take = |codes: &[u8], skipped: usize| {
+        let mut means = Means::new(period);
+        for (i, &code) in codes.iter().enumerate() {
+            if i >= skipped {
+                known.push(Known { code, levels: means.levels() });
+            }
+            means.update(code, &magnitudes);
+        }
+    };
+    let [len, first] = [PLACE, FIRST].map(|(codes, rows)| codes.max(rows * period));
+    let places = (codes.len() / SAMPLED / len).max(PLACES);
+    if codes.len() <= FEW || codes.len() < places * len {
+        take(codes, 0);
+    } else {
+        for place in 0..places {
+            take(&codes[(codes.len() - len) / (places - 1) * place..][..len], first);
+        }
+    }
+    known
+}
+
+/// Where `wanted` classes of about the same number of elements begin.
+fn thresholds(known: &[Known], which: usize, wanted: usize) -> Vec<u8> {
+    let mut counts = [0usize; 256];
+    known.iter().for_each(|known| counts[usize::from(known.levels[which])] += 1);
+    let (mut thresholds, mut below) = (Vec::new(), 0);
+    for (level, &count) in counts.iter().enumerate() {
+        if below > 0
+            && below * wanted >= known.len() * (thresholds.len() + 1)
+            && thresholds.len() + 1 < wanted
+        {
+            thresholds.push(level as u8);
+        }
+        below += count;
+    }
+    thresholds
+}
+
+/// What `total` codes take in these contexts, if they are like those.
+fn cost_of(known: &[Known], thresholds: &Thresholds, total: usize) -> u64 {
+    let mut counts = vec![[0u32; 256]; thresholds.contexts()];
+    let [near, column] = thresholds.numbers();
+    for known in known {
+        let [a, b] = known.levels.map(usize::from);
+        counts[usize::from(near[a] + column[b])][usize::from(known.code)] += 1;
+    }
+    let cost_of = |counts: &[u32; 256]| {
+        // Few codes look less random than many: about by half a bit of information for each symbol.
+        let symbols = counts.iter().filter(|&&count| count > 0).count() as u64;
+        let missed = if total > known.len() { symbols * BIT * 72 / 100 } else { 0 };
+        (cost::entropy(counts) + missed) * total as u64 / known.len() as u64 + PER_TABLE * 8 * BIT
+    };
+    counts.iter().map(cost_of).sum()
+}
+
+/// Appends the bits of the codes.
+pub(super) fn encode(codes: &[u8], joined: u32, choice: Choice, payload: &mut Vec<u8>) -> Contexts {
+    let Choice { period, thresholds, .. } = choice;
+    let runs: [&[u8]; RUNS] = std::array::from_fn(|index| &codes[run_of(index, codes.len())]);
+    let mut numbers = vec![0u8; codes.len()];
+    let counts = number_contexts(&runs, joined, period, &thresholds, &mut numbers);
+    let log = codes.len().ilog2().saturating_sub(4).clamp(MIN_LOG, MAX_LOG);
+    let tables: Vec<States> = counts.into_iter().map(|counts| table_for(counts, log)).collect();
+    let encoders: Vec<Encoder> = tables.iter().map(Encoder::new).collect();
+    let numbers: [&[u8]; RUNS] = std::array::from_fn(|index| &numbers[run_of(index, codes.len())]);
+    let stored = encode_runs(&runs, &numbers, &encoders, log, payload);
+    Contexts { joined, period: period as u32, thresholds, tables, stored }
+}
+
+dispatch! {
+    /// Writes the context of every code, and counts the codes in each.
+    fn number_contexts(
+        runs: &[&[u8]; RUNS],
+        joined: u32,
+        period: usize,
+        thresholds: &Thresholds,
+        numbers: &mut [u8],
+    ) -> Vec<[u32; 256]> = number_contexts_with
+}
+
+#[inline(always)]
+fn number_contexts_with(
+    _: impl Isa,
+    runs: &[&[u8]; RUNS],
+    joined: u32,
+    period: usize,
+    thresholds: &Thresholds,
+    numbers: &mut [u8],
+) -> Vec<[u32; 256]> {
+    let magnitudes = Magnitudes::new(joined);
+    let [near, column] = thresholds.numbers();
+    let mut counts = vec![[0u32; 256]; thresholds.contexts()];
+    let mut next = |means: &mut Means, code: u8, number: &mut u8| {
+        let [a, b] = means.levels().map(usize::from);
+        *number = near[a] + column[b];
+        counts[usize::from(*number)][usize::from(code)] += 1;
+        means.update(code, &magnitudes);
+    };
+    let mut means: [Means; RUNS] = std::array::from_fn(|_| Means::new(period));
+    let mut left = numbers;
+    let numbers = runs.map(|run| left.split_off_mut(..run.len()).unwrap_or_default());
+    let common = runs[RUNS - 1].len();
+    for i in 0..common {
+        for r in 0..RUNS {
+            next(&mut means[r], runs[r][i], &mut numbers[r][i]);
+        }
+    }
+    for r in 0..RUNS {
+        for i in common..runs[r].len() {
+            next(&mut means[r], runs[r][i], &mut numbers[r][i]);
+        }
+    }
+    counts
+}
+
+/// The states for these counts; there need not be any.
+fn table_for(mut counts: [u32; 256], log: u32) -> States {
+    // A table needs two symbols, whether they occur or not.
+    if counts.iter().filter(|&&n| n > 0).count() < 2 {
+        counts[0] += 1;
+        counts[1] += 1;
+    }
+    States::with_log(&counts, log).expect("two symbols")
+}
+
+dispatch! {
+    /// Appends the bits of each run; returns their lengths in bytes.
+    fn encode_runs(
+        runs: &[&[u8]; RUNS],
+        numbers: &[&[u8]; RUNS],
+        encoders: &[Encoder],
+        log: u32,
+        payload: &mut Vec<u8>,
+    ) -> [u32; RUNS] = encode_runs_with
+}
+
+#[inline(always)]
+fn encode_runs_with(
+    _: impl Isa,
+    runs: &[&[u8]; RUNS],
+    numbers: &[&[u8]; RUNS],
+    encoders: &[Encoder],
+    log: u32,
+    payload: &mut Vec<u8>,
+) -> [u32; RUNS] {
+    let room = Backwards::room(runs[0].len(), 1, log);
+    let mut buffers: [Vec<u8>; RUNS] = std::array::from_fn(|_| vec![0; room]);
+    let mut states = [1u32 << log; RUNS];
+    let mut bits = [Backwards::new(room); RUNS];
+    let common = runs[RUNS - 1].len() / PER_STEP * PER_STEP;
+    for r in 0..RUNS {
+        for i in (common..runs[r].len()).rev() {
+            encoders[usize::from(numbers[r][i])].step(&mut states[r], runs[r][i], &mut bits[r]);
+            bits[r].store(&mut buffers[r]);
+        }
+    }
+    let codes = runs.map(|run| run[..common].as_chunks::<PER_STEP>().0);
+    let numbers = numbers.map(|run| run[..common].as_chunks::<PER_STEP>().0);
+    for step in (0..common / PER_STEP).rev() {
+        for i in (0..PER_STEP).rev() {
+            for r in 0..RUNS {
+                let encoder = &encoders[usize::from(numbers[r][step][i])];
+                encoder.step(&mut states[r], codes[r][step][i], &mut bits[r]);
+            }
+        }
+        for r in 0..RUNS {
+            bits[r].store(&mut buffers[r]);
+        }
+    }
+    std::array::from_fn(|r| {
+        let before = payload.len();
+        if !runs[r].is_empty() {
+            bits[r].put(u64::from(states[r]) - (1 << log), log);
+            bits[r].finish(&mut buffers[r], payload);
+        }
+        (payload.len() - before) as u32
+    })
+}
