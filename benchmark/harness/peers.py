@@ -44,7 +44,8 @@ PEERS = [
         package="ztensor==1.2.3",
         selective=False,
     ),
-    # Its .zt is another format than that of version 1, so it reads and writes its own.
+    # Its .zt is another format than that of version 1, so it reads and writes its own; it has no
+    # functions for torch.
     Peer(
         "ztensor 2.1.2",
         "ztensor",
@@ -53,6 +54,7 @@ PEERS = [
         writes="zt",
         package="ztensor==2.1.2",
         selective=False,
+        backends=("numpy",),
     ),
     Peer("safetensors", "safetensors", ("safetensors",), True, writes="safetensors"),
     Peer("fastsafetensors", "fastsafetensors", ("safetensors",), False, backends=("torch",)),
