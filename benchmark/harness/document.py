@@ -33,11 +33,10 @@ data, “cold” after the file was dropped from the page cache. Machines differ
 holds is how the numbers of one table compare.
 """
 
-LIMIT = """“Of the limit” compares a copying load with all cores reading the file at once into
-memory that nobody has touched, past the page cache if the file is not in it: no library that gives
-out memory of its own can do more. A claim that is missed near that limit is missed because the
-other library, or the plain read, which uses the same few megabytes of memory again and again, is
-near it too.
+FRESH = """“Of a fresh read” compares a copying load with a short program that does no more than the
+load must: all cores read the file at once into memory that nobody has touched, past the page cache
+if the file is not in it. The plain read that cold loads are measured by uses the same few megabytes
+of memory again and again, which no library that gives out memory of its own can do.
 """
 
 COLD = """A copying load of a file that is not cached at all reads half of it past the page cache,
@@ -238,8 +237,8 @@ def codec() -> str:
 def judged(
     claim: str, ours: Entry | None, other: Entry | None, bar: float, limit: Entry | None = None
 ) -> list[list[str]]:
-    """A row: how many times as fast as another, how that compares with the claim, and how near
-    it is to what the machine can do."""
+    """A row: how many times as fast as another, how that compares with the claim, and with a
+    plain program that does the same."""
     if not ours or not other:
         return []
     low, middle, high = results.ratio(ours, other)
@@ -278,7 +277,7 @@ def claims(newest: Newest, across: str) -> str:
     for dist in WORKLOADS:
         ours = newest.one(dist, OURS, "zt", "write", "")
         rows += judged(f"write, {dist}", ours, best_peer(newest.entries(dist, mode="write")), 1)
-    head = ["", "against", "claimed", "found (quartiles)", "reached", "of the limit"]
+    head = ["", "against", "claimed", "found (quartiles)", "reached", "of a fresh read"]
     return table(head, rows)
 
 
@@ -333,7 +332,7 @@ def text(newest: Newest) -> str:
             "How many times as fast as the fastest other library, or as a plain read of the file;",
             "where 1 is claimed, 0.97 counts as equal.\n",
             claims(newest, across),
-            LIMIT,
+            FRESH,
             f"## Every format, warm ({across})\n",
             reading(newest, across, "warm"),
             f"![Reading every format](benchmarks/{across}-reading.svg)\n",

@@ -183,7 +183,7 @@ def plain_read(path: str, cold: bool) -> float:
 
 
 def fresh_read(path: str, cold: bool) -> float:
-    """All cores read at once, into memory that nobody has touched: no copying load can do more.
+    """All cores read at once, into memory that nobody has touched: what a copying load must do.
     What is not cached comes past the cache, where the system lets it, by a few requests at a time.
     """
     if cold:
