@@ -59,12 +59,12 @@ impl Prices {
             (_, true) => (Some(1), None, thorough),
         };
         let samples = if classes.is_thorough() { THOROUGH_SAMPLES } else { SAMPLES };
-        // Joined bits show most of what rows of short elements have in common.
         let signs = match (kind, effort) {
             (_, Effort::Balanced | Effort::Max) => Some(0),
             (Kind::F32 | Kind::F64, Effort::Default) => Some(2),
             _ => None,
         };
+        // Joined bits show most of what rows of short elements have in common.
         let classed = shaped || kind != Kind::F16 || effort > Effort::Default;
         Self { joined, joined_with_classes, classed, classes, signs, samples }
     }
