@@ -123,7 +123,7 @@ def ours(path: Path, kind: str, effort: str, threads: int, limit: int, *shapes: 
 
 def peer(python: Path, path: Path, kind: str, limit: int, keep: bool = True) -> Contestant:
     env = {**os.environ, **(KEEP if keep else {})}
-    return Contestant(str(python), "-c", PEER, str(path), kind, str(limit), env=env)
+    return Contestant(str(python), "-E", "-c", PEER, str(path), kind, str(limit), env=env)
 
 
 def turns(*jobs: tuple[Contestant, str]) -> list[list[float]]:

@@ -199,7 +199,7 @@ for line in sys.stdin:
 
 class Contestant:
     def __init__(self, python: Path | str, *arguments: str, script: str = WORKER) -> None:
-        command = [str(python), "-c", script, *arguments]
+        command = [str(python), "-E", "-c", script, *arguments]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 

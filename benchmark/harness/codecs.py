@@ -92,7 +92,7 @@ def environment(name: str, packages: list[str]) -> Path:
 
 class Codec:
     def __init__(self, python: Path | str, name: str, path: Path, kind: str) -> None:
-        command = [str(python), str(WORKER), name, str(path), kind]
+        command = [str(python), "-E", str(WORKER), name, str(path), kind]
         pipe = subprocess.PIPE
         self.name = name
         self.process = subprocess.Popen(

@@ -52,7 +52,7 @@ class Worker:
     """A process that times one library."""
 
     def __init__(self, python: str, library: str) -> None:
-        command = [python, str(WORKER), library]
+        command = [python, "-E", str(WORKER), library]  # -E: a PYTHONPATH would mix the libraries
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 

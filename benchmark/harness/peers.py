@@ -81,7 +81,7 @@ def python_of(peer: Peer) -> str | None:
                 return None
             share_packages(folder)
     code = f"import {peer.library}, numpy"
-    found = subprocess.run([python, "-c", code], capture_output=True, check=False)
+    found = subprocess.run([python, "-E", "-c", code], capture_output=True, check=False)
     return str(python) if found.returncode == 0 else None
 
 
@@ -94,5 +94,5 @@ def share_packages(folder: Path) -> None:
 
 def version_of(python: str, library: str) -> str:
     code = f"from importlib.metadata import version; print(version({library!r}))"
-    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    found = subprocess.run([python, "-E", "-c", code], capture_output=True, text=True, check=False)
     return found.stdout.strip()

@@ -30,7 +30,7 @@ CASES = [
 CASES += [
     (f"{framework} load {BIG} copy{cold}", "safetensors", 1.5, rounds)
     for framework in ("numpy", "torch")
-    for cold, rounds in (("", 9), (" cold", 5))
+    for cold, rounds in (("", 9), (" cold", 15))
 ]
 CASES += [
     (f"{framework} load {BIG} touch", peer, 0.97, 9)
@@ -49,7 +49,7 @@ class Worker:
     """A process that times one library."""
 
     def __init__(self, python: Path | str, library: str) -> None:
-        command = [str(python), str(HERE / "worker.py"), library, str(WORK)]
+        command = [str(python), "-E", str(HERE / "worker.py"), library, str(WORK)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
