@@ -36,11 +36,62 @@ fn blocks_of_mut<T>(bytes: &mut [T], count: usize) -> &mut [[T; BLOCK]] {
     &mut bytes[..count].as_chunks_mut().0[..count / BLOCK]
 }
 
+/// The codes of elements, [`LANES`] at a time.
+pub(super) trait Codes: Copy {
+    /// Those of a turn.
+    fn of(self, isa: impl Isa, turn: usize) -> Lane;
+    /// Asks for those of a turn that comes later, if they come from memory.
+    fn fetch_ahead(self, turn: usize);
+}
+
+impl Codes for &[Lane] {
+    #[inline(always)]
+    fn of(self, _: impl Isa, turn: usize) -> Lane {
+        self[turn]
+    }
+
+    #[inline(always)]
+    fn fetch_ahead(self, _: usize) {}
+}
+
+/// Codes as nibbles, the low one of each byte first, that are indices into a palette.
+#[derive(Clone, Copy)]
+pub(super) struct Nibbles<'a> {
+    palette: [u8; 16],
+    nibbles: &'a [[u8; LANES / 2]],
+}
+
+impl<'a> Nibbles<'a> {
+    /// Those of as many whole turns as there are.
+    pub(super) fn new(palette: &[u8; 16], nibbles: &'a [u8]) -> Self {
+        Self { palette: *palette, nibbles: nibbles.as_chunks().0 }
+    }
+
+    pub(super) fn turns(&self) -> usize {
+        self.nibbles.len()
+    }
+}
+
+impl Codes for Nibbles<'_> {
+    #[inline(always)]
+    fn of(self, isa: impl Isa, turn: usize) -> Lane {
+        isa.look_up(self.palette, self.nibbles[turn])
+    }
+
+    #[inline(always)]
+    fn fetch_ahead(self, turn: usize) {
+        let at = turn * (LANES / 2) + copy::AHEAD;
+        copy::fetch(self.nibbles.as_ptr().cast::<u8>().wrapping_add(at), true);
+    }
+}
+
 /// What elements are joined from, [`LANES`] at a time.
-struct Joiner<'a, I: Isa, const SIZE: usize, const BITS: u32, const APART: bool> {
+pub(super) struct Joiner<'a, I: Isa, C: Codes, const SIZE: usize, const BITS: u32, const APART: bool> {
     isa: I,
     base: u16,
-    codes: &'a [Lane],
+    /// How often there are as many.
+    pub(super) turns: usize,
+    codes: C,
     /// Planes, the lowest first; of these there may be none.
     low: &'a [Lane],
     middle: &'a [Lane],
@@ -50,11 +101,12 @@ struct Joiner<'a, I: Isa, const SIZE: usize, const BITS: u32, const APART: bool>
     unpacker: I::Unpacker,
 }
 
-impl<'a, I: Isa, const SIZE: usize, const BITS: u32, const APART: bool> Joiner<'a, I, SIZE, BITS, APART> {
-    /// For at most `count` elements.
+impl<'a, I: Isa, C: Codes, const SIZE: usize, const BITS: u32, const APART: bool>
+    Joiner<'a, I, C, SIZE, BITS, APART>
+{
+    /// For at most so many turns, of which there are codes.
     #[inline(always)]
-    fn new(isa: I, base: u16, from: &Join<'a>, count: usize) -> Self {
-        let mut turns = count / LANES;
+    pub(super) fn new(isa: I, base: u16, from: &Join<'a>, codes: C, mut turns: usize) -> Self {
         let width = Shape::<SIZE, BITS, APART>::MID_WIDTH * LANES / 8;
         if let Some(readable) = (from.mid.len() + width).saturating_sub(UNPACKED).checked_div(width) {
             turns = turns.min(readable);
@@ -68,21 +120,21 @@ impl<'a, I: Isa, const SIZE: usize, const BITS: u32, const APART: bool> Joiner<'
         };
         let (low, middle) = if SIZE == 4 { (plane(0), plane(1)) } else { (&[][..], &[][..]) };
         let unpacker = isa.unpacker(Shape::<SIZE, BITS, APART>::MID_BITS.max(1));
-        Self { isa, base, codes: lanes(from.codes), low, middle, high, mid: from.mid, unpacker }
+        Self { isa, base, turns, codes, low, middle, high, mid: from.mid, unpacker }
     }
 
     /// The upper sixteen bits of the elements of a turn.
     #[inline(always)]
-    fn top(&self, turn: usize) -> [u16; LANES] {
-        let codes = self.codes[turn];
+    pub(super) fn top(&self, turn: usize) -> [u16; LANES] {
+        assert!(turn < self.turns);
+        let codes = self.codes.of(self.isa, turn);
         if Shape::<SIZE, BITS, APART>::BYTES && self.base == 0 {
             return self.isa.join_bytes(codes, self.high[turn]);
         }
         let width = Shape::<SIZE, BITS, APART>::MID_WIDTH * LANES / 8;
         let mut fields = [0u16; LANES];
         if width > 0 {
-            // SAFETY: `turn` is one that `codes` has, which `new` limited so that as many bytes from
-            // here on are in `mid`.
+            // SAFETY: `new` limited the turns so that as many bytes from here on are in `mid`.
             let bytes = unsafe { &*self.mid.as_ptr().add(turn * width).cast::<[u8; UNPACKED]>() };
             fields = self.isa.unpack(bytes, self.unpacker);
         }
@@ -97,9 +149,15 @@ impl<'a, I: Isa, const SIZE: usize, const BITS: u32, const APART: bool> Joiner<'
         }
     }
 
-    /// Asks for the planes of a turn that comes later.
+    /// Elements of four bytes from these upper halves.
     #[inline(always)]
-    fn fetch_ahead(&self, turn: usize) {
+    pub(super) fn widen(&self, turn: usize, top: [u16; LANES]) -> [u32; LANES] {
+        self.isa.widen(top, self.middle[turn], self.low[turn])
+    }
+
+    /// Asks for the planes of a turn that comes later, a line of each.
+    #[inline(always)]
+    pub(super) fn fetch_ahead(&self, turn: usize) {
         let at = turn * LANES + copy::AHEAD;
         if SIZE == 4 {
             copy::fetch(self.low.as_ptr().cast::<u8>().wrapping_add(at), true);
@@ -108,6 +166,12 @@ impl<'a, I: Isa, const SIZE: usize, const BITS: u32, const APART: bool> Joiner<'
         if Shape::<SIZE, BITS, APART>::HIGH_PLANE {
             copy::fetch(self.high.as_ptr().cast::<u8>().wrapping_add(at), true);
         }
+    }
+
+    /// As [`fetch_ahead`](Self::fetch_ahead), for the codes.
+    #[inline(always)]
+    pub(super) fn fetch_codes_ahead(&self, turn: usize) {
+        self.codes.fetch_ahead(turn);
     }
 }
 
@@ -120,8 +184,10 @@ pub(super) fn join<const SIZE: usize, const BITS: u32, const APART: bool>(
     elements: &mut [u8],
 ) -> usize {
     const { assert!(Shape::<SIZE, BITS, APART>::SHIFT >= 5 && Shape::<SIZE, BITS, APART>::SHIFT <= 10) };
-    let joiner = Joiner::<_, SIZE, BITS, APART>::new(isa, base, from, elements.len() / SIZE);
-    let turns = joiner.codes.len();
+    let codes = from.codes.as_chunks().0;
+    let turns = codes.len().min(elements.len() / SIZE / LANES);
+    let joiner = Joiner::<_, _, SIZE, BITS, APART>::new(isa, base, from, codes, turns);
+    let turns = joiner.turns;
     let bytes = &mut elements[..turns * LANES * SIZE];
     if SIZE == 2 {
         for (turn, out) in bytes.as_chunks_mut::<{ 2 * LANES }>().0.iter_mut().enumerate() {
@@ -133,7 +199,7 @@ pub(super) fn join<const SIZE: usize, const BITS: u32, const APART: bool>(
     } else {
         for (turn, out) in bytes.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut().enumerate() {
             joiner.fetch_ahead(turn);
-            let wide = isa.widen(joiner.top(turn), joiner.middle[turn], joiner.low[turn]);
+            let wide = joiner.widen(turn, joiner.top(turn));
             for (out, wide) in out.as_chunks_mut::<4>().0.iter_mut().zip(wide) {
                 *out = wide.to_le_bytes();
             }

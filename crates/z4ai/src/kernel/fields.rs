@@ -11,8 +11,41 @@
 
 use std::mem::MaybeUninit;
 
+use super::hash::{STRIPE, Sums};
 use super::{Isa, blocks, dispatch_wide};
 use crate::element::Kind;
+
+/// Turns the run-time cut into constants, so that every shift in a block is one; 0 where blocks
+/// have no code of their own.
+macro_rules! for_fields {
+    ($fields:expr, $size:ident, $bits:ident, $apart:ident, $call:expr) => {
+        match ($fields.sign_apart, $fields.signed) {
+            (_, false) => 0,
+            (false, true) => for_fields!(@bits $fields, $size, $bits, $apart false, $call),
+            (true, true) => for_fields!(@bits $fields, $size, $bits, $apart true, $call),
+        }
+    };
+    (@bits $fields:expr, $size:ident, $bits:ident, $apart:ident $a:literal, $call:expr) => {
+        match ($fields.size, $fields.symbol_bits) {
+            (2, 5) => for_fields!(@one $size 2, $bits 5, $apart $a, $call),
+            (2, 6) => for_fields!(@one $size 2, $bits 6, $apart $a, $call),
+            (2, 7) => for_fields!(@one $size 2, $bits 7, $apart $a, $call),
+            (2, 8) => for_fields!(@one $size 2, $bits 8, $apart $a, $call),
+            (2, 9) => for_fields!(@one $size 2, $bits 9, $apart $a, $call),
+            (2, 10) => for_fields!(@one $size 2, $bits 10, $apart $a, $call),
+            (4, 8) => for_fields!(@one $size 4, $bits 8, $apart $a, $call),
+            (4, 9) => for_fields!(@one $size 4, $bits 9, $apart $a, $call),
+            (4, 10) => for_fields!(@one $size 4, $bits 10, $apart $a, $call),
+            _ => 0,
+        }
+    };
+    (@one $size:ident $s:literal, $bits:ident $b:literal, $apart:ident $a:literal, $call:expr) => {{
+        const $size: usize = $s;
+        const $bits: u32 = $b;
+        const $apart: bool = $a;
+        $call
+    }};
+}
 
 /// How elements are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,6 +197,53 @@ impl<'a> Join<'a> {
     }
 }
 
+/// What [`join_hashed`] takes.
+#[derive(Debug, Clone)]
+pub(crate) struct FieldsAndSigns<'a> {
+    /// Codes may be indices of four bits into the palette.
+    pub(crate) fields: Join<'a>,
+    pub(crate) palette: Option<&'a [u8; 16]>,
+    /// A bit for each element, where signs are apart.
+    pub(crate) signs: &'a [u8],
+}
+
+/// Where [`join_hashed`] puts elements.
+pub(crate) struct Joined<'a> {
+    /// The hash of all before, and then with these.
+    pub(crate) sums: &'a mut Sums,
+    /// Whole blocks of the hash.
+    pub(crate) out: &'a mut [u8],
+    /// Set if all is to be written past the caches: `out` is whole lines of memory then, and starts with
+    /// what waits here.
+    pub(crate) waiting: Option<&'a mut Waiting>,
+}
+
+/// Bytes that wait for those that make a line of memory whole.
+pub(crate) struct Waiting {
+    /// They are the last ones of these.
+    pub(crate) line: [u8; STRIPE],
+    pub(crate) len: usize,
+}
+
+/// Joins as many of the first blocks as it can, all in one go; returns how many bytes those are. That may be
+/// none: on machines that gain nothing from it, or where bytes wait by odd numbers.
+pub(crate) fn join_hashed(fields: Fields, from: &FieldsAndSigns<'_>, to: Joined<'_>) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(isa) = super::Avx512::new()
+        && to.waiting.as_ref().is_none_or(|waiting| waiting.len.is_multiple_of(8))
+    {
+        return for_fields!(
+            fields,
+            SIZE,
+            BITS,
+            APART,
+            isa.join_blocks::<SIZE, BITS, APART>(fields.base, from, to)
+        );
+    }
+    let _ = (fields, from, to);
+    0
+}
+
 dispatch_wide! {
     /// Cuts elements into fields.
     pub(crate) fn cut(fields: Fields, elements: &[u8], to: Cut<'_>) = cut_with
@@ -172,38 +252,6 @@ dispatch_wide! {
 dispatch_wide! {
     /// Joins fields to elements. Codes that stand for patched elements give any symbol.
     pub(crate) fn join(fields: Fields, from: &Join<'_>, elements: &mut [u8]) = join_with
-}
-
-/// Turns the run-time cut into constants, so that every shift in a block is one; 0 where blocks
-/// have no code of their own.
-macro_rules! for_fields {
-    ($fields:expr, $size:ident, $bits:ident, $apart:ident, $call:expr) => {
-        match ($fields.sign_apart, $fields.signed) {
-            (_, false) => 0,
-            (false, true) => for_fields!(@bits $fields, $size, $bits, $apart false, $call),
-            (true, true) => for_fields!(@bits $fields, $size, $bits, $apart true, $call),
-        }
-    };
-    (@bits $fields:expr, $size:ident, $bits:ident, $apart:ident $a:literal, $call:expr) => {
-        match ($fields.size, $fields.symbol_bits) {
-            (2, 5) => for_fields!(@one $size 2, $bits 5, $apart $a, $call),
-            (2, 6) => for_fields!(@one $size 2, $bits 6, $apart $a, $call),
-            (2, 7) => for_fields!(@one $size 2, $bits 7, $apart $a, $call),
-            (2, 8) => for_fields!(@one $size 2, $bits 8, $apart $a, $call),
-            (2, 9) => for_fields!(@one $size 2, $bits 9, $apart $a, $call),
-            (2, 10) => for_fields!(@one $size 2, $bits 10, $apart $a, $call),
-            (4, 8) => for_fields!(@one $size 4, $bits 8, $apart $a, $call),
-            (4, 9) => for_fields!(@one $size 4, $bits 9, $apart $a, $call),
-            (4, 10) => for_fields!(@one $size 4, $bits 10, $apart $a, $call),
-            _ => 0,
-        }
-    };
-    (@one $size:ident $s:literal, $bits:ident $b:literal, $apart:ident $a:literal, $call:expr) => {{
-        const $size: usize = $s;
-        const $bits: u32 = $b;
-        const $apart: bool = $a;
-        $call
-    }};
 }
 
 #[inline(always)]
@@ -311,7 +359,7 @@ impl<'a> BitWriter<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Portable;
+    use super::super::{Portable, copy, hash, packed, signs};
     use super::*;
     use proptest::prelude::*;
 
@@ -421,6 +469,71 @@ mod tests {
                     fields.patch(&mut back[at..at + fields.size], patch.symbol);
                 }
                 prop_assert_eq!(&back, &expected);
+            }
+        }
+    }
+
+    /// The elements that [`join_hashed`] makes, and the sums, one after the other.
+    fn join_then_hash(fields: Fields, from: &FieldsAndSigns<'_>, count: usize) -> (Vec<u8>, Sums) {
+        let mut codes = vec![0; count];
+        match from.palette {
+            Some(palette) => packed::expand(4, palette, &from.fields.codes[..count.div_ceil(2)], &mut codes),
+            None => codes.copy_from_slice(&from.fields.codes[..count]),
+        }
+        let mut elements = vec![0; count * fields.size];
+        join(fields, &from.fields.part(fields, &codes, 0), &mut elements);
+        if fields.sign_apart {
+            signs::put(fields.size, from.signs, &mut elements);
+        }
+        let mut sums = [1; 8];
+        hash::sum_up(&mut sums, &elements);
+        (elements, sums)
+    }
+
+    proptest! {
+        #[test]
+        fn joining_in_one_step_is_joining_and_hashing(
+            bytes in prop::collection::vec(any::<u8>(), 64..1500), choice: usize, blocks in 0usize..6,
+            nibbles: bool, words in 0usize..9
+        ) {
+            #[repr(align(64))]
+            struct Aligned([u8; 6 * hash::BLOCK + STRIPE]);
+            let cuts = cuts();
+            let fields = cuts[choice % cuts.len()];
+            let count = blocks * hash::BLOCK / fields.size;
+            // Any bytes are fields; some more than are joined, or they could not be unpacked by vectors.
+            let mut take = bytes.iter().copied().cycle();
+            let mut some = |len: usize| take.by_ref().take(len).collect::<Vec<u8>>();
+            let (codes, mid, signs) = (some(count), some(fields.mid_len(count) + 40), some(count.div_ceil(8)));
+            let planes: Vec<Vec<u8>> = (0..fields.planes()).map(|_| some(count)).collect();
+            let palette = std::array::from_fn(|i| bytes[i]);
+            let plane = |i: usize| planes.get(i).map_or(&[][..], Vec::as_slice);
+            let from = FieldsAndSigns {
+                fields: Join { codes: &codes, mid: &mid, planes: std::array::from_fn(plane) },
+                palette: nibbles.then_some(&palette),
+                signs: &signs,
+            };
+            let mut aligned = Aligned([0xa5; 6 * hash::BLOCK + STRIPE]);
+            let out = &mut aligned.0[..blocks * hash::BLOCK];
+            let mut sums = [1; 8];
+            let line = std::array::from_fn(|i| bytes[i]);
+            let mut waiting = (words < 8).then_some(Waiting { line, len: words * 8 });
+            let joined = join_hashed(fields, &from, Joined { sums: &mut sums, out, waiting: waiting.as_mut() });
+            copy::settle();
+            let (expected, expected_sums) = join_then_hash(fields, &from, joined / fields.size);
+            prop_assert_eq!(sums, expected_sums);
+            prop_assert!(aligned.0[joined..].iter().all(|&byte| byte == 0xa5));
+            let before = waiting.as_ref().map_or(&[][..], |_| &line[STRIPE - words * 8..]);
+            let mut written = aligned.0[..joined].to_vec();
+            if let Some(waiting) = &waiting && joined > 0 {
+                written.extend(&waiting.line[STRIPE - waiting.len..]);
+                prop_assert_eq!(&written[..before.len()], before);
+                written.drain(..before.len());
+            }
+            prop_assert_eq!(&written, &expected);
+            #[cfg(target_arch = "x86_64")]
+            if super::super::Avx512::new().is_some() && fields.signed && matches!(fields.symbol_bits, 8..=10) {
+                prop_assert!(fields.size > 4 || joined == blocks * hash::BLOCK);
             }
         }
     }

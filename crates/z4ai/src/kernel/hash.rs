@@ -11,7 +11,7 @@ use super::{Isa, copy, dispatch_wide};
 pub(super) const STRIPE: usize = 64;
 /// Bytes after which sums are scrambled.
 pub(crate) const BLOCK: usize = STRIPE * STRIPES;
-const STRIPES: usize = 16;
+pub(super) const STRIPES: usize = 16;
 /// How far ahead of what is summed up memory is asked for.
 const AHEAD: usize = 4096;
 /// Content up to this length is hashed in other ways.
@@ -42,7 +42,7 @@ const LAST_AT: usize = SECRET.len() - STRIPE - 7;
 const RESULT_AT: usize = 11;
 
 /// What is kept of the stripes so far.
-pub(super) type Sums = [u64; 8];
+pub(crate) type Sums = [u64; 8];
 
 const START: Sums = [
     0xc2b2_ae3d,
@@ -56,7 +56,7 @@ const START: Sums = [
 ];
 
 #[inline(always)]
-fn secret(at: usize) -> [u8; STRIPE] {
+pub(super) fn secret(at: usize) -> [u8; STRIPE] {
     let mut secret = [0; STRIPE];
     secret.copy_from_slice(&SECRET[at..at + STRIPE]);
     secret
@@ -72,7 +72,7 @@ fn add(isa: impl Isa, sums: Sums, stripe: [u8; STRIPE], index: usize) -> Sums {
 
 /// Ends a block.
 #[inline(always)]
-fn scramble(mut sums: Sums) -> Sums {
+pub(super) fn scramble(mut sums: Sums) -> Sums {
     let secret = secret(SCRAMBLE_AT);
     for (sum, word) in sums.iter_mut().zip(secret.as_chunks().0) {
         *sum = (*sum ^ *sum >> 47 ^ u64::from_le_bytes(*word)).wrapping_mul(PRIME32_1);
@@ -103,6 +103,16 @@ impl Hasher {
     /// Counts bytes that were summed up, of those that are [due](Self::due).
     fn advance(&mut self, bytes: usize) {
         self.left -= bytes;
+    }
+
+    /// What others add to, of the next `bytes` as many as they like of the whole blocks that `add` is given
+    /// the length of; it returns how much they added.
+    pub(crate) fn added_by(&mut self, bytes: usize, add: impl FnOnce(&mut Sums, usize) -> usize) -> usize {
+        let due = self.due(bytes);
+        let added = add(&mut self.sums, due);
+        assert!(added <= due && added.is_multiple_of(BLOCK));
+        self.advance(added);
+        added
     }
 
     /// Adds the next bytes: whole blocks, unless they are the last ones.
@@ -157,7 +167,7 @@ pub(crate) fn of(content: &[u8]) -> u64 {
 
 dispatch_wide! {
     /// Adds whole blocks.
-    fn sum_up(sums: &mut Sums, blocks: &[u8]) = sum_up_with
+    pub(super) fn sum_up(sums: &mut Sums, blocks: &[u8]) = sum_up_with
 }
 
 #[inline(always)]

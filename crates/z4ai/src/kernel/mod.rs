@@ -17,6 +17,8 @@ mod avx512;
 mod avx512_codes;
 #[cfg(target_arch = "x86_64")]
 mod avx512_cut;
+#[cfg(target_arch = "x86_64")]
+mod avx512_join;
 mod blocks;
 pub(crate) mod classes;
 #[cfg(target_arch = "x86_64")]

@@ -2,7 +2,8 @@
 
 use crate::error::Result;
 use crate::kernel::copy;
-use crate::kernel::hash::Hasher;
+use crate::kernel::fields::{self, Fields, FieldsAndSigns, Joined, Waiting};
+use crate::kernel::hash::{self, Hasher};
 
 /// The decoded bytes of a chunk on their way.
 pub(crate) struct Parts<'a> {
@@ -35,6 +36,8 @@ impl Default for Part {
 impl<'a> Parts<'a> {
     /// Bytes of every part but the last: they and what they are made of fit the first-level cache.
     pub(crate) const LEN: usize = 8 << 10;
+    /// Bytes of the shortest.
+    pub(super) const LEAST: usize = hash::BLOCK;
 
     pub(super) fn new(out: &'a mut [u8], large: bool, part: &'a mut Part) -> Self {
         let hasher = Hasher::new(out.len());
@@ -50,9 +53,42 @@ impl<'a> Parts<'a> {
         self.done == self.out.len()
     }
 
+    /// Makes as many blocks as go in one step from the next `len` bytes of joined elements; returns how many
+    /// bytes those are.
+    pub(super) fn join(&mut self, len: usize, fields: Fields, from: &FieldsAndSigns<'_>) -> usize {
+        let Self { out, done, carried, .. } = self;
+        let joined = match &mut self.aside {
+            None => self.hasher.added_by(len, |sums, due| {
+                let out = &mut out[*done..*done + due];
+                fields::join_hashed(fields, from, Joined { sums, out, waiting: None })
+            }),
+            Some(Part(room)) => self.hasher.added_by(len, |sums, due| {
+                let start = *done - *carried;
+                let out = &mut out[start..start + due];
+                if !out.as_ptr().addr().is_multiple_of(LINE) {
+                    return 0;
+                }
+                let Some(line) = room.0.first_chunk_mut::<LINE>() else { return 0 };
+                let mut waiting = Waiting { line: *line, len: *carried };
+                let joined =
+                    fields::join_hashed(fields, from, Joined { sums, out, waiting: Some(&mut waiting) });
+                *line = waiting.line;
+                joined
+            }),
+        };
+        self.done += joined;
+        joined
+    }
+
     /// Makes the next part, by filling what it is given.
     pub(super) fn next(&mut self, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
-        let len = (self.out.len() - self.done).min(Self::LEN);
+        self.next_of(Self::LEN, fill)
+    }
+
+    /// As [`next`](Self::next), of a part that has `len` bytes unless it is the last: whole blocks of the hash.
+    pub(super) fn next_of(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
+        debug_assert!(len <= Self::LEN && len.is_multiple_of(hash::BLOCK));
+        let len = (self.out.len() - self.done).min(len);
         let end = self.done + len;
         let last = end == self.out.len();
         let Some(Part(room)) = &mut self.aside else {

@@ -13,7 +13,7 @@ use crate::coder::{self, Coder};
 use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::kernel::classes::{self, ClassMap, MAX_CLASSES, SLACK};
-use crate::kernel::fields::{self, Fields, Join, MAX_PLANES};
+use crate::kernel::fields::{self, Fields, FieldsAndSigns, Join, MAX_PLANES};
 use crate::kernel::{packed, signs};
 use crate::streams::{self, Streams};
 use crate::wire::{Put, Reader};
@@ -242,9 +242,25 @@ impl Split {
         mut out: Parts<'_>,
     ) -> Result<u64> {
         let size = self.fields.size;
+        let count = out.len() / size;
+        // Where patches are rare, all between them goes in one step, and only few elements with them.
+        let rare = self.patches as usize * (2 * Parts::LEAST / size) < count;
         let mut at = 0;
         while !out.is_done() {
-            out.next(|out| {
+            let mut len = Parts::LEN;
+            if rare && let Some((palette, codes)) = codes.from(at) {
+                let fields = from.part(self.fields, codes, at);
+                let signs = signs.map_or(&[][..], |signs| &signs[at / 8..]);
+                let from = FieldsAndSigns { fields, palette, signs };
+                let free = patches.next.map_or(count, |index| count.min(index as usize)).saturating_sub(at);
+                let joined = out.join(free * size, self.fields, &from);
+                // At first it may take some elements until lines of memory are whole.
+                if at == 0 || joined > 0 || free * size < Parts::LEAST {
+                    len = Parts::LEAST;
+                }
+                at += joined / size;
+            }
+            out.next_of(len, |out| {
                 let range = at..at + out.len() / size;
                 at = range.end;
                 let codes = match codes {
@@ -364,6 +380,17 @@ enum Codes<'a> {
     Ready(&'a [u8]),
     /// In the payload as palette indices.
     Packed(u32, &'a [u8; 16], &'a [u8]),
+}
+
+impl<'a> Codes<'a> {
+    /// Those from element `at` on, a multiple of eight: bytes, or nibbles that are indices into a palette.
+    fn from(self, at: usize) -> Option<(Option<&'a [u8; 16]>, &'a [u8])> {
+        match self {
+            Codes::Ready(codes) => Some((None, &codes[at..])),
+            Codes::Packed(4, palette, stored) => Some((Some(palette), &stored[at / 2..])),
+            Codes::Packed(..) => None,
+        }
+    }
 }
 
 fn read_classes(reader: &mut Reader<'_>, columns: bool, count: usize) -> Result<ClassMap> {
