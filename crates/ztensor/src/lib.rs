@@ -47,6 +47,7 @@ mod buffer;
 mod codec;
 mod cold;
 mod compress;
+mod crc;
 mod decode;
 pub mod digest;
 mod disk;
