@@ -392,3 +392,28 @@ fn arrays_are_kept() {
     let bad = Options { array: array("<f4", &[7]), ..Options::default() };
     assert_eq!(z4ai::compress(&[0; 12], &bad).unwrap_err().kind(), z4ai::ErrorKind::InvalidArgument);
 }
+
+/// Large outputs are written past the caches, by whole lines of memory: wherever those start.
+#[test]
+fn large_outputs_are_decoded_to_any_place() {
+    for (kind, effort) in [
+        (Kind::Bf16, Effort::Fast),
+        (Kind::Bf16, Effort::Default),
+        (Kind::F16, Effort::Default),
+        (Kind::F32, Effort::Default),
+    ] {
+        let content = weights(kind, (8 << 20) + 1250 * kind.size(), 7, 0);
+        let options = Options { kind, effort, ..Options::default() };
+        let frame = z4ai::compress(&content, &options).unwrap();
+        let mut memory = vec![0; content.len() + 128];
+        let first_line = memory.as_ptr().align_offset(64);
+        for place in [0, 1, 2, 8, 16, 40, 63] {
+            memory.fill(0xa5);
+            let start = first_line + place;
+            let out = &mut memory[start..start + content.len()];
+            z4ai::decompress_into(&frame, out, &DecodeOptions::default()).unwrap();
+            assert!(*out == content, "{kind:?} {effort:?} at {place}");
+            assert!(memory[..start].iter().chain(&memory[start + content.len()..]).all(|&byte| byte == 0xa5));
+        }
+    }
+}

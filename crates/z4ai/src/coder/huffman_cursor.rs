@@ -19,6 +19,15 @@ const STEP_IN: usize = (PER_STEP * MAX_LEN as usize).div_ceil(8);
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Ahead {
+    /// What is read then.
+    source: Stretch,
+    /// What is written to.
+    target: Stretch,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+struct Stretch {
     /// Where to fetch next.
     at: usize,
     /// Up to where that is due, and by how much that moves with every step.
@@ -31,9 +40,26 @@ const LINE: usize = 64;
 const MOST: usize = 16;
 
 impl Ahead {
-    /// Fetches `memory` while `symbols` symbols are decoded, and what lies behind it, which the next
+    /// Fetches `source` while `symbols` symbols are decoded, and what lies behind it, which the next
     /// chunk will need, if they take more steps than expected.
-    pub(crate) fn new(symbols: usize, memory: &[u8]) -> Self {
+    pub(crate) fn new(symbols: usize, source: &[u8]) -> Self {
+        Self { source: Stretch::new(symbols, source), target: Stretch::default() }
+    }
+
+    /// Fetches `target` as well.
+    pub(crate) fn with_target(self, symbols: usize, target: &[u8]) -> Self {
+        Self { target: Stretch::new(symbols, target), ..self }
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, steps: usize) {
+        self.source.advance(steps);
+        self.target.advance(steps);
+    }
+}
+
+impl Stretch {
+    fn new(symbols: usize, memory: &[u8]) -> Self {
         // A step yields about three symbols per look-up.
         let steps = symbols / (3 * PER_STEP * STREAMS) + 1;
         let at = memory.as_ptr().addr();
@@ -359,10 +385,10 @@ unsafe fn run_eight(
         std::arch::asm!(
             "2:",
             // As `Ahead::advance`.
-            "mov {index}, [{table} + {due}]",
-            "add {index}, [{table} + {per_step}]",
-            "mov [{table} + {due}], {index}",
-            "mov {to}, [{table} + {at}]",
+            "mov {index}, [{table} + {source_due}]",
+            "add {index}, [{table} + {source_per_step}]",
+            "mov [{table} + {source_due}], {index}",
+            "mov {to}, [{table} + {source_at}]",
             "cmp {to}, {index}",
             "jae 4f",
             "3:",
@@ -370,8 +396,21 @@ unsafe fn run_eight(
             "add {to}, 64",
             "cmp {to}, {index}",
             "jb 3b",
-            "mov [{table} + {at}], {to}",
+            "mov [{table} + {source_at}], {to}",
             "4:",
+            "mov {index}, [{table} + {target_due}]",
+            "add {index}, [{table} + {target_per_step}]",
+            "mov [{table} + {target_due}], {index}",
+            "mov {to}, [{table} + {target_at}]",
+            "cmp {to}, {index}",
+            "jae 6f",
+            "5:",
+            "prefetcht1 [{to}]",
+            "add {to}, 64",
+            "cmp {to}, {index}",
+            "jb 5b",
+            "mov [{table} + {target_at}], {to}",
+            "6:",
             each!(refill),
             each!(two),
             each!(three),
@@ -387,9 +426,12 @@ unsafe fn run_eight(
             targets = const offset_of!(Entries, targets),
             sources = const offset_of!(Entries, sources),
             steps = const offset_of!(Entries, steps),
-            at = const offset_of!(Entries, ahead.at),
-            due = const offset_of!(Entries, ahead.due),
-            per_step = const offset_of!(Entries, ahead.per_step),
+            source_at = const offset_of!(Entries, ahead.source.at),
+            source_due = const offset_of!(Entries, ahead.source.due),
+            source_per_step = const offset_of!(Entries, ahead.source.per_step),
+            target_at = const offset_of!(Entries, ahead.target.at),
+            target_due = const offset_of!(Entries, ahead.target.due),
+            target_per_step = const offset_of!(Entries, ahead.target.per_step),
             options(nostack),
         );
     }

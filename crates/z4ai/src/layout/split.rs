@@ -175,7 +175,7 @@ impl Split {
     pub(crate) fn decode(
         &self,
         payload: &[u8],
-        out: Parts<'_>,
+        mut out: Parts<'_>,
         scratch: &mut Scratch,
         coders: &mut coder::Scratch,
     ) -> Result<u64> {
@@ -197,7 +197,8 @@ impl Split {
         }
         let signs = self.decode_signs(&mut payload, count, &mut scratch.signs, coders)?;
         // What stands before the codes is mostly raw, and needed right after them.
-        coders.ahead = Ahead::new(count, &whole[..whole.len() - payload.remaining()]);
+        let before = &whole[..whole.len() - payload.remaining()];
+        coders.ahead = Ahead::new(count, before).with_target(count, out.touched());
         let codes = match &self.contexts {
             Some(contexts) => {
                 let stored = take(&mut payload, contexts.stored_len())?;
