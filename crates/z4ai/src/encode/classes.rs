@@ -3,7 +3,7 @@
 //! The scale of the row or column a weight stands in is the strongest context there is, and it is
 //! known before decoding starts. How much of the variance of the codes a grouping explains tells
 //! what it could save; the best grouping is then put into at most four classes of similar mean,
-//! and taken if the counts of some rows say that it pays. Where smaller counts for more than faster, all
+//! and taken if the counts of some rows say that it pays. Where smaller counts for more than faster, more
 //! rows are counted, and each row or column moves to the class whose code suits it best.
 
 use super::cost::{self, BIT};
@@ -34,8 +34,9 @@ const LAG_STEP: usize = 64;
 /// Groupings are ruled out by a part of the chunk: one in so many codes, and if it is thorough.
 const PART: usize = 8;
 const THOROUGH_PART: usize = 4;
-/// Classes are made by the counts of about so many codes.
+/// Classes are made by the counts of about so many codes: more where smaller counts for more than faster.
 const COUNTED: usize = 1 << 13;
+const THOROUGHLY_COUNTED: usize = 1 << 15;
 /// How far codes are spread is known from so many in each of so many places.
 const SPREAD: usize = 1024;
 const SPREADS: usize = 4;
@@ -66,7 +67,8 @@ pub(crate) fn periods_of(codes: &[u8], hint: &Hint) -> Vec<usize> {
 pub(crate) fn open_periods(part: &[u8], hint: &Hint, price: Price) -> Vec<usize> {
     let mut periods = periods_of(part, hint);
     let search = Search::new(part, price);
-    periods.retain(|&period| [false, true].iter().any(|&columns| search.leaves_open(part, columns, period)));
+    let open = |columns, period| search.gain_of_part(part, columns, period).is_some();
+    periods.retain(|&period| open(false, period) || open(true, period));
     periods
 }
 
@@ -86,20 +88,18 @@ pub(crate) fn find(codes: &[u8], periods: &[usize], price: Price) -> Option<Clas
     }
     let search = Search::new(codes, price);
     let candidates = periods.iter().flat_map(|&period| [(false, period), (true, period)]);
-    let (gain, columns, period, sums) = candidates
+    let open: Vec<(Option<i64>, bool, usize)> = candidates
         .filter(|&(columns, period)| {
             ClassMap::units(columns, period, count) <= count / 8 && period * 4 <= count
         })
-        .filter(|&(columns, period)| {
-            let part = if price.is_thorough() { THOROUGH_PART } else { PART };
-            let rows = count / part / period;
-            if count < SMALL || rows < 4 {
-                return true;
-            }
-            let part = &codes[(count - rows * period) / 2 / period * period..][..rows * period];
-            search.leaves_open(part, columns, period)
-        })
-        .map(|(columns, period)| {
+        .filter_map(|(columns, period)| Some((search.promise(codes, columns, period)?, columns, period)))
+        .collect();
+    // What promises much less than another is not looked at further.
+    let most = open.iter().filter_map(|candidate| candidate.0).max().unwrap_or(0);
+    let (gain, columns, period, sums) = open
+        .into_iter()
+        .filter(|&(promise, ..)| promise.is_none_or(|promise| promise >= most / 4 * 3))
+        .map(|(_, columns, period)| {
             let (gain, sums) = search.gain(codes, columns, period);
             (gain, columns, period, sums)
         })
@@ -107,12 +107,11 @@ pub(crate) fn find(codes: &[u8], periods: &[usize], price: Price) -> Option<Clas
     if gain <= search.must_save(count) as i64 {
         return None;
     }
-    // Where units move, which takes time anyway, all rows are counted.
-    let every = if price.is_thorough() { 1 } else { rows_per_counted(codes, period) };
+    let every = rows_per_counted(codes, period, price);
     let (mut map, counts) = assign(codes, columns, period, &sums, search.must_save(count), every)?;
     if price.is_thorough() {
         move_units(codes, &counts, &mut map);
-        refine(codes, &mut map, price.moves);
+        refine(codes, &mut map, price.moves, every);
     }
     Some(map)
 }
@@ -143,25 +142,45 @@ impl Search {
         (self.spread.gain(&sums, columns, period, codes.len()), sums)
     }
 
-    /// Whether a part of all codes shows at least half of what is needed.
-    fn leaves_open(&self, part: &[u8], columns: bool, period: usize) -> bool {
-        2 * self.gain(part, columns, period).0 > self.must_save(part.len()) as i64
+    /// About what a part of all codes, which shows at least half of what is needed, gains.
+    fn gain_of_part(&self, part: &[u8], columns: bool, period: usize) -> Option<i64> {
+        let gain = self.gain(part, columns, period).0;
+        (2 * gain > self.must_save(part.len()) as i64).then_some(gain)
+    }
+
+    /// About what a grouping gains for each code of a part, in parts of [`BIT`], if there is such a part;
+    /// `None` if that rules it out.
+    fn promise(&self, codes: &[u8], columns: bool, period: usize) -> Option<Option<i64>> {
+        const PARTS: i64 = 1 << 16;
+        let count = codes.len();
+        let part = if self.price.is_thorough() { THOROUGH_PART } else { PART };
+        let rows = count / part / period;
+        if count < SMALL || rows < 4 {
+            return Some(None);
+        }
+        let part = &codes[(count - rows * period) / 2 / period * period..][..rows * period];
+        let gain = self.gain_of_part(part, columns, period)?;
+        Some(Some(gain.saturating_mul(PARTS) / part.len() as i64))
     }
 }
 
 /// Moves units to the classes that suit them best, which changes what classes suit, `moves` times.
-fn refine(codes: &[u8], map: &mut ClassMap, moves: usize) {
+/// Codes are counted in one row of `every`.
+fn refine(codes: &[u8], map: &mut ClassMap, moves: usize, every: usize) {
     for _ in 0..moves {
-        let counts = bucket_counts(codes, map.columns, map.period, &map.classes, MAX_CLASSES, 1);
-        move_units(codes, &counts[..map.count()], map);
+        let counts = bucket_counts(codes, map.columns, map.period, &map.classes, MAX_CLASSES, every);
+        if !move_units(codes, &counts[..map.count()], map) {
+            break;
+        }
     }
 }
 
 /// One row of so many is counted: enough for what they are counted for.
-fn rows_per_counted(codes: &[u8], period: usize) -> usize {
+fn rows_per_counted(codes: &[u8], period: usize, price: Price) -> usize {
     let rows = codes.len().div_ceil(period);
+    let counted = if price.is_thorough() { THOROUGHLY_COUNTED } else { COUNTED };
     // Odd, lest it be in step with longer rows.
-    (codes.len() / COUNTED).min(rows / 16) | 1
+    (codes.len() / counted).min(rows / 16) | 1
 }
 
 /// The counts of all codes, or of some where they are many.
@@ -306,8 +325,8 @@ fn assign(
     Some((ClassMap { columns, period, classes }, counts))
 }
 
-/// Moves every unit to the class whose code is the shortest for it.
-fn move_units(codes: &[u8], counts: &[[u32; 256]], map: &mut ClassMap) {
+/// Moves every unit to the class whose code is the shortest for it; returns whether any moved.
+fn move_units(codes: &[u8], counts: &[[u32; 256]], map: &mut ClassMap) -> bool {
     // In 1/16 bit, of codes of less than 16 bits: what has no code yet is dear, but not forbidden.
     let mut costs = [0u64; 256];
     for (class, counts) in counts.iter().enumerate() {
@@ -316,10 +335,13 @@ fn move_units(codes: &[u8], counts: &[[u32; 256]], map: &mut ClassMap) {
         }
     }
     let by_class = sums::costs_of_units(codes, map.columns, map.period, &costs);
+    let mut moved = false;
     for (unit, class) in by_class.iter().zip(&mut map.classes) {
-        let best = (0..counts.len()).min_by_key(|&class| unit[class]);
-        *class = best.unwrap_or(0) as u8;
+        let best = (0..counts.len()).min_by_key(|&class| unit[class]).unwrap_or(0) as u8;
+        moved |= *class != best;
+        *class = best;
     }
+    moved
 }
 
 /// Buckets of about as many units each, of similar mean.

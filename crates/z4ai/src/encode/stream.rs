@@ -21,6 +21,8 @@ const OPAQUE_SAMPLE: usize = 1 << 15;
 /// The zstd level of the default effort.
 pub const DEFAULT_LEVEL: i32 = 3;
 
+/// More symbols than this are not packed.
+const MOST_PACKED: usize = 16;
 /// As [`NOISE`], for what is not symbols in short elements: what little it saves would cost much time.
 pub(super) const NEARLY_NOISE: u64 = 75 * BIT / 10;
 
@@ -142,7 +144,7 @@ fn code_counted(bytes: &[u8], counts: &[u32; 256], payload: &mut Vec<u8>) -> Cod
     let width = match symbols.len() {
         0..=2 => 1,
         3..=4 => 2,
-        5..=16 => 4,
+        5..=MOST_PACKED => 4,
         _ => 8,
     };
     // Palette indices decode several times faster than codes: they may cost a hundredth more.
@@ -189,13 +191,28 @@ pub(crate) fn encode_codes(
 pub(crate) fn encode_finely(
     bytes: &[u8],
     counts: &[u32; 256],
-    states: impl FnOnce(&[u32; 256]) -> Option<States>,
+    states: impl Fn(&[u32; 256]) -> Option<States>,
     payload: &mut Vec<u8>,
 ) -> Coder {
     let start = payload.len();
-    let coder = encode_counted(bytes, counts, payload);
+    let symbols = symbols_of(counts).len();
     // States take no less than this, whatever they are, and at least half a byte each to describe.
-    let least = cost::entropy(counts) / (8 * BIT) + symbols_of(counts).len() as u64 / 2;
+    let least = cost::entropy(counts) / (8 * BIT) + symbols as u64 / 2;
+    // Of many symbols it is known what whole bits take, so these need not be made.
+    if symbols > MOST_PACKED
+        && let Some(lengths) = Lengths::for_counts(counts)
+        && let whole = (lengths.cost_bits(counts) / 8).min(bytes.len() as u64)
+        && least < whole
+        && let Some(states) = states(counts)
+    {
+        let stored = tans_encode::encode(bytes, &states, payload);
+        let tans = Coder::Tans { states: Box::new(states), stored };
+        if ((payload.len() - start + tans.described_len()) as u64) < whole {
+            return tans;
+        }
+        payload.truncate(start);
+    }
+    let coder = encode_counted(bytes, counts, payload);
     let coded = (payload.len() - start) as u64;
     if matches!(coder, Coder::Constant(_)) || least >= coded + coder.described_len() as u64 {
         return coder;

@@ -132,6 +132,25 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
+    fn signs<const SIZE: usize>(self, elements: &[[u8; SIZE]; 64]) -> u64 {
+        let mut signs = 0;
+        for (i, vector) in elements.as_flattened().as_chunks::<64>().0.iter().enumerate() {
+            let vector = cast!(*vector, [u8; 64] => __m512i);
+            // SAFETY: `self` proves AVX-512.
+            let mask = unsafe {
+                match SIZE {
+                    1 => _mm512_movepi8_mask(vector),
+                    2 => u64::from(_mm512_movepi16_mask(vector)),
+                    4 => u64::from(_mm512_cmplt_epi32_mask(vector, _mm512_setzero_si512())),
+                    _ => u64::from(_mm512_cmplt_epi64_mask(vector, _mm512_setzero_si512())),
+                }
+            };
+            signs |= mask << (64 / SIZE * i);
+        }
+        signs
+    }
+
+    #[inline(always)]
     fn accumulate(self, sums: Sums, stripe: [u8; STRIPE], secret: [u8; STRIPE]) -> Sums {
         let sums = cast!(sums, Sums => __m512i);
         let stripe = cast!(stripe, [u8; STRIPE] => __m512i);

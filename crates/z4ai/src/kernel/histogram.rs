@@ -41,15 +41,37 @@ pub(crate) fn of_few(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
 
 /// Bytes that are counted together where not all are.
 const PART: usize = 64;
-/// From these numbers of bytes on, one in so many parts is counted.
-const SPARSELY: [(usize, usize); 2] = [(1 << 16, 4), (1 << 15, 2)];
+/// From these numbers of bytes on, one in so many parts is counted: where there are few values, and where
+/// there may be many.
+const SPARSELY: [(usize, usize, usize); 3] = [(1 << 16, 8, 4), (1 << 15, 4, 2), (1 << 14, 2, 1)];
+/// Few values are no more than one in so many of the bytes that are counted.
+const COUNTED_PER_VALUE: usize = 256;
 
 /// About [`of_few`], by what a part of many bytes shows: enough to make a code by. No byte that occurs
 /// has a count of 0.
 pub(crate) fn of_many(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
-    let Some((_, every)) = SPARSELY.into_iter().find(|&(least, _)| bytes.len() >= least) else {
+    let Some((_, few, many)) = SPARSELY.into_iter().find(|&(least, ..)| bytes.len() >= least) else {
         return of_few(bytes, pairs);
     };
+    let mut every = few;
+    let mut counts = of_some(bytes, every, pairs);
+    let values = counts.iter().filter(|&&count| count > 0).count();
+    if values * COUNTED_PER_VALUE > bytes.len() / every {
+        every = many;
+        counts = of_some(bytes, every, pairs);
+    }
+    counts.iter_mut().for_each(|count| *count *= every as u32);
+    if every > 1 {
+        add_missing(bytes, pairs, &mut counts);
+    }
+    counts
+}
+
+/// The counts of one in so many parts.
+fn of_some(bytes: &[u8], every: usize, pairs: &mut Pairs) -> [u32; 256] {
+    if every == 1 {
+        return of_few(bytes, pairs);
+    }
     pairs.some.clear();
     for (index, parts) in bytes.chunks_exact(every * PART).enumerate() {
         // Any of them: rows are often as many bytes as some number of parts.
@@ -58,10 +80,8 @@ pub(crate) fn of_many(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
         pairs.some.extend_from_slice(&parts[at..at + PART]);
     }
     let some = std::mem::take(&mut pairs.some);
-    let mut counts = of_few(&some, pairs);
+    let counts = of_few(&some, pairs);
     pairs.some = some;
-    counts.iter_mut().for_each(|count| *count *= every as u32);
-    add_missing(bytes, pairs, &mut counts);
     counts
 }
 
@@ -139,7 +159,11 @@ pub(crate) fn of_bytes(bytes: &[u8]) -> [u32; 256] {
             counts[i % 4][usize::from(byte)] += 1;
         }
     }
-    std::array::from_fn(|b| counts.iter().map(|table| table[b]).sum())
+    let [mut all, others @ ..] = counts;
+    for table in &others {
+        all.iter_mut().zip(table).for_each(|(all, count)| *all += count);
+    }
+    all
 }
 
 dispatch! {

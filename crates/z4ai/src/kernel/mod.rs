@@ -19,6 +19,8 @@ mod avx512_codes;
 mod avx512_cut;
 #[cfg(target_arch = "x86_64")]
 mod avx512_join;
+#[cfg(target_arch = "x86_64")]
+mod avx512_sums;
 mod blocks;
 pub(crate) mod classes;
 #[cfg(target_arch = "x86_64")]
@@ -96,6 +98,16 @@ pub(crate) trait Isa: Copy {
     fn sum(self, bytes: [u8; 32], least: u8) -> u32;
     /// Bit `i` is set where byte `i` is `value`.
     fn equal(self, bytes: [u8; 32], value: u8) -> u32;
+    /// Bit `i` is the highest bit of element `i`, which has `SIZE` bytes.
+    #[inline(always)]
+    fn signs<const SIZE: usize>(self, elements: &[[u8; SIZE]; 64]) -> u64 {
+        let mut signs = 0;
+        for (half, elements) in elements.as_chunks::<32>().0.iter().enumerate() {
+            let tops = std::array::from_fn(|i| elements[i][SIZE - 1] & 0x80);
+            signs |= u64::from(self.equal(tops, 0x80)) << (32 * half);
+        }
+        signs
+    }
     /// The sums of [`hash`] with another stripe.
     fn accumulate(self, sums: Sums, stripe: [u8; STRIPE], secret: [u8; STRIPE]) -> Sums;
     /// Writes a stripe to an aligned place, past the caches where there is a way to.

@@ -5,12 +5,12 @@
 //! them compress.
 
 use super::sparse::for_bytes;
-use super::{Isa, dispatch};
+use super::{Isa, dispatch, dispatch_wide};
 
 /// Elements whose signs are one word.
 const WORD: usize = 64;
 
-dispatch! {
+dispatch_wide! {
     /// Appends where the signs of elements of `size` bytes change.
     pub(crate) fn take_changes(size: usize, elements: &[u8], changes: &mut Vec<u8>) = take_with
 }
@@ -66,11 +66,7 @@ fn take_sized<const SIZE: usize>(isa: impl Isa, elements: &[u8], changes: &mut V
     let (words, rest) = elements.as_chunks::<WORD>();
     changes.reserve(elements.len().div_ceil(8));
     for word in words {
-        let half = |first: usize| {
-            let tops = std::array::from_fn(|i| word[first + i][SIZE - 1] & 0x80);
-            u64::from(isa.equal(tops, 0x80))
-        };
-        changes.extend_from_slice(&next(half(0) | half(WORD / 2) << (WORD / 2)));
+        changes.extend_from_slice(&next(isa.signs(word)));
     }
     let signs = rest.iter().rev().fold(0, |signs, element| signs << 1 | u64::from(element[SIZE - 1] >> 7));
     // Behind the last element there is no change, even if its sign is set.

@@ -13,15 +13,38 @@ dispatch! {
     pub(crate) fn distance(a: &[u8], b: &[u8]) -> u32 = distance_with
 }
 
-dispatch! {
-    /// The sum of the codes of each row or column, those below `clip` counted as that.
-    pub(crate) fn of_units(codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> = of_units_with
+/// The sum of the codes of each row or column, those below `clip` counted as that.
+pub(crate) fn of_units(codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(isa) = super::Avx512::new() {
+        return isa.sums_of_units(codes, columns, period, clip);
+    }
+    of_units_narrow(codes, columns, period, clip)
+}
+
+/// What the codes of each row or column cost by each class, if `costs` has one code's costs by all
+/// classes: each less than 256 and in sixteen bits of its own, class 0 in the lowest.
+pub(crate) fn costs_of_units(
+    codes: &[u8],
+    columns: bool,
+    period: usize,
+    costs: &[u64; 256],
+) -> Vec<[u64; MAX_CLASSES]> {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(isa) = super::Avx512::new() {
+        return isa.costs_of_units(codes, columns, period, costs);
+    }
+    costs_of_units_narrow(codes, columns, period, costs)
 }
 
 dispatch! {
-    /// What the codes of each row or column cost by each class, if `costs` has one code's costs by all
-    /// classes: each less than 256 and in sixteen bits of its own, class 0 in the lowest.
-    pub(crate) fn costs_of_units(
+    /// As [`of_units`], in narrower vectors.
+    fn of_units_narrow(codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> = of_units_with
+}
+
+dispatch! {
+    /// As [`costs_of_units`], one code at a time.
+    fn costs_of_units_narrow(
         codes: &[u8],
         columns: bool,
         period: usize,
@@ -132,8 +155,8 @@ mod tests {
     proptest! {
         #[test]
         fn sums_are_sums(
-            codes in prop::collection::vec(any::<u8>(), 1..3000),
-            period in 1usize..70,
+            codes in prop::collection::vec(any::<u8>(), 1..30000),
+            period in 1usize..200,
             columns: bool,
             clip: u8,
             seed: u64,
@@ -150,8 +173,10 @@ mod tests {
                 }
             }
             prop_assert_eq!(&of_units(&codes, columns, period, clip), &sums);
+            prop_assert_eq!(&of_units_narrow(&codes, columns, period, clip), &sums);
             prop_assert_eq!(&of_units_with(Portable, &codes, columns, period, clip), &sums);
             prop_assert_eq!(&costs_of_units(&codes, columns, period, &costs), &by_class);
+            prop_assert_eq!(&costs_of_units_narrow(&codes, columns, period, &costs), &by_class);
             prop_assert_eq!(&costs_of_units_with(Portable, &codes, columns, period, &costs), &by_class);
         }
     }
