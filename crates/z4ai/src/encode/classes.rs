@@ -285,12 +285,15 @@ fn assign(
 ) -> Option<(ClassMap, Vec<[u32; 256]>)> {
     let count = codes.len();
     let units = sums.len();
+    let mut means = sums.to_vec();
     // A partial last row is compared as if it were whole.
-    let mean = |unit: usize| match columns || unit + 1 < units || count.is_multiple_of(period) {
-        true => sums[unit],
-        false => sums[unit] * period as u64 / (count % period) as u64,
-    };
-    let bucket_of = buckets_of(units, mean);
+    if let Some(last) = means.last_mut()
+        && !columns
+        && !count.is_multiple_of(period)
+    {
+        *last = *last * period as u64 / (count % period) as u64;
+    }
+    let bucket_of = buckets_of(&means);
     let all = bucket_counts(codes, columns, period, &bucket_of, BUCKETS, every);
     // Most codes do not occur.
     let used: Vec<usize> = (0..256).filter(|&code| all.iter().any(|counts| counts[code] > 0)).collect();
@@ -345,31 +348,29 @@ fn move_units(codes: &[u8], counts: &[[u32; 256]], map: &mut ClassMap) -> bool {
 }
 
 /// Buckets of about as many units each, of similar mean.
-fn buckets_of(units: usize, mean: impl Fn(usize) -> u64) -> Vec<u8> {
+fn buckets_of(means: &[u64]) -> Vec<u8> {
     /// Steps between the lowest and the highest mean: units are sorted no finer than that.
-    const STEPS: u64 = 1024;
+    const STEPS: usize = 1024;
     let (mut lowest, mut highest) = (u64::MAX, 0);
-    for unit in 0..units {
-        lowest = lowest.min(mean(unit));
-        highest = highest.max(mean(unit));
+    for &mean in means {
+        lowest = lowest.min(mean);
+        highest = highest.max(mean);
     }
     // A power of two, since it divides for every unit: so steps are at least half as many.
-    let shift = (highest.saturating_sub(lowest) / STEPS + 1).next_power_of_two().ilog2();
-    let step = |unit: usize| (mean(unit) - lowest) >> shift;
-    let mut below = [0u32; STEPS as usize + 1];
-    for unit in 0..units {
-        below[step(unit) as usize] += 1;
-    }
+    let shift = (highest.saturating_sub(lowest) / STEPS as u64 + 1).next_power_of_two().ilog2();
+    let step = |&mean: &u64| ((mean - lowest) >> shift) as usize % STEPS;
+    let mut below = [0u32; STEPS];
+    means.iter().for_each(|mean| below[step(mean)] += 1);
     // Of each step, `units before it * BUCKETS / units`.
     let (mut before, mut bucket) = (0, 0);
     let buckets = below.map(|count| {
-        while (bucket + 1) * units <= before * BUCKETS {
+        while (bucket + 1) * means.len() <= before * BUCKETS {
             bucket += 1;
         }
         before += count as usize;
         bucket as u8
     });
-    (0..units).map(|unit| buckets[step(unit) as usize]).collect()
+    means.iter().map(|mean| buckets[step(mean)]).collect()
 }
 
 /// Neighbouring buckets under one code.

@@ -2,10 +2,11 @@
 
 use super::classes::{Hint, likely_periods};
 use super::cost::{self, BIT};
+use super::levels::{BLOCK, Followed, Levels};
 use crate::coder::tans::{RUNS, States, run_of};
 use crate::coder::tans_encode::{Backwards, Encoder};
 use crate::kernel::{Isa, dispatch};
-use crate::layout::contexts::{Contexts, MAX_PERIOD, Magnitudes, Means, Thresholds};
+use crate::layout::contexts::{Contexts, MAX_PERIOD, Thresholds};
 
 /// Classes of the nearest elements and of the column that are tried together; a row of one element
 /// makes the column a longer mean of what was before.
@@ -14,7 +15,7 @@ const WITH_ROWS: [(usize, usize); 4] = [(2, 3), (8, 4), (4, 8), (1, 24)];
 /// Row lengths tried, at most.
 const MAX_PERIODS: usize = 2;
 /// Contexts are chosen by one in so many codes, in at least so many places.
-const SAMPLED: usize = 16;
+const SAMPLED: usize = 32;
 const PLACES: usize = 2;
 /// Codes in a place, and those of them that only show what is known about the others: at least so many,
 /// and so many rows.
@@ -80,15 +81,18 @@ struct Known {
 
 /// What is known before some of the codes.
 fn sample(codes: &[u8], joined: u32, period: usize) -> Vec<Known> {
-    let magnitudes = Magnitudes::new(joined);
     let mut known = Vec::new();
+    let mut levels = Levels::default();
     let mut take = |codes: &[u8], skipped: usize| {
-        let mut means = Means::new(period);
-        for (i, &code) in codes.iter().enumerate() {
-            if i >= skipped {
-                known.push(Known { code, levels: means.levels() });
-            }
-            means.update(code, &magnitudes);
+        let mut followed = Followed::<1>::new(joined, period);
+        for (block, codes) in codes.chunks(BLOCK).enumerate() {
+            followed.advance([codes], &mut levels);
+            let both = levels.near[0].iter().zip(&levels.column[0]);
+            let block_known = codes
+                .iter()
+                .zip(both)
+                .map(|(&code, (&near, &column))| Known { code, levels: [near, column] });
+            known.extend(block_known.skip(skipped.saturating_sub(block * BLOCK)));
         }
     };
     let [len, first] = [PLACE, FIRST].map(|(codes, rows)| codes.max(rows * period));
@@ -151,47 +155,44 @@ pub(super) fn encode(codes: &[u8], joined: u32, choice: Choice, payload: &mut Ve
     Contexts { joined, period: period as u32, thresholds, tables, stored }
 }
 
-dispatch! {
-    /// Writes the context of every code, and counts the codes in each.
-    fn number_contexts(
-        runs: &[&[u8]; RUNS],
-        joined: u32,
-        period: usize,
-        thresholds: &Thresholds,
-        numbers: &mut [u8],
-    ) -> Vec<[u32; 256]> = number_contexts_with
-}
-
-#[inline(always)]
-fn number_contexts_with(
-    _: impl Isa,
+/// Writes the context of every code, and counts the codes in each.
+fn number_contexts(
     runs: &[&[u8]; RUNS],
     joined: u32,
     period: usize,
     thresholds: &Thresholds,
     numbers: &mut [u8],
 ) -> Vec<[u32; 256]> {
-    let magnitudes = Magnitudes::new(joined);
-    let [near, column] = thresholds.numbers();
+    let by_level = thresholds.numbers();
     let mut counts = vec![[0u32; 256]; thresholds.contexts()];
-    let mut next = |means: &mut Means, code: u8, number: &mut u8| {
-        let [a, b] = means.levels().map(usize::from);
-        *number = near[a] + column[b];
-        counts[usize::from(*number)][usize::from(code)] += 1;
-        means.update(code, &magnitudes);
-    };
-    let mut means: [Means; RUNS] = std::array::from_fn(|_| Means::new(period));
     let mut left = numbers;
     let numbers = runs.map(|run| left.split_off_mut(..run.len()).unwrap_or_default());
-    let common = runs[RUNS - 1].len();
-    for i in 0..common {
-        for r in 0..RUNS {
-            next(&mut means[r], runs[r][i], &mut numbers[r][i]);
+    let mut followed = Followed::<RUNS>::new(joined, period);
+    let mut levels = Levels::default();
+    // All but the last run may go on a little; what that one lacks is not looked at.
+    let longest = runs[0].len();
+    let mut padded = [[0; BLOCK]; RUNS];
+    for start in (0..longest).step_by(BLOCK) {
+        let len = (longest - start).min(BLOCK);
+        let own = runs.map(|run| run.get(start..).unwrap_or_default());
+        let whole = own.iter().all(|run| run.len() >= len);
+        if !whole {
+            for (padded, run) in padded.iter_mut().zip(own) {
+                let run = &run[..run.len().min(len)];
+                padded[..run.len()].copy_from_slice(run);
+            }
         }
-    }
-    for r in 0..RUNS {
-        for i in common..runs[r].len() {
-            next(&mut means[r], runs[r][i], &mut numbers[r][i]);
+        let codes: [&[u8]; RUNS] =
+            std::array::from_fn(|r| if whole { &own[r][..len] } else { &padded[r][..len] });
+        followed.advance(codes, &mut levels);
+        for r in 0..RUNS {
+            let numbers = numbers[r].iter_mut().skip(start).zip(codes[r]);
+            for ((number, &code), (&near, &column)) in
+                numbers.zip(levels.near[r].iter().zip(&levels.column[r]))
+            {
+                *number = by_level[0][usize::from(near)] + by_level[1][usize::from(column)];
+                counts[usize::from(*number)][usize::from(code)] += 1;
+            }
         }
     }
     counts

@@ -7,6 +7,7 @@ mod cost;
 pub(crate) mod delta;
 mod differences;
 mod grouped;
+mod levels;
 mod magnitudes;
 mod palette;
 mod probe;

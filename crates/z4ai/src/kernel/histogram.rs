@@ -41,11 +41,9 @@ pub(crate) fn of_few(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
 
 /// Bytes that are counted together where not all are.
 const PART: usize = 64;
-/// From these numbers of bytes on, one in so many parts is counted: where there are few values, and where
-/// there may be many.
+/// From these numbers of bytes on, one in so many parts is counted: where they are close together, so that
+/// there are few values, and elsewhere.
 const SPARSELY: [(usize, usize, usize); 3] = [(1 << 16, 8, 4), (1 << 15, 4, 2), (1 << 14, 2, 1)];
-/// Few values are no more than one in so many of the bytes that are counted.
-const COUNTED_PER_VALUE: usize = 256;
 
 /// About [`of_few`], by what a part of many bytes shows: enough to make a code by. No byte that occurs
 /// has a count of 0.
@@ -53,22 +51,7 @@ pub(crate) fn of_many(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
     let Some((_, few, many)) = SPARSELY.into_iter().find(|&(least, ..)| bytes.len() >= least) else {
         return of_few(bytes, pairs);
     };
-    let mut every = few;
-    let mut counts = of_some(bytes, every, pairs);
-    let values = counts.iter().filter(|&&count| count > 0).count();
-    if values * COUNTED_PER_VALUE > bytes.len() / every {
-        every = many;
-        counts = of_some(bytes, every, pairs);
-    }
-    counts.iter_mut().for_each(|count| *count *= every as u32);
-    if every > 1 {
-        add_missing(bytes, pairs, &mut counts);
-    }
-    counts
-}
-
-/// The counts of one in so many parts.
-fn of_some(bytes: &[u8], every: usize, pairs: &mut Pairs) -> [u32; 256] {
+    let every = if range_of(bytes).len() > PAIRED { many } else { few };
     if every == 1 {
         return of_few(bytes, pairs);
     }
@@ -80,8 +63,10 @@ fn of_some(bytes: &[u8], every: usize, pairs: &mut Pairs) -> [u32; 256] {
         pairs.some.extend_from_slice(&parts[at..at + PART]);
     }
     let some = std::mem::take(&mut pairs.some);
-    let counts = of_few(&some, pairs);
+    let mut counts = of_few(&some, pairs);
     pairs.some = some;
+    counts.iter_mut().for_each(|count| *count *= every as u32);
+    add_missing(bytes, pairs, &mut counts);
     counts
 }
 

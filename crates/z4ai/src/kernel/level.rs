@@ -30,7 +30,17 @@ fn detect() -> Level {
     }
     let level = match () {
         _ if cfg!(miri) || !all!("avx2", "bmi1", "bmi2") => Level::Portable,
-        _ if all!("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi", "avx512vbmi2", "popcnt") => {
+        _ if all!(
+            "avx512f",
+            "avx512bw",
+            "avx512cd",
+            "avx512dq",
+            "avx512vl",
+            "avx512vbmi",
+            "avx512vbmi2",
+            "popcnt"
+        ) =>
+        {
             Level::Avx512
         }
         _ => Level::Avx2,

@@ -1,14 +1,14 @@
 //! Sums over the rows and columns of a chunk of codes.
 
 use super::classes::MAX_CLASSES;
-use super::{Isa, dispatch};
+use super::{Isa, dispatch, dispatch_wide};
 
 /// Codes farther apart than this are just different: zeros would drown everything else.
 const FAR: u8 = 16;
 /// Terms of less than 256 that a sum of sixteen bits holds.
 const NARROW: usize = 256;
 
-dispatch! {
+dispatch_wide! {
     /// How different two runs of codes of one length are.
     pub(crate) fn distance(a: &[u8], b: &[u8]) -> u32 = distance_with
 }

@@ -17,10 +17,10 @@ pub(crate) const MAX_PERIOD: usize = 1 << 16;
 /// Tables, at most.
 const MAX_TABLES: usize = 64;
 /// So many of the lowest exponents count as one: they hardly matter, and the others fit a word.
-const LOWEST: u32 = 7;
+const LOWEST: u64 = 7;
 /// Means move by one part in so many (as powers of two) of the way to what comes.
-const NEAR: u32 = 2;
-const COLUMN: u32 = 3;
+pub(crate) const NEAR: u32 = 2;
+pub(crate) const COLUMN: u32 = 3;
 
 /// The bits of the mantissa that symbols have; `None` where contexts do not fit the cut: codes
 /// are magnitudes, and the lowest one begins an exponent.
@@ -35,10 +35,14 @@ pub(crate) struct Magnitudes([u64; 256]);
 impl Magnitudes {
     /// Of codes with so many bits of the mantissa.
     pub(crate) fn new(joined: u32) -> Self {
-        Self(std::array::from_fn(|code| {
-            let mantissa = 1u64 << joined | (code as u64 & ((1 << joined) - 1));
-            mantissa << (code as u32 >> joined).saturating_sub(LOWEST)
-        }))
+        Self(std::array::from_fn(|code| Self::of(code as u64, joined)))
+    }
+
+    /// Of one code.
+    #[inline(always)]
+    pub(crate) fn of(code: u64, joined: u32) -> u64 {
+        let mantissa = 1 << joined | (code & ((1 << joined) - 1));
+        mantissa << ((code >> joined).max(LOWEST) - LOWEST)
     }
 }
 
@@ -77,7 +81,7 @@ impl Means {
 
 /// Four times the logarithm, about: its whole part and the two bits below the leading one.
 #[inline(always)]
-fn level(mean: u64) -> u8 {
+pub(crate) fn level(mean: u64) -> u8 {
     let mean = mean | 4;
     let whole = mean.ilog2();
     (4 * whole) as u8 | (mean >> (whole - 2) & 3) as u8
