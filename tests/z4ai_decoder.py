@@ -451,7 +451,7 @@ class Contexts:
 
     def __init__(self, index: Cursor, joined: int, base: int, count: int) -> None:
         self.joined, self.count = joined, count
-        check(joined >= 0 and base % (1 << joined) == 0, 26)
+        check(joined >= 2 and base % (1 << joined) == 0, 26)
         self.period = index.number(4)
         check(1 <= self.period <= min(count, 1 << 16), 26)
         self.thresholds = [index.take(index.number(1)) for _ in range(2)]

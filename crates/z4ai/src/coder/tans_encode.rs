@@ -1,7 +1,7 @@
 //! The other half of [`tans`](super::tans): from symbols to states and bits.
 //!
 //! The decoder goes forwards, so states are found backwards, and bits are written from the end of a buffer
-//! down: what is found last stands first. All runs advance together, so that eight look-ups are
+//! down: what is found last stands first. Two runs advance together, so that four look-ups are
 //! under way at any time.
 
 use super::tans::{MAX_LOG, RUNS, States, run_of};
@@ -65,8 +65,9 @@ impl Encoder {
     pub(crate) fn step(&self, state: &mut u32, symbol: u8, bits: &mut Backwards) {
         let way = self.ways[usize::from(symbol)];
         let width = state.wrapping_add(way.bits) >> 16;
-        bits.put(u64::from(*state & !(u32::MAX << width)), width);
-        let place = (*state >> width).wrapping_add(way.next) as usize;
+        let left = *state >> width;
+        bits.put_below(u64::from(*state), u64::from(left), width);
+        let place = left.wrapping_add(way.next) as usize;
         *state = u32::from(self.states[place % self.states.len()]);
     }
 }
@@ -97,6 +98,14 @@ impl Backwards {
     #[inline(always)]
     pub(crate) fn put(&mut self, bits: u64, width: u32) {
         self.word = self.word << width | bits;
+        self.count += width;
+    }
+
+    /// As [`put`](Self::put) the lowest `width` bits of `bits`, of which `left` is what is above them: without
+    /// cutting that off first.
+    #[inline(always)]
+    fn put_below(&mut self, bits: u64, left: u64, width: u32) {
+        self.word = (self.word.wrapping_sub(left) << width).wrapping_add(bits);
         self.count += width;
     }
 
@@ -151,7 +160,11 @@ pub(crate) fn encode(symbols: &[u8], states: &States, out: &mut Vec<u8>) -> [u32
         }
     }
     let whole = runs.map(|run| run[..common].as_chunks().0);
-    encode_together(&encoder, whole, &mut current, &mut bits, &mut buffers);
+    let together = whole.as_chunks().0.iter().zip(current.as_chunks_mut().0);
+    let writers = bits.as_chunks_mut().0.iter_mut().zip(buffers.as_chunks_mut().0);
+    for ((runs, states), (bits, buffers)) in together.zip(writers) {
+        encode_together(&encoder, *runs, states, bits, buffers);
+    }
     std::array::from_fn(|r| {
         let before = out.len();
         if !runs[r].is_empty() {
@@ -164,14 +177,17 @@ pub(crate) fn encode(symbols: &[u8], states: &States, out: &mut Vec<u8>) -> [u32
     })
 }
 
+/// Runs that are encoded together: more have more to keep than there are registers.
+const TOGETHER: usize = 2;
+
 dispatch! {
-    /// Encodes steps of all runs, which have as many, from the last on.
+    /// Encodes steps of some runs, which have as many, from the last on.
     fn encode_together(
         encoder: &Encoder,
-        runs: [&[[u8; PER_STEP]]; RUNS],
-        states: &mut [[u32; 2]; RUNS],
-        bits: &mut [Backwards; RUNS],
-        buffers: &mut [Vec<u8>; RUNS],
+        runs: [&[[u8; PER_STEP]]; TOGETHER],
+        states: &mut [[u32; 2]; TOGETHER],
+        bits: &mut [Backwards; TOGETHER],
+        buffers: &mut [Vec<u8>; TOGETHER],
     ) = encode_together_with
 }
 
@@ -179,20 +195,18 @@ dispatch! {
 fn encode_together_with(
     _: impl Isa,
     encoder: &Encoder,
-    runs: [&[[u8; PER_STEP]]; RUNS],
-    states: &mut [[u32; 2]; RUNS],
-    bits: &mut [Backwards; RUNS],
-    buffers: &mut [Vec<u8>; RUNS],
+    runs: [&[[u8; PER_STEP]]; TOGETHER],
+    states: &mut [[u32; 2]; TOGETHER],
+    bits: &mut [Backwards; TOGETHER],
+    buffers: &mut [Vec<u8>; TOGETHER],
 ) {
     let (mut current, mut writers) = (*states, *bits);
-    for step in (0..runs[0].len()).rev() {
-        let symbols = runs.map(|run| run[step]);
+    for (a, b) in runs[0].iter().zip(runs[1]).rev() {
         for i in (0..PER_STEP).rev() {
-            for r in 0..RUNS {
-                encoder.step(&mut current[r][i % 2], symbols[r][i], &mut writers[r]);
-            }
+            encoder.step(&mut current[0][i % 2], a[i], &mut writers[0]);
+            encoder.step(&mut current[1][i % 2], b[i], &mut writers[1]);
         }
-        for r in 0..RUNS {
+        for r in 0..TOGETHER {
             writers[r].store(&mut buffers[r]);
         }
     }

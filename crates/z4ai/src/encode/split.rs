@@ -21,7 +21,7 @@ const SAMPLE: usize = 512;
 const SAMPLES: usize = 8;
 const THOROUGH_SAMPLES: usize = 16;
 /// Contexts are worth their time, which is that of all the rest, if they save one byte in so many.
-const WORTH: usize = 128;
+const WORTH: usize = 112;
 /// Signs are compared in so many places, of so many elements each; they lean on one another if so many
 /// more or fewer than half of them change: four times what chance does.
 const SIGN_SAMPLES: usize = 16;

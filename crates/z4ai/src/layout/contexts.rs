@@ -22,11 +22,14 @@ const LOWEST: u64 = 7;
 pub(crate) const NEAR: u32 = 2;
 pub(crate) const COLUMN: u32 = 3;
 
+/// Bits of the mantissa that symbols have, at least: with fewer, magnitudes would not fit a word.
+const MIN_JOINED: u32 = 2;
+
 /// The bits of the mantissa that symbols have; `None` where contexts do not fit the cut: codes
 /// are magnitudes, and the lowest one begins an exponent.
 pub(crate) fn joined_bits(kind: Kind, fields: Fields) -> Option<u32> {
     let joined = fields.symbol_bits.checked_sub(kind.exponent_bits()).filter(|_| kind.is_float())?;
-    fields.base.is_multiple_of(1 << joined).then_some(joined)
+    (joined >= MIN_JOINED && fields.base.is_multiple_of(1 << joined)).then_some(joined)
 }
 
 /// The magnitude that each code stands for, relative to the smallest.
