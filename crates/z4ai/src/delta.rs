@@ -22,6 +22,7 @@ use std::ops::Range;
 use crate::decode::{self, Chunks};
 use crate::frame::{self, Frame};
 use crate::kernel::copy::Fetch;
+use crate::kernel::hash::{self, TOGETHER};
 use crate::layout::delta::{Delta, DeltaScratch, Hashes};
 use crate::layout::parts::Parts;
 use crate::options::{DecodeOptions, FrameInfo, Options};
@@ -141,14 +142,10 @@ pub fn apply(frame: &[u8], buffer: &mut [u8], options: &DecodeOptions) -> Result
         return Ok(());
     }
     let frame = Frame::<Delta>::parse(frame)?;
+    let payload = |index| frame.payload(index);
+    let check = |index, hash| hashes_of(&frame, index)?.check_payload(hash);
+    hash_each(frame.chunks_of(0..frame.content_len), payload, check, options)?;
     check_reference(&frame, buffer, 0..frame.content_len, options)?;
-    let chunks = frame.chunks_of(0..frame.content_len);
-    parallel::for_each(
-        options.threads,
-        chunks.len(),
-        || (),
-        |(), i| hashes_of(&frame, i)?.check_payload(frame.payload(i)?),
-    )?;
     decode::whole_into(&Applied::unchecked(frame, None, options), buffer, options)
 }
 
@@ -205,9 +202,6 @@ impl Chunks for Applied<'_> {
     fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut DeltaScratch) -> Result<()> {
         let (checksum, delta, payload) = self.frame.chunk(index)?;
         let reference = self.reference.map(|reference| part_of(&self.frame, index, reference));
-        if reference.is_some() {
-            delta.hashes.check_payload(payload)?;
-        }
         scratch.next = self.fetch_next(index, out.len());
         let hash = delta.decode(payload, reference, out, scratch)?;
         decode::check_hash(index, checksum, hash)
@@ -245,14 +239,36 @@ fn check_reference(
     options: &DecodeOptions,
 ) -> Result<()> {
     check_length(frame, reference)?;
-    let chunks = frame.chunks_of(range);
+    let part = |index| Ok(part_of(frame, index, reference));
+    let check = |index, hash| hashes_of(frame, index)?.check_reference(hash);
+    hash_each(frame.chunks_of(range), part, check, options)
+}
+
+/// Hashes what `content` gives for each of `chunks`, several at a time, and has the hashes checked. The
+/// first chunks are needed first: they are looked at last, and still in the caches then.
+fn hash_each<'a>(
+    chunks: Range<usize>,
+    content: impl Fn(usize) -> Result<&'a [u8]> + Sync,
+    check: impl Fn(usize, u64) -> Result<()> + Sync,
+    options: &DecodeOptions,
+) -> Result<()> {
+    let groups = chunks.len().div_ceil(TOGETHER);
     parallel::for_each(
         options.threads,
-        chunks.len(),
+        groups,
         || (),
         |(), i| {
-            let index = chunks.start + i;
-            hashes_of(frame, index)?.check_reference(part_of(frame, index, reference))
+            let first = chunks.start + (groups - 1 - i) * TOGETHER;
+            let group = first..chunks.end.min(first + TOGETHER);
+            let mut contents: [&[u8]; TOGETHER] = [&[]; TOGETHER];
+            for (index, slot) in group.clone().zip(&mut contents) {
+                *slot = content(index)?;
+            }
+            let hashes = match group.len() == TOGETHER {
+                true => hash::of_each(contents),
+                false => contents.map(hash::of),
+            };
+            group.zip(hashes).try_for_each(|(index, hash)| check(index, hash))
         },
     )
 }

@@ -12,6 +12,9 @@ use crate::layout::delta::{Class, List, Places};
 const FEW: usize = 8;
 /// Below this share, gaps between listed elements are smaller than marks.
 const RARE: usize = 16;
+/// Bytes of outliers that are fewer than this share of those that stand beside them (one in so many) are
+/// stored as they are: what codes would save is less than worth the time that their tables take.
+const OUTLIERS: usize = 256;
 /// Among so few elements, codes are described at more than a little of what they save.
 const SHORT: usize = 1 << 14;
 /// Elements of each of four runs that are looked at to choose the planes.
@@ -50,9 +53,11 @@ impl Streams {
     ) -> Class {
         let count = differences.len() / size;
         let lens = &[count; 8][..planes];
+        let start = payload.len() - planes * count;
         let coders = stream::encode_in_place(NOISE, lens, payload, &mut self.spare, &mut self.pairs);
         let listed = if planes < size { marked::mark(size, differences, planes, &mut self.marks) } else { 0 };
-        let list = self.encode_listed(size, planes, differences, listed, payload);
+        let beside = payload.len() - start;
+        let list = self.encode_listed(size, planes, beside, differences, listed, payload);
         Class { count: count as u32, planes: coders, list }
     }
 
@@ -81,7 +86,7 @@ impl Streams {
         let words = std::mem::take(&mut self.words);
         let xor = self.cost_of(size, &bits) < self.cost_of(size, &words[..len]);
         let chosen = if xor { &bits } else { &words[..len] };
-        let list = self.encode_list(size, 0, count, chosen, payload);
+        let list = self.encode_list(size, 0, 0, count, chosen, payload);
         self.words = words;
         (xor, Class { count: count as u32, planes: Vec::new(), list: Some(list) })
     }
@@ -97,6 +102,7 @@ impl Streams {
         let count = differences.len() / size;
         let kept = if listed <= count / FEW { 0 } else { self.best_planes(size, differences) };
         self.plane.resize(count, 0);
+        let start = payload.len();
         let planes = (0..kept).map(|byte| {
             difference::take_plane(size, differences, byte, &mut self.plane);
             stream::encode(&self.plane, payload)
@@ -105,15 +111,18 @@ impl Streams {
         if kept > 0 {
             listed = if kept < size { marked::mark(size, differences, kept, &mut self.marks) } else { 0 };
         }
-        let list = self.encode_listed(size, kept, differences, listed, payload);
+        let beside = payload.len() - start;
+        let list = self.encode_listed(size, kept, beside, differences, listed, payload);
         Class { count: count as u32, planes, list }
     }
 
-    /// Appends what is above `planes` of the differences of which `listed` are marked.
+    /// Appends what is above `planes`, which are stored in so many bytes `beside` it, of the differences of
+    /// which `listed` are marked.
     fn encode_listed(
         &mut self,
         size: usize,
         planes: usize,
+        beside: usize,
         differences: &[u8],
         listed: usize,
         payload: &mut Vec<u8>,
@@ -123,7 +132,8 @@ impl Streams {
         }
         marked::collect(size, differences, &self.marks, listed, &mut self.words);
         let words = std::mem::take(&mut self.words);
-        let list = self.encode_list(size, planes, differences.len() / size, &words[..listed * size], payload);
+        let count = differences.len() / size;
+        let list = self.encode_list(size, planes, beside, count, &words[..listed * size], payload);
         self.words = words;
         Some(list)
     }
@@ -193,11 +203,13 @@ impl Streams {
         marked::mark(size, sample, 0, &mut self.sample_marks) * size <= sample.len() / 2
     }
 
-    /// Appends the marks and the bytes above `planes` of the listed elements.
+    /// Appends the marks and the bytes above `planes`, which are stored in so many bytes `beside` them, of
+    /// the listed elements.
     fn encode_list(
         &mut self,
         size: usize,
         planes: usize,
+        beside: usize,
         count: usize,
         listed: &[u8],
         payload: &mut Vec<u8>,
@@ -221,6 +233,9 @@ impl Streams {
         self.plane.resize(number, 0);
         let values = (planes..size).map(|byte| {
             difference::take_plane(size, listed, byte, &mut self.plane);
+            if number < beside / OUTLIERS {
+                return stream::encode_quickly(&self.plane, payload);
+            }
             stream::encode(&self.plane, payload)
         });
         List { count: number as u32, places, values: values.collect() }

@@ -33,6 +33,13 @@ pub(crate) fn encode(bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
     coder
 }
 
+/// Appends `bytes`, which are few, as they are, unless they are all the same.
+pub(crate) fn encode_quickly(bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
+    let coder = trivial(bytes).unwrap_or(Coder::Raw);
+    append_raw(&coder, bytes, payload);
+    coder
+}
+
 /// Codes the streams that stand at the end of `payload`, of these lengths, in their place, by about what
 /// they are. `spare` and `pairs` are scratch.
 pub(crate) fn encode_in_place(

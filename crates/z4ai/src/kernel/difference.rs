@@ -21,6 +21,7 @@ pub(crate) enum Rule {
 trait Word {
     fn difference(rule: Rule, current: &[u8], reference: &[u8], out: &mut [u8]);
     fn restore(rule: Rule, difference: &[u8], to: impl Target);
+    fn restore_planes<const P: usize>(rule: Rule, planes: [&[u8]; P], to: impl Target);
     fn take_plane(elements: &[u8], byte: usize, plane: &mut [u8]);
     fn set_plane(plane: &[u8], byte: usize, elements: &mut [u8]);
     fn put_plane(plane: &[u8], byte: usize, elements: &mut [u8]);
@@ -29,10 +30,11 @@ trait Word {
 
 /// Where references are, and what was current goes.
 trait Target {
-    /// Sets every element to what `restored` makes of its reference and its difference.
+    /// Sets each of so many elements to what `restored` makes of its reference and its difference.
     fn each<const SIZE: usize>(
         self,
-        differences: &[u8],
+        count: usize,
+        difference: impl Fn(usize) -> [u8; SIZE],
         restored: impl Fn([u8; SIZE], [u8; SIZE]) -> [u8; SIZE],
     );
 }
@@ -42,12 +44,13 @@ impl Target for (&[u8], &mut [u8]) {
     #[inline(always)]
     fn each<const SIZE: usize>(
         self,
-        differences: &[u8],
+        count: usize,
+        difference: impl Fn(usize) -> [u8; SIZE],
         restored: impl Fn([u8; SIZE], [u8; SIZE]) -> [u8; SIZE],
     ) {
-        let (reference, out) = (self.0.as_chunks().0, self.1.as_chunks_mut().0);
-        for ((out, reference), difference) in out.iter_mut().zip(reference).zip(differences.as_chunks().0) {
-            *out = restored(*reference, *difference);
+        let (reference, out) = (&self.0.as_chunks().0[..count], &mut self.1.as_chunks_mut().0[..count]);
+        for i in 0..count {
+            out[i] = restored(reference[i], difference(i));
         }
     }
 }
@@ -57,17 +60,19 @@ impl Target for &mut [u8] {
     #[inline(always)]
     fn each<const SIZE: usize>(
         self,
-        differences: &[u8],
+        count: usize,
+        difference: impl Fn(usize) -> [u8; SIZE],
         restored: impl Fn([u8; SIZE], [u8; SIZE]) -> [u8; SIZE],
     ) {
-        for (element, difference) in self.as_chunks_mut().0.iter_mut().zip(differences.as_chunks().0) {
-            *element = restored(*element, *difference);
+        let elements = &mut self.as_chunks_mut().0[..count];
+        for i in 0..count {
+            elements[i] = restored(elements[i], difference(i));
         }
     }
 }
 
 macro_rules! word {
-    ($unsigned:ident, $signed:ident, $size:literal) => {
+    ($unsigned:ident, $signed:ident, $size:literal, $join:ident, $restore:ident) => {
         impl Word for $unsigned {
             #[inline(always)]
             fn difference(rule: Rule, current: &[u8], reference: &[u8], out: &mut [u8]) {
@@ -100,19 +105,16 @@ macro_rules! word {
 
             #[inline(always)]
             fn restore(rule: Rule, differences: &[u8], to: impl Target) {
-                const TOP: u32 = $unsigned::BITS - 1;
-                let ordered = |x: $unsigned| x ^ (x as $signed >> TOP) as $unsigned >> 1;
-                let halved = |z: $unsigned| z >> 1 ^ (z & 1).wrapping_neg();
-                let word = |bytes: [u8; $size]| $unsigned::from_le_bytes(bytes);
-                match rule {
-                    Rule::Xor => to.each(differences, |r, z| (word(r) ^ word(z)).to_le_bytes()),
-                    Rule::Integer => {
-                        to.each(differences, |r, z| word(r).wrapping_add(halved(word(z))).to_le_bytes())
-                    }
-                    Rule::Float => to.each(differences, |r, z| {
-                        ordered(ordered(word(r)).wrapping_add(halved(word(z)))).to_le_bytes()
-                    }),
-                }
+                let differences = differences.as_chunks().0;
+                $restore(rule, differences.len(), |i| $unsigned::from_le_bytes(differences[i]), to);
+            }
+
+            #[inline(always)]
+            fn restore_planes<const P: usize>(rule: Rule, planes: [&[u8]; P], to: impl Target) {
+                let count = planes[0].len();
+                // The common length lets the compiler drop bounds checks.
+                let planes = planes.map(|plane| &plane[..count]);
+                $restore(rule, count, |i| $join(planes, i), to);
             }
 
             #[inline(always)]
@@ -142,21 +144,42 @@ macro_rules! word {
                 let elements = elements.as_chunks_mut::<$size>().0;
                 let planes = planes.map(|plane| &plane[..elements.len()]);
                 for (i, element) in elements.iter_mut().enumerate() {
-                    let mut word = 0;
-                    for byte in 0..P.min($size) {
-                        word |= $unsigned::from(planes[byte][i]) << (8 * byte);
-                    }
-                    *element = word.to_le_bytes();
+                    *element = $join(planes, i).to_le_bytes();
                 }
+            }
+        }
+
+        /// The lowest bytes of element `i` from `planes`, which have one.
+        #[inline(always)]
+        fn $join<const P: usize>(planes: [&[u8]; P], i: usize) -> $unsigned {
+            (0..P.min($size)).fold(0, |word, byte| word | $unsigned::from(planes[byte][i]) << (8 * byte))
+        }
+
+        /// Restores so many elements by their differences.
+        #[inline(always)]
+        fn $restore(rule: Rule, count: usize, difference: impl Fn(usize) -> $unsigned, to: impl Target) {
+            const TOP: u32 = $unsigned::BITS - 1;
+            let ordered = |x: $unsigned| x ^ (x as $signed >> TOP) as $unsigned >> 1;
+            let halved = |z: $unsigned| z >> 1 ^ (z & 1).wrapping_neg();
+            let word = |bytes: [u8; $size]| $unsigned::from_le_bytes(bytes);
+            let difference = |i| difference(i).to_le_bytes();
+            match rule {
+                Rule::Xor => to.each(count, difference, |r, z| (word(r) ^ word(z)).to_le_bytes()),
+                Rule::Integer => {
+                    to.each(count, difference, |r, z| word(r).wrapping_add(halved(word(z))).to_le_bytes())
+                }
+                Rule::Float => to.each(count, difference, |r, z| {
+                    ordered(ordered(word(r)).wrapping_add(halved(word(z)))).to_le_bytes()
+                }),
             }
         }
     };
 }
 
-word!(u8, i8, 1);
-word!(u16, i16, 2);
-word!(u32, i32, 4);
-word!(u64, i64, 8);
+word!(u8, i8, 1, join_u8, restore_u8);
+word!(u16, i16, 2, join_u16, restore_u16);
+word!(u32, i32, 4, join_u32, restore_u32);
+word!(u64, i64, 8, join_u64, restore_u64);
 
 macro_rules! for_size {
     ($size:expr, $word:ident, $call:expr) => {
@@ -189,6 +212,24 @@ dispatch_wide! {
     /// As [`restore`], for references that are written over.
     pub(crate) fn restore_in_place(rule: Rule, size: usize, differences: &[u8], elements: &mut [u8])
         = restore_in_place_with
+}
+
+/// Whether [`restore_planes`] is there for so many planes of elements of `size` bytes.
+pub(crate) fn restores_planes(size: usize, planes: usize) -> bool {
+    matches!((size, planes), (2, 1 | 2) | (4, 2..=4))
+}
+
+dispatch_wide! {
+    /// As [`restore`], for differences that are in their lowest bytes what `planes` say, and above that
+    /// zero: those that it is [there](restores_planes) for.
+    pub(crate) fn restore_planes(rule: Rule, size: usize, reference: &[u8], planes: &[&[u8]], out: &mut [u8])
+        = restore_planes_with
+}
+
+dispatch_wide! {
+    /// As [`restore_planes`], for references that are written over.
+    pub(crate) fn restore_planes_in_place(rule: Rule, size: usize, planes: &[&[u8]], elements: &mut [u8])
+        = restore_planes_in_place_with
 }
 
 dispatch_wide! {
@@ -241,6 +282,35 @@ fn restore_with(_: impl Isa, rule: Rule, size: usize, reference: &[u8], differen
 #[inline(always)]
 fn restore_in_place_with(_: impl Isa, rule: Rule, size: usize, differences: &[u8], elements: &mut [u8]) {
     for_size!(size, W, <W as Word>::restore(rule, differences, elements));
+}
+
+#[inline(always)]
+fn restore_planes_with(
+    _: impl Isa,
+    rule: Rule,
+    size: usize,
+    reference: &[u8],
+    planes: &[&[u8]],
+    out: &mut [u8],
+) {
+    restore_planes_to(rule, size, planes, (reference, out));
+}
+
+#[inline(always)]
+fn restore_planes_in_place_with(_: impl Isa, rule: Rule, size: usize, planes: &[&[u8]], elements: &mut [u8]) {
+    restore_planes_to(rule, size, planes, elements);
+}
+
+#[inline(always)]
+fn restore_planes_to(rule: Rule, size: usize, planes: &[&[u8]], to: impl Target) {
+    match (size, planes) {
+        (2, &[a]) => u16::restore_planes(rule, [a], to),
+        (2, &[a, b]) => u16::restore_planes(rule, [a, b], to),
+        (4, &[a, b]) => u32::restore_planes(rule, [a, b], to),
+        (4, &[a, b, c]) => u32::restore_planes(rule, [a, b, c], to),
+        (4, &[a, b, c, d]) => u32::restore_planes(rule, [a, b, c, d], to),
+        _ => unreachable!("{} planes of elements of {size} bytes", planes.len()),
+    }
 }
 
 #[inline(always)]
@@ -414,6 +484,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn planes_restore_what_their_elements_do() {
+        let mut tried = 0;
+        for size in SIZES {
+            for planes in (1..=size).filter(|&planes| restores_planes(size, planes)) {
+                for count in [0, 1, 7, 64, 300] {
+                    let reference = noise(size * count, 2);
+                    let planes: Vec<Vec<u8>> = (0..planes).map(|i| noise(count, 3 + i as u32)).collect();
+                    let planes: Vec<&[u8]> = planes.iter().map(Vec::as_slice).collect();
+                    let mut differences = vec![0xee; size * count];
+                    join_planes(size, &planes, &mut differences);
+                    for rule in RULES {
+                        let mut expected = vec![0; size * count];
+                        restore(rule, size, &reference, &differences, &mut expected);
+                        let mut out = [(); 4].map(|()| reference.clone());
+                        let [wide, portable, wide_in_place, portable_in_place] = &mut out;
+                        restore_planes(rule, size, &reference, &planes, wide);
+                        restore_planes_with(Portable, rule, size, &reference, &planes, portable);
+                        restore_planes_in_place(rule, size, &planes, wide_in_place);
+                        restore_planes_in_place_with(Portable, rule, size, &planes, portable_in_place);
+                        assert!(out.iter().all(|out| *out == expected), "{rule:?} {size}");
+                        tried += 1;
+                    }
+                }
+            }
+        }
+        assert_eq!(tried, 5 * 5 * RULES.len());
     }
 
     #[test]

@@ -218,17 +218,17 @@ impl Hashes {
         Ok(Self { reference: reader.u64()?, stored: reader.u64()? })
     }
 
-    /// Refuses a part of a reference that is not the one the chunk was made from.
-    pub(crate) fn check_reference(&self, reference: &[u8]) -> Result<()> {
-        if hash::of(reference) != self.reference {
+    /// Refuses a part of a reference, of this hash, that is not the one the chunk was made from.
+    pub(crate) fn check_reference(&self, hash: u64) -> Result<()> {
+        if hash != self.reference {
             return Err(Error::mismatch("the reference is not the one the delta was made from"));
         }
         Ok(())
     }
 
-    /// Refuses a damaged payload.
-    pub(crate) fn check_payload(&self, payload: &[u8]) -> Result<()> {
-        if hash::of(payload) != self.stored {
+    /// Refuses a damaged payload, of this hash.
+    pub(crate) fn check_payload(&self, hash: u64) -> Result<()> {
+        if hash != self.stored {
             return Err(Error::corrupt("a chunk's payload does not match its checksum"));
         }
         Ok(())
@@ -337,10 +337,10 @@ impl Difference {
         coders.ahead = Ahead::new(out.len() / size, reference.unwrap_or(out));
         let mut out = Parts::new(out, large, &mut scratch.fresh.part);
         grow(&mut scratch.part, Parts::LEN);
-        let restore = Restore { rule, size, reference, part: &mut scratch.part, next: &mut scratch.next };
+        let restore = Restore { reference, part: &mut scratch.part, next: &mut scratch.next };
         if let ([class], []) = (&self.classes[..], &self.thresholds[..]) {
-            let mut class = class.open(payload, size, &mut scratch.class, coders)?;
-            restore.fill(&mut out, |_, part| class.next(part))?;
+            let mut class = class.open(payload, size, true, &mut scratch.class, coders)?;
+            restore.fill(&mut out, |to, part| class.restore(rule, to, part))?;
             class.finish()?;
             return Ok(out.finish());
         }
@@ -350,7 +350,7 @@ impl Difference {
         let mut at = 0;
         for class in &self.classes {
             let stored = payload.take(class.payload_len() as usize)?;
-            let mut opened = class.open(stored, size, &mut scratch.class, coders)?;
+            let mut opened = class.open(stored, size, false, &mut scratch.class, coders)?;
             let end = at + class.count as usize * size;
             elements[at..end].chunks_mut(Parts::LEN).try_for_each(|part| opened.next(part))?;
             opened.finish()?;
@@ -358,8 +358,11 @@ impl Difference {
         }
         let lens: Vec<_> = self.classes.iter().map(|class| class.count as usize).collect();
         let mut classes = magnitude::Classes::merging(size, &self.thresholds, &lens);
-        restore.fill(&mut out, |reference, part| {
-            classes.merge(reference, elements, part).ok_or_else(other_classes)
+        restore.fill(&mut out, |to, part| {
+            let part = &mut part[..to.reference().len()];
+            classes.merge(to.reference(), elements, part).ok_or_else(other_classes)?;
+            to.restore(rule, size, part);
+            Ok(())
         })?;
         if !classes.is_done() {
             return Err(other_classes());
@@ -370,8 +373,6 @@ impl Difference {
 
 /// What it takes to make a chunk of its differences, part by part.
 struct Restore<'a> {
-    rule: Rule,
-    size: usize,
     /// In place if there is none.
     reference: Option<&'a [u8]>,
     /// Room for the differences of one part.
@@ -380,32 +381,55 @@ struct Restore<'a> {
 }
 
 impl Restore<'_> {
-    /// Makes all of `out`; `differences` gets the reference of a part and finds its differences.
+    /// Makes all of `out`; `restore` makes a part of it, and has room for its differences.
     fn fill(
         self,
         out: &mut Parts<'_>,
-        mut differences: impl FnMut(&[u8], &mut [u8]) -> Result<()>,
+        mut restore: impl FnMut(To<'_>, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let mut references = self.reference.map(|reference| reference.chunks(Parts::LEN));
         while !out.is_done() {
             out.next(|out| {
                 self.next.advance();
-                let part = &mut self.part[..out.len()];
-                match &mut references {
-                    Some(references) => {
-                        let reference = references.next().unwrap_or_default();
-                        differences(reference, part)?;
-                        difference::restore(self.rule, self.size, reference, part, out);
-                    }
-                    None => {
-                        differences(out, part)?;
-                        difference::restore_in_place(self.rule, self.size, part, out);
-                    }
-                }
-                Ok(())
+                let to = match &mut references {
+                    Some(references) => To::Other(references.next().unwrap_or_default(), out),
+                    None => To::Reference(out),
+                };
+                restore(to, self.part)
             })?;
         }
         Ok(())
+    }
+}
+
+/// Where a part is restored to.
+enum To<'a> {
+    /// Other memory than the part's reference.
+    Other(&'a [u8], &'a mut [u8]),
+    /// The memory of the reference.
+    Reference(&'a mut [u8]),
+}
+
+impl To<'_> {
+    fn reference(&self) -> &[u8] {
+        match self {
+            To::Other(reference, _) => reference,
+            To::Reference(reference) => reference,
+        }
+    }
+
+    fn restore(self, rule: Rule, size: usize, differences: &[u8]) {
+        match self {
+            To::Other(reference, out) => difference::restore(rule, size, reference, differences, out),
+            To::Reference(elements) => difference::restore_in_place(rule, size, differences, elements),
+        }
+    }
+
+    fn restore_planes(self, rule: Rule, size: usize, planes: &[&[u8]]) {
+        match self {
+            To::Other(reference, out) => difference::restore_planes(rule, size, reference, planes, out),
+            To::Reference(elements) => difference::restore_planes_in_place(rule, size, planes, elements),
+        }
     }
 }
 
@@ -484,11 +508,13 @@ impl Class {
         planes + list.sum::<u64>()
     }
 
-    /// Decodes the streams; the differences are put together part by part.
+    /// Decodes the streams; the differences are put together part by part, unless a class that is `alone`
+    /// in its chunk is restored from its planes.
     fn open<'a>(
         &self,
         payload: &'a [u8],
         size: usize,
+        alone: bool,
         scratch: &'a mut ClassScratch,
         coders: &mut coder::Scratch,
     ) -> Result<Opened<'a>> {
@@ -500,7 +526,9 @@ impl Class {
         for ((coder, buffer), plane) in self.planes.iter().zip(low_buffers).zip(&mut low) {
             *plane = decode_stream(coder, &mut payload, count, buffer, coders)?;
         }
-        let mut opened = Opened { size, planes, low, list: Listed::None };
+        let above = self.list.as_ref().map_or(0, |list| list.values.len());
+        let in_planes = alone && above <= 1 && difference::restores_planes(size, planes + above);
+        let mut opened = Opened { size, planes, low, in_planes, list: Listed::None };
         let Some(list) = &self.list else { return Ok(opened) };
         let listed = list.count as usize;
         let (coder, len) = list.places.stream(count);
@@ -517,13 +545,14 @@ impl Class {
                 if marked::count_ones(places) != listed {
                     return Err(damaged_list());
                 }
-                let len = listed * size;
+                let (width, first) = opened.listed();
+                let len = listed * width;
                 grow(&mut scratch.listed, len + marked::SLACK);
                 for (byte, values) in high.iter().enumerate() {
                     let words = &mut scratch.listed[..len];
                     match byte {
-                        0 => difference::set_plane(size, values, planes, words),
-                        _ => difference::put_plane(size, values, planes + byte, words),
+                        0 => difference::set_plane(width, values, first, words),
+                        _ => difference::put_plane(width, values, first + byte, words),
                     }
                 }
                 Listed::Marks { marks: places, words: &scratch.listed }
@@ -539,6 +568,8 @@ struct Opened<'a> {
     /// How many low bytes are planes, and these.
     planes: usize,
     low: [&'a [u8]; 8],
+    /// Whether listed bytes, of which there is at most one for each element, are made a plane of their own.
+    in_planes: bool,
     list: Listed<'a>,
 }
 
@@ -552,23 +583,65 @@ enum Listed<'a> {
     },
 }
 
-impl Opened<'_> {
+impl<'a> Opened<'a> {
+    /// The bytes of what listed ones are put into, and the byte of it that they start at.
+    fn listed(&self) -> (usize, usize) {
+        if self.in_planes { (1, 0) } else { (self.size, self.planes) }
+    }
+
+    /// Restores the next elements: a multiple of eight, unless they are the last. `part` has room for
+    /// their differences.
+    fn restore(&mut self, rule: Rule, to: To<'_>, part: &mut [u8]) -> Result<()> {
+        let len = to.reference().len();
+        if !self.in_planes {
+            let part = &mut part[..len];
+            self.next(part)?;
+            to.restore(rule, self.size, part);
+            return Ok(());
+        }
+        let mut planes = self.next_planes(len / self.size);
+        let mut count = self.planes;
+        if !matches!(self.list, Listed::None) {
+            let plane = &mut part[..len / self.size];
+            plane.fill(0);
+            self.put_listed(plane)?;
+            planes[count] = plane;
+            count += 1;
+        }
+        to.restore_planes(rule, self.size, &planes[..count]);
+        Ok(())
+    }
+
     /// Puts the next differences together: a multiple of eight, unless they are the last.
     fn next(&mut self, elements: &mut [u8]) -> Result<()> {
-        let count = elements.len() / self.size;
+        let low = self.next_planes(elements.len() / self.size);
+        difference::join_planes(self.size, &low[..self.planes], elements);
+        self.put_listed(elements)
+    }
+
+    /// The low bytes of the next elements.
+    fn next_planes<'b>(&mut self, count: usize) -> [&'b [u8]; 8]
+    where
+        'a: 'b,
+    {
         let mut low: [&[u8]; 8] = [&[]; 8];
         for (plane, part) in self.low[..self.planes].iter_mut().zip(&mut low) {
             (*part, *plane) = plane.split_at(count);
         }
-        difference::join_planes(self.size, &low[..self.planes], elements);
+        low
+    }
+
+    /// Puts the listed bytes of the next elements into their places.
+    fn put_listed(&mut self, elements: &mut [u8]) -> Result<()> {
+        let (size, first) = self.listed();
         match &mut self.list {
             Listed::None => Ok(()),
-            Listed::Gaps(list) => list.part(self.size, self.planes, elements).ok_or_else(damaged_list),
+            Listed::Gaps(list) => list.part(size, first, elements).ok_or_else(damaged_list),
             Listed::Marks { marks, words } => {
                 let part;
-                (part, *marks) = marks.split_at(marked::marks_len(count));
-                marked::place(self.size, words, part, elements);
-                *words = &words[marked::count_ones(part) * self.size..];
+                (part, *marks) = marks.split_at(marked::marks_len(elements.len() / size));
+                marked::place(size, words, part, elements);
+                *words = &words[marked::count_ones(part) * size..];
                 Ok(())
             }
         }
