@@ -19,8 +19,11 @@ const STEP_IN: usize = (PER_STEP * MAX_LEN as usize).div_ceil(8);
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Ahead {
-    /// What is read then.
+    /// What is read then: the first quarter of it, the others being fetched with it. Machines are faster at
+    /// several places at once than at one after the other.
     source: Stretch,
+    /// From one quarter to the next.
+    apart: usize,
     /// What is written to.
     target: Stretch,
 }
@@ -38,39 +41,48 @@ struct Stretch {
 const LINE: usize = 64;
 /// Lines per step, at most.
 const MOST: usize = 16;
+/// Places that are read from at once.
+const PLACES: usize = 4;
 
 impl Ahead {
     /// Fetches `source` while `symbols` symbols are decoded, and what lies behind it, which the next
     /// chunk will need, if they take more steps than expected.
     pub(crate) fn new(symbols: usize, source: &[u8]) -> Self {
-        Self { source: Stretch::new(symbols, source), target: Stretch::default() }
+        let apart = source.len().div_ceil(PLACES).next_multiple_of(LINE);
+        let first = &source[..apart.min(source.len())];
+        Self { source: Stretch::new(symbols, first, MOST / PLACES), apart, target: Stretch::default() }
     }
 
     /// Fetches `target` as well.
     pub(crate) fn with_target(self, symbols: usize, target: &[u8]) -> Self {
-        Self { target: Stretch::new(symbols, target), ..self }
+        Self { target: Stretch::new(symbols, target, MOST), ..self }
     }
 
     #[inline(always)]
     fn advance(&mut self, steps: usize) {
-        self.source.advance(steps);
-        self.target.advance(steps);
+        self.source.advance::<PLACES>(steps, self.apart);
+        self.target.advance::<1>(steps, 0);
     }
 }
 
 impl Stretch {
-    fn new(symbols: usize, memory: &[u8]) -> Self {
+    /// Fetches at most so many lines per step.
+    fn new(symbols: usize, memory: &[u8], most: usize) -> Self {
         // A step yields about three symbols per look-up.
         let steps = symbols / (3 * PER_STEP * STREAMS) + 1;
         let at = memory.as_ptr().addr();
-        Self { at, due: at, per_step: (memory.len() / steps).min(MOST * LINE) }
+        Self { at, due: at, per_step: (memory.len() / steps).min(most * LINE) }
     }
 
+    /// So many steps, in so many places that are `apart`.
     #[inline(always)]
-    fn advance(&mut self, steps: usize) {
+    fn advance<const PLACES: usize>(&mut self, steps: usize, apart: usize) {
         self.due = self.due.saturating_add(steps * self.per_step);
         while self.at < self.due {
-            copy::fetch(std::ptr::without_provenance(self.at), false);
+            for place in 0..PLACES {
+                let at = self.at.wrapping_add(place * apart);
+                copy::fetch(std::ptr::without_provenance(at), false);
+            }
             self.at = self.at.saturating_add(LINE);
         }
     }
@@ -205,13 +217,15 @@ impl<'a> Cursor<'a> {
 pub(super) fn advance(cursors: &mut [Cursor<'_>], table: &mut Entries, ahead: &mut Ahead) {
     #[cfg(target_arch = "x86_64")]
     if crate::kernel::Avx2::new().is_some() {
-        let run = |cursors: &mut [Cursor<'_>], table: &mut Entries, ahead: &mut Ahead, steps| {
-            match <&mut [Cursor<'_>; STREAMS]>::try_from(&mut *cursors) {
-                // SAFETY: the features were detected, and `advance_with` takes no more steps than are
-                // safe for any.
-                Ok(cursors) => unsafe { run_eight(cursors, table, ahead, steps) },
-                Err(_) => run_each(cursors, table, ahead, steps),
-            }
+        let run = |cursors: &mut [Cursor<'_>], table: &mut Entries, ahead: &mut Ahead, steps: usize| {
+            let steps = match cursors.len() {
+                STREAMS => steps,
+                FEWEST..STREAMS => steps.min(IDLE_STEPS),
+                _ => return run_each(cursors, table, ahead, steps),
+            };
+            // SAFETY: the features were detected, and `advance_with` takes no more steps than are safe
+            // for any; with idle streams they are no more than are safe for these.
+            unsafe { run_eight(cursors, table, ahead, steps) }
         };
         return advance_with(cursors, table, ahead, run);
     }
@@ -228,6 +242,15 @@ pub(super) fn run_each(cursors: &mut [Cursor<'_>], table: &mut Entries, ahead: &
     }
 }
 
+/// Streams end one after the other. While there are so many left, it is faster to go on with eight, the
+/// others of which are idle: they decode zeros, and nobody looks at what becomes of these.
+#[cfg(target_arch = "x86_64")]
+const FEWEST: usize = 3;
+/// Steps that idle streams have room for.
+const IDLE_STEPS: usize = 32;
+#[cfg(target_arch = "x86_64")]
+static IDLE_SOURCE: [u8; IDLE_STEPS * STEP_IN + WORD] = [0; IDLE_STEPS * STEP_IN + WORD];
+
 /// A table with what [`run_eight`] keeps beside it: it has no register left for another address.
 #[repr(C)]
 pub(super) struct Entries {
@@ -238,6 +261,7 @@ pub(super) struct Entries {
     sources: [*const u8; STREAMS],
     steps: usize,
     ahead: Ahead,
+    idle_target: [u8; IDLE_STEPS * PER_STEP * PER_ENTRY + WORD],
 }
 
 impl Default for Entries {
@@ -249,6 +273,7 @@ impl Default for Entries {
             sources: [std::ptr::null(); STREAMS],
             steps: 0,
             ahead: Ahead::default(),
+            idle_target: [0; IDLE_STEPS * PER_STEP * PER_ENTRY + WORD],
         }
     }
 }
@@ -264,23 +289,23 @@ unsafe impl Sync for Entries {}
 /// once per turn is in memory.
 ///
 /// # Safety
-/// Each must have so many safe steps, at least one, and the features must have been detected.
+/// There must be at most eight streams, and each must have so many safe steps, at least one; if there are
+/// fewer streams, no more than [`IDLE_STEPS`]. The features must have been detected.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2")]
-unsafe fn run_eight(
-    cursors: &mut [Cursor<'_>; STREAMS],
-    table: &mut Entries,
-    ahead: &mut Ahead,
-    steps: usize,
-) {
+unsafe fn run_eight(cursors: &mut [Cursor<'_>], table: &mut Entries, ahead: &mut Ahead, steps: usize) {
     use std::mem::offset_of;
+    table.targets = [table.idle_target.as_mut_ptr(); STREAMS];
+    table.sources = [IDLE_SOURCE.as_ptr(); STREAMS];
+    let mut bits = [1; STREAMS];
     for (i, cursor) in cursors.iter().enumerate() {
         table.targets[i] = cursor.target;
         table.sources[i] = cursor.source;
+        bits[i] = cursor.bits;
     }
     table.steps = steps;
     table.ahead = *ahead;
-    let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = std::array::from_fn(|i| cursors[i].bits);
+    let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = bits;
     macro_rules! each {
         ($turn:ident) => {
             concat!(
@@ -377,10 +402,11 @@ unsafe fn run_eight(
             )
         };
     }
-    const _: () = assert!(PER_STEP == 5 && MAX_LEN == 11 && STREAMS == 8 && LINE == 64);
+    const _: () = assert!(PER_STEP == 5 && MAX_LEN == 11 && STREAMS == 8 && LINE == 64 && PLACES == 4);
     // SAFETY: indices have MAX_LEN bits, as many as the table has entries for. A refill advances a
     // source by at most STEP_IN bytes and reads a word; no entry has more symbols than the safe
-    // steps left room for, each store being a word from where its first symbol goes.
+    // steps left room for, each store being a word from where its first symbol goes. Idle streams have
+    // room for as many steps as there are, whatever they decode.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -391,10 +417,15 @@ unsafe fn run_eight(
             "mov {to}, [{table} + {source_at}]",
             "cmp {to}, {index}",
             "jae 4f",
+            "mov {meta:r}, [{table} + {apart}]",
+            "lea {index}, [{meta:r} + 2*{meta:r}]",
             "3:",
             "prefetcht1 [{to}]",
+            "prefetcht1 [{to} + {meta:r}]",
+            "prefetcht1 [{to} + 2*{meta:r}]",
+            "prefetcht1 [{to} + {index}]",
             "add {to}, 64",
-            "cmp {to}, {index}",
+            "cmp {to}, [{table} + {source_due}]",
             "jb 3b",
             "mov [{table} + {source_at}], {to}",
             "4:",
@@ -429,6 +460,7 @@ unsafe fn run_eight(
             source_at = const offset_of!(Entries, ahead.source.at),
             source_due = const offset_of!(Entries, ahead.source.due),
             source_per_step = const offset_of!(Entries, ahead.source.per_step),
+            apart = const offset_of!(Entries, ahead.apart),
             target_at = const offset_of!(Entries, ahead.target.at),
             target_due = const offset_of!(Entries, ahead.target.due),
             target_per_step = const offset_of!(Entries, ahead.target.per_step),
@@ -436,10 +468,10 @@ unsafe fn run_eight(
         );
     }
     *ahead = table.ahead;
-    for (i, bits) in [a, b, c, d, e, f, g, h].into_iter().enumerate() {
-        cursors[i].bits = bits;
-        cursors[i].target = table.targets[i];
-        cursors[i].source = table.sources[i];
+    for (i, (cursor, bits)) in cursors.iter_mut().zip([a, b, c, d, e, f, g, h]).enumerate() {
+        cursor.bits = bits;
+        cursor.target = table.targets[i];
+        cursor.source = table.sources[i];
     }
 }
 
