@@ -1,5 +1,7 @@
 //! Encoding a chunk in the split layout: which bits are symbol, which classes, which coders.
 
+use std::cmp::Reverse;
+
 use super::classes::{self, Hint};
 use super::{contexts, stream};
 use crate::coder::Coder;
@@ -193,13 +195,13 @@ fn symbol_in_context(elements: &[u8], kind: Kind, sample: &mut Vec<u8>) -> Field
     let counts = histogram::of_leading_bits(sample, kind.size(), bits);
     let covered = |start: usize| counts[start..start + 256].iter().map(|&n| u64::from(n)).sum::<u64>();
     let starts = (0..=counts.len() - 256).step_by(1 << (bits - kind.exponent_bits()));
-    let base = starts.max_by_key(|&start| (covered(start), std::cmp::Reverse(start))).unwrap_or(0);
+    let base = starts.max_by_key(|&start| (covered(start), Reverse(start))).unwrap_or(0);
     Fields::new(kind, bits, base as u16).expect("a cut of floats")
 }
 
 /// How often each code occurs: about, where faster counts for more than smaller.
 fn counts_of(codes: &[u8], effort: Effort, pairs: &mut histogram::Pairs) -> [u32; 256] {
-    if effort == Effort::Default { histogram::of_many(codes, pairs) } else { histogram::of_few(codes, pairs) }
+    if effort <= Effort::Default { histogram::of_many(codes, pairs) } else { histogram::of_few(codes, pairs) }
 }
 
 /// Whether signs lean on the ones before, as far as some of them tell.
@@ -361,6 +363,9 @@ fn best_window(counts: &[u32]) -> (u16, [u32; 256], u64) {
     (base as u16, window, best)
 }
 
+/// How many of the codes may be patched so that those of the palette are neighbours: one in so many.
+const NEIGHBOURS: u64 = 8192;
+
 /// Codes as nibbles into the sixteen most frequent, the others patched, where that saves.
 fn encode_palette(
     codes: &[u8],
@@ -370,24 +375,33 @@ fn encode_palette(
     payload: &mut Vec<u8>,
 ) -> Coder {
     let mut frequent: Vec<u8> = (0..=255).collect();
-    frequent.sort_by_key(|&code| (std::cmp::Reverse(counts[usize::from(code)]), code));
-    frequent.truncate(16);
-    let covered: u64 = frequent.iter().map(|&code| u64::from(counts[usize::from(code)])).sum();
-    let others = codes.len() as u64 - covered;
+    frequent.sort_by_key(|&code| (Reverse(counts[usize::from(code)]), code));
+    let mut others: u64 =
+        frequent.split_off(16).iter().map(|&code| u64::from(counts[usize::from(code)])).sum();
+    // Neighbours are found faster. What is rare is not to keep the others from being some.
+    let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
+    let among = |start: usize| counts[start..start + 16].iter().map(|&count| u64::from(count)).sum::<u64>();
+    let (most, Reverse(start)) =
+        (0..=240).map(|start| (among(start), Reverse(start))).max().unwrap_or_default();
+    if total - most <= others + total / NEIGHBOURS {
+        others = total - most;
+        frequent = (start..start + 16).map(|code| code as u8).collect();
+    }
     if others * PATCH as u64 > codes.len() as u64 / 4 {
         return stream::encode_counted(codes, counts, payload);
     }
     frequent.sort_unstable();
     let (palette, index_of) = stream::palette_of(&frequent);
-    packed::pack(4, codes, &index_of, payload);
-    if others > 0 {
-        let mut known = [false; 256];
-        frequent.iter().for_each(|&code| known[usize::from(code)] = true);
-        let unknown = codes.iter().enumerate().filter(|&(_, &code)| !known[usize::from(code)]);
-        patches.extend(
-            unknown
-                .map(|(index, &code)| Patch { index: index as u32, symbol: u16::from(code) + fields.base }),
-        );
+    let mut known = [0; 256];
+    // What does not occur is not looked for: what does is closer together.
+    for code in frequent.into_iter().map(usize::from).filter(|&code| counts[code] > 0) {
+        known[code] = index_of[code] + packed::KNOWN;
+    }
+    let mut unknown = Vec::new();
+    packed::pack_known(codes, &known, payload, &mut unknown);
+    if !unknown.is_empty() {
+        let symbol_of = |index: u32| u16::from(codes[index as usize]) + fields.base;
+        patches.extend(unknown.into_iter().map(|index| Patch { index, symbol: symbol_of(index) }));
         // Those that had no code at all stand before those that have one outside the palette.
         patches.sort_by_key(|patch| patch.index);
         patches.dedup_by_key(|patch| patch.index);

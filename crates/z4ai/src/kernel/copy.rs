@@ -30,28 +30,35 @@ pub(crate) fn fetch(address: *const u8, soon: bool) {
     let _ = (address, soon);
 }
 
-/// Memory that will be needed, to be asked for in small parts while there is other work. By address: it is
-/// never read or written through this.
+/// Memory that will be needed, to be asked for in small parts while there is other work: of its quarters
+/// at once, which machines are faster at than at one place after the other. By address: it is never read
+/// or written through this.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Fetch {
+    /// What is left of the first quarter.
     at: usize,
     end: usize,
+    /// From one quarter to the next.
+    apart: usize,
     part: usize,
 }
 
 impl Fetch {
     /// Asks for `memory` in so many parts.
     pub(crate) fn new(memory: &[u8], parts: usize) -> Self {
-        let range = memory.as_ptr_range();
-        let part = memory.len().div_ceil(parts.max(1)).next_multiple_of(LINE);
-        Self { at: range.start.addr(), end: range.end.addr(), part }
+        let at = memory.as_ptr().addr();
+        let apart = memory.len().div_ceil(4).next_multiple_of(LINE);
+        let part = apart.div_ceil(parts.max(1)).next_multiple_of(LINE);
+        Self { at, end: at.saturating_add(apart), apart, part }
     }
 
     /// Asks for the next part.
     pub(crate) fn advance(&mut self) {
         let end = self.end.min(self.at.saturating_add(self.part));
         while self.at < end {
-            fetch(std::ptr::without_provenance(self.at), false);
+            for quarter in 0..4 {
+                fetch(std::ptr::without_provenance(self.at.wrapping_add(quarter * self.apart)), false);
+            }
             self.at = self.at.saturating_add(LINE);
         }
     }
