@@ -4,17 +4,31 @@ use std::sync::{Mutex, PoisonError};
 
 use z4ai::Effort;
 use zstd::bulk::Compressor;
+use zstd::zstd_safe::{CParameter, ResetDirective, Strategy};
 
 use crate::codec;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::parallel;
-use crate::progress::{Observer, advance};
 use crate::write::Compression;
 
 /// From this size on, zstd cuts its input into jobs. Whether it does depends on
 /// the size alone and not on the number of workers, so the bytes are the same.
-const JOBS_FROM: usize = 16 << 20;
+/// Smaller ones are cheaper side by side: jobs copy what they are made of.
+pub(crate) const JOBS_FROM: usize = 32 << 20;
+
+/// The levels at which zstd looks for matches of two lengths, and cuts blocks by what is in them.
+const DOUBLE_FAST: std::ops::RangeInclusive<i32> = 3..=4;
+
+/// Weights have few matches, and looking for short ones takes longer than all the rest. Where a
+/// sample gets larger by no more than one part in so many, only long ones are looked for.
+const HARDLY_LARGER: usize = 400;
+
+/// A piece of the sample; there is one for each mebibyte, up to `PIECES`.
+const PIECE: usize = 32 << 10;
+const PIECES: usize = 4;
+
+/// Blobs below this size are not worth a sample.
+const SAMPLED_FROM: usize = 8 * PIECE;
 
 /// Contexts and output buffers of earlier blobs. Fresh memory for every blob
 /// would cost about as much in page faults as a fast level does in coding.
@@ -40,48 +54,40 @@ impl Blob<'_> {
 }
 
 impl Compressors {
-    /// Frames of `blobs`, several at a time. `None` stands for one that did
-    /// not get smaller and is stored as it is.
+    /// The frame of a blob, or `None` for one that did not get smaller and is stored as it is.
     pub(crate) fn encode(
         &self,
-        blobs: Vec<Blob<'_>>,
+        blob: &Blob<'_>,
         compression: Compression,
-        threads: usize,
-        observer: Option<&dyn Observer>,
-    ) -> Result<Vec<Option<Vec<u8>>>> {
-        let mut frames: Vec<Option<Vec<u8>>> = vec![None; blobs.len()];
-        let total = blobs.iter().map(|blob| blob.bytes.len() as u64).sum();
-        parallel::for_each(threads, blobs.into_iter().zip(&mut frames).collect(), |(blob, frame)| {
-            let workers = parallel::share(threads, blob.bytes.len() as u64, total);
-            let mut encoded = take(&self.buffers).unwrap_or_default();
-            encoded.clear();
-            match compression {
-                Compression::None => return Ok(()),
-                Compression::Zstd(level) => self.zstd(blob.bytes, level, workers, &mut encoded)?,
-                Compression::Z4ai(effort) => blob.z4ai(effort, workers, &mut encoded)?,
-            }
-            if encoded.len() < blob.bytes.len() {
-                *frame = Some(encoded);
-            } else {
-                self.recycle(encoded);
-            }
-            advance(observer, 0)
-        })?;
-        Ok(frames)
+        workers: usize,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut encoded = take(&self.buffers).unwrap_or_default();
+        encoded.clear();
+        match compression {
+            Compression::None => {}
+            Compression::Zstd(level) => self.zstd(blob.bytes, level, workers, &mut encoded)?,
+            Compression::Z4ai(effort) => blob.z4ai(effort, workers, &mut encoded)?,
+        }
+        if compression != Compression::None && encoded.len() < blob.bytes.len() {
+            return Ok(Some(encoded));
+        }
+        self.recycle(encoded);
+        Ok(None)
     }
 
     fn zstd(&self, blob: &[u8], level: i32, workers: usize, frame: &mut Vec<u8>) -> Result<()> {
-        let failed = |error| Error::io("zstd failed", error);
         let mut context = match take(&self.contexts) {
             Some(context) => context,
             None => Compressor::new(level).map_err(failed)?,
         };
-        context.set_compression_level(level).map_err(failed)?;
-        let workers = if blob.len() >= JOBS_FROM { workers.max(1) } else { 0 };
-        context.multithread(workers as u32).map_err(failed)?;
         frame
             .try_reserve(zstd::zstd_safe::compress_bound(blob.len()))
             .map_err(|_| Error::limit("not enough memory to compress a tensor"))?;
+        let search = Search::of(blob, level, &mut context, frame)?;
+        search.set(level, &mut context)?;
+        let workers = if blob.len() >= JOBS_FROM { workers.max(1) } else { 0 };
+        context.multithread(workers as u32).map_err(failed)?;
+        frame.clear();
         context.compress_to_buffer(blob, frame).map_err(failed)?;
         give(&self.contexts, context);
         Ok(())
@@ -93,6 +99,53 @@ impl Compressors {
     }
 }
 
+fn failed(error: std::io::Error) -> Error {
+    Error::io("zstd failed", error)
+}
+
+/// Which matches zstd looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Search {
+    /// Those that the level looks for.
+    OfLevel,
+    /// Long ones only.
+    Long,
+}
+
+impl Search {
+    /// What a sample of the blob says. `frame` is room for what it becomes.
+    fn of(blob: &[u8], level: i32, context: &mut Compressor<'_>, frame: &mut Vec<u8>) -> Result<Search> {
+        if !DOUBLE_FAST.contains(&level) || blob.len() < SAMPLED_FROM {
+            return Ok(Search::OfLevel);
+        }
+        let count = (blob.len() >> 20).clamp(1, PIECES);
+        let mut size = |search: Search| {
+            search.set(level, context)?;
+            (0..count).try_fold(0, |size, number| {
+                // In the middle of each of as many equal parts.
+                let middle = blob.len() / (2 * count) * (2 * number + 1);
+                frame.clear();
+                let piece = &blob[middle - PIECE / 2..middle + PIECE / 2];
+                Ok::<_, Error>(size + context.compress_to_buffer(piece, frame).map_err(failed)?)
+            })
+        };
+        let (of_level, long) = (size(Search::OfLevel)?, size(Search::Long)?);
+        Ok(if long <= of_level + of_level / HARDLY_LARGER { Search::Long } else { Search::OfLevel })
+    }
+
+    fn set(self, level: i32, context: &mut Compressor<'_>) -> Result<()> {
+        // What was set for an earlier blob would stay otherwise.
+        let code = context.context_mut().reset(ResetDirective::Parameters);
+        code.map_err(|code| failed(std::io::Error::other(zstd::zstd_safe::get_error_name(code))))?;
+        context.set_compression_level(level).map_err(failed)?;
+        if self == Search::Long {
+            context.set_parameter(CParameter::Strategy(Strategy::ZSTD_fast)).map_err(failed)?;
+            context.set_parameter(CParameter::MinMatch(7)).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
 // A panic while the lock is held leaves a valid list, so poisoning means nothing here.
 fn take<T>(list: &Mutex<Vec<T>>) -> Option<T> {
     list.lock().unwrap_or_else(PoisonError::into_inner).pop()
@@ -100,4 +153,70 @@ fn take<T>(list: &Mutex<Vec<T>>) -> Option<T> {
 
 fn give<T>(list: &Mutex<Vec<T>>, item: T) {
     list.lock().unwrap_or_else(PoisonError::into_inner).push(item);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(blob: &[u8], level: i32) -> Search {
+        let mut context = Compressor::new(level).unwrap();
+        let mut frame = Vec::with_capacity(zstd::zstd_safe::compress_bound(blob.len()));
+        Search::of(blob, level, &mut context, &mut frame).unwrap()
+    }
+
+    fn noise(len: usize) -> impl Iterator<Item = u32> {
+        let next = |state: &u32| Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+        std::iter::successors(Some(7), next).map(|state| state >> 8).take(len)
+    }
+
+    #[test]
+    fn weights_are_searched_for_long_matches_only() {
+        let weights: Vec<u8> = noise(1 << 20).flat_map(|n| (n as f32 / 1e8 - 0.08).to_le_bytes()).collect();
+        assert_eq!(search(&weights, 3), Search::Long);
+        assert_eq!(search(&weights, 2), Search::OfLevel);
+        assert_eq!(search(&weights, 9), Search::OfLevel);
+        assert_eq!(search(&weights[..SAMPLED_FROM - 1], 3), Search::OfLevel);
+        assert_eq!(search(&weights[..SAMPLED_FROM], 3), Search::Long);
+    }
+
+    #[test]
+    fn what_has_short_matches_keeps_them() {
+        // One of 4096 words of five bytes each time.
+        let words: Vec<u8> = noise(1 << 18)
+            .flat_map(|n| u64::from(n >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()[3..8].to_vec())
+            .collect();
+        assert_eq!(search(&words, 3), Search::OfLevel);
+        let all = Compressors::default();
+        let blob = Blob { bytes: &words, dtype: DType::U8, shape: &[] };
+        let frame = all.encode(&blob, Compression::Zstd(3), 1).unwrap().unwrap();
+        assert_eq!(frame, zstd::bulk::compress(&words, 3).unwrap());
+    }
+
+    #[test]
+    fn contexts_forget_what_was_set_for_other_blobs() {
+        let weights: Vec<u8> = noise(1 << 18).flat_map(|n| (n as f32).to_le_bytes()).collect();
+        let text = "neither weights nor noise, but words that come again: words, words. ".repeat(999);
+        let blob = |bytes| Blob { bytes, dtype: DType::U8, shape: &[] };
+        let (one, fresh) = (Compressors::default(), Compressors::default());
+        one.encode(&blob(&weights), Compression::Zstd(3), 1).unwrap();
+        for level in [1, 3, 7] {
+            let level = Compression::Zstd(level);
+            let again = one.encode(&blob(text.as_bytes()), level, 1).unwrap();
+            assert_eq!(again, fresh.encode(&blob(text.as_bytes()), level, 1).unwrap());
+        }
+    }
+
+    #[test]
+    fn the_number_of_workers_does_not_change_the_bytes() {
+        let weights: Vec<u8> = noise(JOBS_FROM / 4).flat_map(|n| (n as f32).to_le_bytes()).collect();
+        for len in [JOBS_FROM, JOBS_FROM - 4] {
+            let blob = Blob { bytes: &weights[..len], dtype: DType::F32, shape: &[] };
+            let frames = [1, 2, 5].map(|workers| {
+                Compressors::default().encode(&blob, Compression::Zstd(3), workers).unwrap().unwrap()
+            });
+            assert!(frames[0] == frames[1] && frames[0] == frames[2]);
+            assert!(zstd::bulk::decompress(&frames[0], len).unwrap() == weights[..len]);
+        }
+    }
 }

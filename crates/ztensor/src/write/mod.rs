@@ -9,7 +9,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::atomic::AtomicFile;
-use crate::compress::{Blob, Compressors};
+use crate::compress::{Blob, Compressors, JOBS_FROM};
 use crate::digest::{Checksum, Digest};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
@@ -28,7 +28,8 @@ pub use plan::Plan;
 pub(crate) use sink::Sink;
 use sink::{NewFile, Plain};
 
-/// Writes a `.zt` file from front to back. Peak memory is one tensor.
+/// Writes a `.zt` file from front to back. Peak memory is one tensor; where several are compressed,
+/// one, or for each thread as many as have 32 MB.
 ///
 /// Made by [`Writer::create`], the file appears under its name when
 /// [`finish`](Writer::finish) returns; a writer that is dropped leaves nothing.
@@ -51,6 +52,9 @@ const BUFFER: usize = 1 << 20;
 /// Tensors of this size on average are written from where they lie. Copying smaller ones into
 /// the buffer costs less than a piece of a gathered write does.
 const WORTH_GATHERING: u64 = 2 << 10;
+
+/// For each thread, tensors of this size may be compressed and not yet written.
+const ENCODED_AHEAD: u64 = JOBS_FROM as u64;
 
 impl Writer<'static> {
     /// Starts a new file, which replaces an old one of that name only when finished.
@@ -231,25 +235,71 @@ impl<'w> Writer<'w> {
         if options.compression == Compression::None {
             self.reserve(tensors.iter().map(|(_, tensor)| byte_len(tensor)).sum())?;
         }
+        if options.compression != Compression::None {
+            return self.write_encoded(tensors, options, observer);
+        }
         for batch in batches(tensors, self.threads) {
             if self.gathers(batch, options) {
                 self.write_gathered(batch, observer)?;
                 continue;
             }
-            let mut encoded = self.encode(batch, options, observer)?.into_iter();
             for (name, tensor) in batch {
-                let mut components = Vec::with_capacity(tensor.components.len());
-                for (role, array) in &tensor.components {
-                    let blob = encoded.next().flatten();
-                    let component = self.write_component(array, blob, options, observer)?;
-                    components.push((role.clone(), component));
-                }
-                let mut object = Object::new(tensor.shape.clone(), tensor.layout.clone(), components);
-                object.attributes = tensor.attributes.clone();
-                self.catalog.insert(*name, object)?;
+                let plain = tensor.components.iter().map(|_| None);
+                self.write_components(name, tensor, plain, options, observer)?;
             }
         }
         Ok(())
+    }
+
+    /// Writes tensors in order, while the next ones are compressed by other threads.
+    fn write_encoded<'t>(
+        &mut self,
+        tensors: &[(&'t str, &'t Tensor<'t>)],
+        options: WriteOptions,
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
+        let threads = parallel::resolve(self.threads);
+        let most = ENCODED_AHEAD * threads as u64;
+        let total = tensors.iter().map(|(_, tensor)| byte_len(tensor)).sum::<u64>().min(most);
+        let compressors = std::mem::take(&mut self.compressors);
+        let encode = |(name, tensor): (&'t str, &'t Tensor<'t>)| {
+            let shape = if tensor.layout == Layout::Dense { &tensor.shape[..] } else { &[] };
+            let frames = tensor.components.iter().map(|(_, array)| {
+                let blob = Blob { bytes: &array.bytes, dtype: array.dtype, shape };
+                let workers = parallel::share(threads, blob.bytes.len() as u64, total);
+                let frame = compressors.encode(&blob, options.compression, workers);
+                advance(observer, 0).and(frame)
+            });
+            Ok((name, tensor, frames.collect::<Result<Vec<_>>>()?))
+        };
+        let items = tensors.iter().map(|item| (byte_len(item.1), *item)).collect();
+        let written = parallel::in_order(threads, items, most, encode, |(name, tensor, mut frames)| {
+            let encoded = frames.iter().map(Option::as_deref);
+            self.write_components(name, tensor, encoded, options, observer)?;
+            frames.drain(..).flatten().for_each(|frame| compressors.recycle(frame));
+            Ok(())
+        });
+        self.compressors = compressors;
+        written
+    }
+
+    /// Writes what a tensor consists of, each with its frame if there is one, and records it.
+    fn write_components<'f>(
+        &mut self,
+        name: &str,
+        tensor: &Tensor<'_>,
+        encoded: impl Iterator<Item = Option<&'f [u8]>>,
+        options: WriteOptions,
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
+        let mut components = Vec::with_capacity(tensor.components.len());
+        for ((role, array), frame) in tensor.components.iter().zip(encoded) {
+            let component = self.write_component(array, frame, options, observer)?;
+            components.push((role.clone(), component));
+        }
+        let mut object = Object::new(tensor.shape.clone(), tensor.layout.clone(), components);
+        object.attributes = tensor.attributes.clone();
+        self.catalog.insert(name, object)
     }
 
     /// Whether a batch is written from where it lies: raw tensors that are no crumbs.
@@ -370,46 +420,21 @@ impl<'w> Writer<'w> {
         Ok(self.position)
     }
 
-    /// Compresses the components of a batch; nothing where they are stored as they are.
-    fn encode<'b>(
-        &self,
-        batch: &[(&str, &'b Tensor<'b>)],
-        options: WriteOptions,
-        observer: Option<&dyn Observer>,
-    ) -> Result<Vec<Option<Vec<u8>>>> {
-        if options.compression == Compression::None {
-            return Ok(Vec::new());
-        }
-        let blobs = batch.iter().flat_map(|(_, tensor)| {
-            let shape = if tensor.layout == Layout::Dense { &tensor.shape[..] } else { &[] };
-            let blob = move |(_, array): &'b (Role, Array<'b>)| Blob {
-                bytes: &array.bytes,
-                dtype: array.dtype,
-                shape,
-            };
-            tensor.components.iter().map(blob)
-        });
-        self.compressors.encode(blobs.collect(), options.compression, self.threads, observer)
-    }
-
     /// Writes one blob and says where it is.
     fn write_component(
         &mut self,
         array: &Array<'_>,
-        encoded: Option<Vec<u8>>,
+        encoded: Option<&[u8]>,
         options: WriteOptions,
         observer: Option<&dyn Observer>,
     ) -> Result<Component> {
         let len = array.bytes.len() as u64;
-        let blob = encoded.as_deref().unwrap_or(&array.bytes);
+        let blob = encoded.unwrap_or(&array.bytes);
         let (extent, digest) = self.write_blob(blob, options.checksum, observer)?;
         // Progress counts what the tensors hold, not what compression left of it.
         advance(observer, len.saturating_sub(extent.len))?;
         let storage = match encoded {
-            Some(frame) => {
-                self.compressors.recycle(frame);
-                manifest::encoded(options.compression.encoding(), extent, len)?
-            }
+            Some(_) => manifest::encoded(options.compression.encoding(), extent, len)?,
             None => Storage::Plain(extent),
         };
         let mut component = Component::new(array.dtype, len, storage);
@@ -555,7 +580,7 @@ fn byte_len(tensor: &Tensor<'_>) -> u64 {
     tensor.components.iter().map(|(_, array)| array.bytes.len() as u64).sum()
 }
 
-/// Cuts a list of tensors into runs small enough to hold compressed in memory.
+/// Cuts a list of tensors into runs that are written at once.
 fn batches<'a, 'b>(
     tensors: &'a [(&'b str, &'b Tensor<'b>)],
     threads: usize,
