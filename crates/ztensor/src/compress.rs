@@ -11,10 +11,15 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::write::Compression;
 
-/// From this size on, zstd cuts its input into jobs. Whether it does depends on
-/// the size alone and not on the number of workers, so the bytes are the same.
-/// Smaller ones are cheaper side by side: jobs copy what they are made of.
-pub(crate) const JOBS_FROM: usize = 32 << 20;
+/// Longer blobs are cut into jobs by zstd. Whether they are depends on the size
+/// alone and not on the number of workers, so the bytes are the same.
+/// Others are cheaper side by side: jobs copy what they are made of.
+pub(crate) const JOBS_ABOVE: usize = 32 << 20;
+
+/// The size of a job where windows are no longer than two of them. zstd's own choice is four
+/// windows, and all that it holds of them would be fresh memory for every blob.
+const JOB: u32 = 1 << 20;
+const LONG_WINDOWS_FROM: i32 = 9;
 
 /// The levels at which zstd looks for matches of two lengths, and cuts blocks by what is in them.
 const DOUBLE_FAST: std::ops::RangeInclusive<i32> = 3..=4;
@@ -28,7 +33,7 @@ const PIECE: usize = 32 << 10;
 const PIECES: usize = 4;
 
 /// Blobs below this size are not worth a sample.
-const SAMPLED_FROM: usize = 8 * PIECE;
+const SAMPLED_FROM: usize = 16 * PIECE;
 
 /// Contexts and output buffers of earlier blobs. Fresh memory for every blob
 /// would cost about as much in page faults as a fast level does in coding.
@@ -85,11 +90,17 @@ impl Compressors {
             .map_err(|_| Error::limit("not enough memory to compress a tensor"))?;
         let search = Search::of(blob, level, &mut context, frame)?;
         search.set(level, &mut context)?;
-        let workers = if blob.len() >= JOBS_FROM { workers.max(1) } else { 0 };
-        context.multithread(workers as u32).map_err(failed)?;
+        if blob.len() > JOBS_ABOVE {
+            context.multithread(workers.max(1) as u32).map_err(failed)?;
+            let job = if level < LONG_WINDOWS_FROM { JOB } else { 0 };
+            context.set_parameter(CParameter::JobSize(job)).map_err(failed)?;
+        }
         frame.clear();
         context.compress_to_buffer(blob, frame).map_err(failed)?;
-        give(&self.contexts, context);
+        // One that has started threads is not kept: they would not survive a fork.
+        if blob.len() <= JOBS_ABOVE {
+            give(&self.contexts, context);
+        }
         Ok(())
     }
 
@@ -209,8 +220,8 @@ mod tests {
 
     #[test]
     fn the_number_of_workers_does_not_change_the_bytes() {
-        let weights: Vec<u8> = noise(JOBS_FROM / 4).flat_map(|n| (n as f32).to_le_bytes()).collect();
-        for len in [JOBS_FROM, JOBS_FROM - 4] {
+        let weights: Vec<u8> = noise(JOBS_ABOVE / 4 + 1).flat_map(|n| (n as f32).to_le_bytes()).collect();
+        for len in [JOBS_ABOVE, JOBS_ABOVE + 4] {
             let blob = Blob { bytes: &weights[..len], dtype: DType::F32, shape: &[] };
             let frames = [1, 2, 5].map(|workers| {
                 Compressors::default().encode(&blob, Compression::Zstd(3), workers).unwrap().unwrap()

@@ -9,7 +9,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::atomic::AtomicFile;
-use crate::compress::{Blob, Compressors, JOBS_FROM};
+use crate::compress::{Blob, Compressors, JOBS_ABOVE};
 use crate::digest::{Checksum, Digest};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
@@ -54,7 +54,7 @@ const BUFFER: usize = 1 << 20;
 const WORTH_GATHERING: u64 = 2 << 10;
 
 /// For each thread, tensors of this size may be compressed and not yet written.
-const ENCODED_AHEAD: u64 = JOBS_FROM as u64;
+const ENCODED_AHEAD: u64 = JOBS_ABOVE as u64;
 
 impl Writer<'static> {
     /// Starts a new file, which replaces an old one of that name only when finished.
