@@ -137,8 +137,9 @@ pub(crate) fn in_order<T: Send, R: Send>(
     };
     std::thread::scope(|scope| {
         let (line, make) = (&line, &make);
+        // However anybody ends before their time, nobody waits for what they would have made or taken.
+        let _stop = StopOnPanic(line);
         let work = move || {
-            // However a worker ends before its time, nobody waits for what it would have made.
             let _stop = StopOnPanic(line);
             while let Some((index, weight, item)) = line.claim(most) {
                 let made = make(item);
@@ -364,6 +365,10 @@ mod tests {
         assert_eq!(error.unwrap_err().to_string(), "full");
         let panicked = std::panic::catch_unwind(|| {
             in_order(3, items(), 10, |n| if n == 7 { panic!("seven") } else { Ok(n) }, |_| Ok(()))
+        });
+        assert!(panicked.is_err());
+        let panicked = std::panic::catch_unwind(|| {
+            in_order(3, items(), 10, Ok, |n| if n == 7 { panic!("seven") } else { Ok(()) })
         });
         assert!(panicked.is_err());
     }
