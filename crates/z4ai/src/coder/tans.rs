@@ -79,25 +79,26 @@ impl States {
                 *states = share.clamp(1, size - 1) as u16;
             }
         }
-        // What rounding left over goes to where it matters most, or comes from where least.
+        // What rounding left over goes to where it matters most, or comes from where least; of equals, to
+        // or from the lowest symbol.
         let value = |s: usize, states: u16| (u64::from(counts[s]) << 20) / u64::from(states);
         let mut sum: u64 = states.iter().map(|&states| u64::from(states)).sum();
+        let used = (0..256).filter(|&s| states[s] > 0);
         if sum < size {
-            let mut values = [None; 256];
-            (0..256).filter(|&s| states[s] > 0).for_each(|s| values[s] = Some(value(s, states[s])));
+            let mut values: Vec<(u64, usize)> = used.map(|s| (value(s, states[s]), s)).collect();
             while sum < size {
-                let most = (0..256).max_by_key(|&s| (values[s], !s))?;
-                states[most] += 1;
-                values[most] = Some(value(most, states[most]));
+                let most = values.iter_mut().max_by_key(|(value, s)| (*value, !*s))?;
+                states[most.1] += 1;
+                most.0 = value(most.1, states[most.1]);
                 sum += 1;
             }
-        } else {
-            let mut values = [u64::MAX; 256];
-            (0..256).filter(|&s| states[s] > 1).for_each(|s| values[s] = value(s, states[s] - 1));
+        } else if sum > size {
+            let several = used.filter(|&s| states[s] > 1);
+            let mut values: Vec<(u64, usize)> = several.map(|s| (value(s, states[s] - 1), s)).collect();
             while sum > size {
-                let least = (0..256).min_by_key(|&s| (values[s], s)).filter(|&s| states[s] > 1)?;
-                states[least] -= 1;
-                values[least] = if states[least] > 1 { value(least, states[least] - 1) } else { u64::MAX };
+                let least = values.iter_mut().filter(|(_, s)| states[*s] > 1).min()?;
+                states[least.1] -= 1;
+                least.0 = value(least.1, (states[least.1] - 1).max(1));
                 sum -= 1;
             }
         }

@@ -1,18 +1,26 @@
 //! The other half of [`tans`](super::tans): from symbols to states and bits.
 //!
 //! The decoder goes forwards, so states are found backwards, and bits are written from the end of a buffer
-//! down: what is found last stands first. Two runs advance together, so that four look-ups are
-//! under way at any time.
+//! down: what is found last stands first.
+//!
+//! Finding states is one look-up after the other, and all else can wait: four chains of look-ups go through
+//! some symbols and leave what they found, then the bits of four symbols at a time are joined, many groups
+//! in a vector, and then appended.
+
+use std::cell::RefCell;
 
 use super::tans::{MAX_LOG, RUNS, States, run_of};
-use crate::kernel::{Isa, dispatch};
 
 /// Symbols of each run between two stores of its bits.
 const PER_STEP: usize = 4;
-// With those of a byte that is not full yet, they fit a word.
+// With those of a byte that is not full yet, they fit a word; two symbols' fit half of one.
 const _: () = assert!(PER_STEP * MAX_LOG as usize + 7 < 64);
+/// Steps whose states are found before their bits are joined.
+const STEPS: usize = 64;
 /// Bytes that a store writes.
 const WORD: usize = 8;
+/// Symbols of a table.
+const SYMBOLS: usize = 256;
 
 /// How to get to a symbol, from any state.
 #[derive(Clone, Copy, Default)]
@@ -23,58 +31,93 @@ struct Way {
     next: u32,
 }
 
-/// What encoding with some states needs.
-pub(crate) struct Encoder {
-    ways: [Way; 256],
-    /// The states of each symbol in their order, symbol after symbol, plus the number of states.
-    states: Box<[u16; 1 << MAX_LOG]>,
-    /// The state to begin with: the decoder ends there.
-    last: u32,
+/// What encoding with some tables of as many states needs.
+struct Encoder {
+    /// Of each table's symbols.
+    ways: Vec<Way>,
+    /// The states of each symbol in their order, symbol after symbol, plus the number of states; table
+    /// after table. At least twice as many as a table has.
+    states: Vec<u16>,
+    log: u32,
 }
 
 impl Encoder {
-    pub(crate) fn new(states: &States) -> Self {
-        let size = states.size() as u32;
-        let mut ways = [Way::default(); 256];
-        let (mut starts, mut start) = ([0u32; 256], 0u32);
-        for (symbol, &count) in states.counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
-            let count = u32::from(count);
-            // One bit less from states that are lower than the symbol's states times this power of two.
-            let most = states.log() - count.ilog2();
-            ways[symbol] = Way { bits: (most << 16) - (count << most), next: start.wrapping_sub(count) };
-            starts[symbol] = start;
-            start += count;
+    fn new(tables: &[States]) -> Self {
+        let log = tables.first().map_or(0, States::log);
+        let size = 1u32 << log;
+        let mut ways = vec![Way::default(); tables.len() * SYMBOLS];
+        let mut places = vec![size as u16; tables.len().max(2) << log];
+        let mut start = 0u32;
+        for (states, ways) in tables.iter().zip(ways.chunks_exact_mut(SYMBOLS)) {
+            assert!(states.log() == log, "tables of one size");
+            let mut starts = [0u32; SYMBOLS];
+            for (symbol, &count) in states.counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
+                let count = u32::from(count);
+                // One bit less from states that are lower than the symbol's states times this power of two.
+                let most = log - count.ilog2();
+                ways[symbol] = Way { bits: (most << 16) - (count << most), next: start.wrapping_sub(count) };
+                starts[symbol] = start;
+                start += count;
+            }
+            for (state, &symbol) in states.spread().iter().enumerate() {
+                let at = &mut starts[usize::from(symbol)];
+                places[*at as usize] = (size + state as u32) as u16;
+                *at += 1;
+            }
         }
-        let mut places = Box::new([0u16; 1 << MAX_LOG]);
-        for (state, &symbol) in states.spread().iter().enumerate() {
-            let at = &mut starts[usize::from(symbol)];
-            places[*at as usize] = (size + state as u32) as u16;
-            *at += 1;
-        }
-        Self { ways, states: places, last: size }
+        Self { ways, states: places, log }
     }
 
-    /// The state (plus the number of states) to begin with.
-    pub(crate) fn last_state(&self) -> u32 {
-        self.last
-    }
-
-    /// Goes from a state to the one before it, which stands for `symbol`, and writes the bits that lead
-    /// back: at most [`MAX_LOG`]. The symbol must have a state.
+    /// Goes from a state to the one before it, which stands for the symbol of `way`; returns the number of
+    /// the lowest bits of the state that lead back: at most [`MAX_LOG`].
     #[inline(always)]
-    pub(crate) fn step(&self, state: &mut u32, symbol: u8, bits: &mut Backwards) {
-        let way = self.ways[usize::from(symbol)];
+    fn step(&self, state: &mut u32, way: Way) -> u32 {
         let width = state.wrapping_add(way.bits) >> 16;
-        let left = *state >> width;
-        bits.put_below(u64::from(*state), u64::from(left), width);
-        let place = left.wrapping_add(way.next) as usize;
-        *state = u32::from(self.states[place % self.states.len()]);
+        let place = (*state >> width).wrapping_add(way.next) as usize;
+        debug_assert!(place < self.states.len());
+        // SAFETY: a state is at least `size` and below twice that, as all are that there are. The width
+        // leaves of it at least as much as the symbol has states, and less than twice as much, so that
+        // the place is one of the symbol's. A symbol without states leaves all of it, and there are
+        // twice as many states as a table has.
+        *state = u32::from(unsafe { *self.states.get_unchecked(place) });
+        width
+    }
+}
+
+/// A symbol, and the table it is coded with.
+trait Symbol: Copy {
+    /// Above all that are in `symbols`.
+    fn end(symbols: &[Self]) -> usize;
+    fn index(self) -> usize;
+}
+
+/// In the first table.
+impl Symbol for u8 {
+    fn end(_: &[Self]) -> usize {
+        SYMBOLS
+    }
+
+    #[inline(always)]
+    fn index(self) -> usize {
+        usize::from(self)
+    }
+}
+
+/// In the table of the upper half.
+impl Symbol for u16 {
+    fn end(symbols: &[Self]) -> usize {
+        usize::from(symbols.iter().fold(0, |most, &symbol| most.max(symbol))) + 1
+    }
+
+    #[inline(always)]
+    fn index(self) -> usize {
+        usize::from(self)
     }
 }
 
 /// Bits on their way into the end of a buffer: those that come later stand before.
 #[derive(Clone, Copy)]
-pub(crate) struct Backwards {
+struct Backwards {
     /// The last ones, in the low bits; what is above means nothing.
     word: u64,
     /// How many they are.
@@ -85,41 +128,29 @@ pub(crate) struct Backwards {
 
 impl Backwards {
     /// For a buffer of this length, which must have room for a word more than what is written.
-    pub(crate) fn new(len: usize) -> Self {
+    fn new(len: usize) -> Self {
         Self { word: 0, count: 0, at: len }
-    }
-
-    /// Bytes of a buffer for so many symbols of states of `log` bits, and for as many states as given.
-    pub(crate) fn room(symbols: usize, states: usize, log: u32) -> usize {
-        ((symbols + states) * log as usize).div_ceil(8) + 2 * WORD
     }
 
     /// Puts bits before all others. Between two stores there is room for 56.
     #[inline(always)]
-    pub(crate) fn put(&mut self, bits: u64, width: u32) {
+    fn put(&mut self, bits: u64, width: u32) {
         self.word = self.word << width | bits;
-        self.count += width;
-    }
-
-    /// As [`put`](Self::put) the lowest `width` bits of `bits`, of which `left` is what is above them: without
-    /// cutting that off first.
-    #[inline(always)]
-    fn put_below(&mut self, bits: u64, left: u64, width: u32) {
-        self.word = (self.word.wrapping_sub(left) << width).wrapping_add(bits);
         self.count += width;
     }
 
     /// Stores all but the bits of a last byte.
     #[inline(always)]
-    pub(crate) fn store(&mut self, buffer: &mut [u8]) {
-        let top = self.word.unbounded_shl(u64::BITS - self.count);
+    fn store(&mut self, buffer: &mut [u8]) {
+        // In two steps: there may be none.
+        let top = self.word << 1 << (u64::BITS - 1 - self.count);
         buffer[self.at - WORD..self.at].copy_from_slice(&top.to_le_bytes());
         self.at -= (self.count / 8) as usize;
         self.count %= 8;
     }
 
     /// Appends all bits, from the lowest bit of a byte on, to `out`.
-    pub(crate) fn finish(mut self, buffer: &mut [u8], out: &mut Vec<u8>) {
+    fn finish(mut self, buffer: &mut [u8], out: &mut Vec<u8>) {
         self.store(buffer);
         let shift = (8 - self.count) % 8;
         // The byte that the first bits end in.
@@ -143,72 +174,284 @@ fn first_of(bytes: &[u8]) -> u8 {
     bytes.first().copied().unwrap_or(0)
 }
 
-/// Appends the four bit streams of `symbols` to `out`; returns their lengths in bytes. Every symbol
-/// must have a state.
+thread_local! {
+    /// What runs are written to: faulting and clearing it for every stream would show.
+    static BUFFERS: RefCell<[Vec<u8>; RUNS]> = RefCell::default();
+}
+
+/// Appends the four bit streams of `symbols` to `out`, each of which alternates between two states;
+/// returns their lengths in bytes. Every symbol must have a state.
 pub(crate) fn encode(symbols: &[u8], states: &States, out: &mut Vec<u8>) -> [u32; RUNS] {
-    let encoder = Encoder::new(states);
-    let runs: [&[u8]; RUNS] = std::array::from_fn(|index| &symbols[run_of(index, symbols.len())]);
-    let room = Backwards::room(runs[0].len(), 2, states.log());
-    let mut buffers: [Vec<u8>; RUNS] = std::array::from_fn(|_| vec![0; room]);
-    let mut current = [[encoder.last_state(); 2]; RUNS];
-    let mut bits = [Backwards::new(room); RUNS];
-    let common = runs[RUNS - 1].len() / PER_STEP * PER_STEP;
-    for r in 0..RUNS {
-        for i in (common..runs[r].len()).rev() {
-            encoder.step(&mut current[r][i % 2], runs[r][i], &mut bits[r]);
-            bits[r].store(&mut buffers[r]);
+    encode_runs::<_, 2, 2>(symbols, &Encoder::new(std::slice::from_ref(states)), out)
+}
+
+/// As [`encode`] of the symbols in the lower halves by the tables of the upper halves, with one state for
+/// each stream. All tables have as many states.
+pub(crate) fn encode_by_tables(symbols: &[u16], tables: &[States], out: &mut Vec<u8>) -> [u32; RUNS] {
+    encode_runs::<_, 4, 1>(symbols, &Encoder::new(tables), out)
+}
+
+/// Appends the bit streams of some symbols, `TOGETHER` at a time, each with so many states.
+fn encode_runs<S: Symbol, const TOGETHER: usize, const STATES: usize>(
+    symbols: &[S],
+    encoder: &Encoder,
+    out: &mut Vec<u8>,
+) -> [u32; RUNS] {
+    assert!(S::end(symbols) <= encoder.ways.len(), "a table for every symbol");
+    let runs: [&[S]; RUNS] = std::array::from_fn(|index| &symbols[run_of(index, symbols.len())]);
+    let room = ((runs[0].len() + STATES) * encoder.log as usize).div_ceil(8) + 2 * WORD;
+    BUFFERS.with_borrow_mut(|buffers| {
+        let mut buffers = buffers.each_mut().map(|buffer| {
+            if buffer.len() < room {
+                buffer.resize(room, 0);
+            }
+            &mut buffer[..room]
+        });
+        let size = 1 << encoder.log;
+        let mut current = [[size; STATES]; RUNS];
+        let mut bits = [Backwards::new(room); RUNS];
+        let common = runs[RUNS - 1].len() / PER_STEP * PER_STEP;
+        for r in 0..RUNS {
+            for i in (common..runs[r].len()).rev() {
+                let state = &mut current[r][i % STATES];
+                let before = u64::from(*state);
+                let width = encoder.step(state, encoder.ways[runs[r][i].index()]);
+                bits[r].put(before & !(u64::MAX << width), width);
+                bits[r].store(buffers[r]);
+            }
         }
-    }
-    let whole = runs.map(|run| run[..common].as_chunks().0);
-    let together = whole.as_chunks().0.iter().zip(current.as_chunks_mut().0);
-    let writers = bits.as_chunks_mut().0.iter_mut().zip(buffers.as_chunks_mut().0);
-    for ((runs, states), (bits, buffers)) in together.zip(writers) {
-        encode_together(&encoder, *runs, states, bits, buffers);
-    }
-    std::array::from_fn(|r| {
-        let before = out.len();
-        if !runs[r].is_empty() {
-            let [even, odd] = current[r].map(|state| u64::from(state - encoder.last_state()));
-            bits[r].put(odd, states.log());
-            bits[r].put(even, states.log());
-            bits[r].finish(&mut buffers[r], out);
+        let whole = runs.map(|run| run[..common].as_chunks().0);
+        let together = whole.as_chunks().0.iter().zip(current.as_chunks_mut().0);
+        let writers = bits.as_chunks_mut().0.iter_mut().zip(buffers.as_chunks_mut().0);
+        for ((runs, states), (bits, buffers)) in together.zip(writers) {
+            encode_together::<S, TOGETHER, STATES>(encoder, runs, states, bits, buffers);
         }
-        (out.len() - before) as u32
+        std::array::from_fn(|r| {
+            let before = out.len();
+            if !runs[r].is_empty() {
+                for state in current[r].iter().rev() {
+                    bits[r].put(u64::from(state - size), encoder.log);
+                }
+                bits[r].finish(buffers[r], out);
+            }
+            (out.len() - before) as u32
+        })
     })
 }
 
-/// Runs that are encoded together: more have more to keep than there are registers.
-const TOGETHER: usize = 2;
+/// Encodes steps of some runs, which have as many, from the last on. Every symbol has a way.
+fn encode_together<S: Symbol, const R: usize, const STATES: usize>(
+    encoder: &Encoder,
+    runs: &[&[[S; PER_STEP]]; R],
+    states: &mut [[u32; STATES]; R],
+    bits: &mut [Backwards; R],
+    buffers: &mut [&mut [u8]; R],
+) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if crate::kernel::Avx512::new().is_some() {
+            // SAFETY: the features were detected.
+            return unsafe { encode_together_wide(encoder, runs, states, bits, buffers) };
+        }
+        if crate::kernel::Avx2::new().is_some() {
+            // SAFETY: the features were detected.
+            return unsafe { encode_together_narrow(encoder, runs, states, bits, buffers) };
+        }
+    }
+    encode_together_with(encoder, runs, states, bits, buffers);
+}
 
-dispatch! {
-    /// Encodes steps of some runs, which have as many, from the last on.
-    fn encode_together(
-        encoder: &Encoder,
-        runs: [&[[u8; PER_STEP]]; TOGETHER],
-        states: &mut [[u32; 2]; TOGETHER],
-        bits: &mut [Backwards; TOGETHER],
-        buffers: &mut [Vec<u8>; TOGETHER],
-    ) = encode_together_with
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512bw,avx512vl")]
+fn encode_together_wide<S: Symbol, const R: usize, const STATES: usize>(
+    encoder: &Encoder,
+    runs: &[&[[S; PER_STEP]]; R],
+    states: &mut [[u32; STATES]; R],
+    bits: &mut [Backwards; R],
+    buffers: &mut [&mut [u8]; R],
+) {
+    encode_together_with(encoder, runs, states, bits, buffers);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+fn encode_together_narrow<S: Symbol, const R: usize, const STATES: usize>(
+    encoder: &Encoder,
+    runs: &[&[[S; PER_STEP]]; R],
+    states: &mut [[u32; STATES]; R],
+    bits: &mut [Backwards; R],
+    buffers: &mut [&mut [u8]; R],
+) {
+    encode_together_with(encoder, runs, states, bits, buffers);
+}
+
+/// What was found of some steps of a run: of each of their symbols the state before it, and how many of its
+/// bits are written.
+struct Found {
+    states: [[u32; STEPS]; PER_STEP],
+    widths: [[u32; STEPS]; PER_STEP],
+}
+
+/// The bits of some steps.
+struct Joined {
+    words: [u64; STEPS],
+    widths: [u32; STEPS],
 }
 
 #[inline(always)]
-fn encode_together_with(
-    _: impl Isa,
+fn encode_together_with<S: Symbol, const R: usize, const STATES: usize>(
     encoder: &Encoder,
-    runs: [&[[u8; PER_STEP]]; TOGETHER],
-    states: &mut [[u32; 2]; TOGETHER],
-    bits: &mut [Backwards; TOGETHER],
-    buffers: &mut [Vec<u8>; TOGETHER],
+    runs: &[&[[S; PER_STEP]]; R],
+    states: &mut [[u32; STATES]; R],
+    bits: &mut [Backwards; R],
+    buffers: &mut [&mut [u8]; R],
 ) {
     let (mut current, mut writers) = (*states, *bits);
-    for (a, b) in runs[0].iter().zip(runs[1]).rev() {
-        for i in (0..PER_STEP).rev() {
-            encoder.step(&mut current[0][i % 2], a[i], &mut writers[0]);
-            encoder.step(&mut current[1][i % 2], b[i], &mut writers[1]);
+    let nothing = [[0; STEPS]; PER_STEP];
+    let mut found: [Found; R] = std::array::from_fn(|_| Found { states: nothing, widths: nothing });
+    let mut joined = Joined { words: [0; STEPS], widths: [0; STEPS] };
+    let mut end = runs[0].len();
+    while end > 0 {
+        let steps = (end - 1) % STEPS + 1;
+        let parts = runs.map(|run| &run[end - steps..end]);
+        for step in (0..steps).rev() {
+            for i in (0..PER_STEP).rev() {
+                for r in 0..R {
+                    let state = &mut current[r][i % STATES];
+                    found[r].states[i][step] = *state;
+                    // SAFETY: every symbol was seen to have a way, and every run to have these steps.
+                    let way = unsafe {
+                        let symbol = parts[r].get_unchecked(step)[i];
+                        *encoder.ways.get_unchecked(symbol.index())
+                    };
+                    found[r].widths[i][step] = encoder.step(state, way);
+                }
+            }
         }
-        for r in 0..TOGETHER {
-            writers[r].store(&mut buffers[r]);
+        for r in 0..R {
+            join(&found[r], &mut joined);
+            for step in (0..steps).rev() {
+                writers[r].put(joined.words[step], joined.widths[step]);
+                writers[r].store(buffers[r]);
+            }
         }
+        end -= steps;
     }
     (*states, *bits) = (current, writers);
+}
+
+/// The bits of each step's symbols, the first in the lowest.
+#[inline(always)]
+fn join(found: &Found, joined: &mut Joined) {
+    let (states, widths) = (&found.states, &found.widths);
+    for step in 0..STEPS {
+        let bits = |i: usize| states[i][step] & !(u32::MAX << (widths[i][step] & 31));
+        let pair = |i: usize| bits(i) | bits(i + 1) << (widths[i][step] & 31);
+        let first = widths[0][step] + widths[1][step];
+        joined.words[step] = u64::from(pair(0)) | u64::from(pair(2)) << (first & 63);
+        joined.widths[step] = first + widths[2][step] + widths[3][step];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Encodes the steps of one run.
+    type Walk =
+        fn(&Encoder, &[&[[u16; PER_STEP]]; 1], &mut [[u32; 1]; 1], &mut [Backwards; 1], &mut [&mut [u8]; 1]);
+
+    /// One bit after the other, from the last symbol on.
+    fn naive(run: &[u16], tables: &[States], states_per_run: usize) -> Vec<u8> {
+        let size = tables[0].size();
+        let spreads: Vec<Vec<u8>> = tables.iter().map(States::spread).collect();
+        let mut current = vec![0; states_per_run];
+        let mut bits = Vec::new();
+        let put = |value: usize, width: u32, bits: &mut Vec<usize>| {
+            bits.extend((0..width).rev().map(|bit| value >> bit & 1));
+        };
+        for (i, &symbol) in run.iter().enumerate().rev() {
+            let (table, symbol) = (usize::from(symbol >> 8), symbol as u8);
+            let own: Vec<usize> = (0..size).filter(|&state| spreads[table][state] == symbol).collect();
+            let state: &mut usize = &mut current[i % states_per_run];
+            let mut width = 0;
+            while (*state + size) >> width >= 2 * own.len() {
+                width += 1;
+            }
+            put(*state, width, &mut bits);
+            *state = own[((*state + size) >> width) - own.len()];
+        }
+        current.iter().rev().for_each(|&state| put(state, tables[0].log(), &mut bits));
+        bits.reverse();
+        let byte = |bits: &[usize]| bits.iter().enumerate().map(|(i, bit)| (bit << i) as u8).sum();
+        if run.is_empty() { Vec::new() } else { bits.chunks(8).map(byte).collect() }
+    }
+
+    proptest! {
+        #[test]
+        fn streams_are_those_of_the_format(
+            symbols in prop::collection::vec(any::<u32>(), 2..3000),
+            tables in 1usize..5,
+            log in 9u32..=12,
+        ) {
+            // Few symbols of very different counts, each table's shifted.
+            let symbols: Vec<u16> = symbols
+                .into_iter()
+                .map(|v| {
+                    let symbol = (v | 1 << 17).trailing_zeros() as usize + tables;
+                    ((v as usize >> 24) % tables) << 8 | symbol
+                })
+                .map(|symbol| symbol as u16)
+                .collect();
+            let states: Vec<States> = (0..tables)
+                .map(|table| {
+                    let mut counts = [0; 256];
+                    let own = symbols.iter().filter(|&&symbol| usize::from(symbol >> 8) == table);
+                    own.for_each(|&symbol| counts[usize::from(symbol as u8)] += 1);
+                    counts[254] += 1;
+                    counts[255] += 1;
+                    States::with_log(&counts, log).unwrap()
+                })
+                .collect();
+            let expect = |tables: &[States], states_per_run| -> Vec<Vec<u8>> {
+                let run = |index| &symbols[run_of(index, symbols.len())];
+                (0..RUNS).map(|index| naive(run(index), tables, states_per_run)).collect()
+            };
+            let lens = |streams: &[Vec<u8>]| streams.iter().map(|stream| stream.len() as u32).collect::<Vec<_>>();
+            let mut out = Vec::new();
+            let expected = expect(&states, 1);
+            prop_assert_eq!(encode_by_tables(&symbols, &states, &mut out).to_vec(), lens(&expected));
+            prop_assert_eq!(&out, &expected.concat());
+            if tables == 1 {
+                let symbols: Vec<u8> = symbols.iter().map(|&symbol| symbol as u8).collect();
+                let expected = expect(&states, 2);
+                out.clear();
+                prop_assert_eq!(encode(&symbols, &states[0], &mut out).to_vec(), lens(&expected));
+                prop_assert_eq!(&out, &expected.concat());
+            }
+            // The other loops, whatever this machine has.
+            let encoder = Encoder::new(&states);
+            let run = symbols.as_chunks().0;
+            let walk = |by: Walk| {
+                let mut buffer = vec![0; symbols.len() * 2 + 4 * WORD];
+                let (mut current, mut bits) = ([[1 << log]], [Backwards::new(buffer.len())]);
+                by(&encoder, &[run], &mut current, &mut bits, &mut [&mut buffer]);
+                let mut out = Vec::new();
+                bits[0].put(u64::from(current[0][0] - (1 << log)), log);
+                bits[0].finish(&mut buffer, &mut out);
+                out
+            };
+            let expected = naive(run.as_flattened(), &states, 1);
+            if !run.is_empty() {
+                prop_assert_eq!(&walk(encode_together_with), &expected);
+                prop_assert_eq!(&walk(encode_together), &expected);
+                #[cfg(target_arch = "x86_64")]
+                if crate::kernel::Avx2::new().is_some() {
+                    // SAFETY: the features were detected.
+                    prop_assert_eq!(&walk(|a, b, c, d, e| unsafe { encode_together_narrow(a, b, c, d, e) }), &expected);
+                }
+            }
+        }
+    }
 }

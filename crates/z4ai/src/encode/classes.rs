@@ -37,11 +37,14 @@ const THOROUGH_PART: usize = 4;
 /// Classes are made by the counts of about so many codes: more where smaller counts for more than faster.
 const COUNTED: usize = 1 << 13;
 const THOROUGHLY_COUNTED: usize = 1 << 15;
-/// How far codes are spread is known from so many in each of so many places.
+/// How far codes are spread is known from so many in each of so many places, and if it is thorough.
 const SPREAD: usize = 1024;
 const SPREADS: usize = 4;
+const THOROUGH_SPREADS: usize = 16;
 /// Chunks of fewer codes are looked at whole.
 const SMALL: usize = 1 << 15;
+/// Classes are good enough when no more than one in so many units moves to another.
+const SETTLED: usize = 32;
 /// Bytes that a class adds to a description: table and lengths.
 const PER_CLASS: u64 = 70;
 
@@ -125,7 +128,7 @@ struct Search {
 
 impl Search {
     fn new(codes: &[u8], price: Price) -> Self {
-        let counts = if price.is_thorough() { histogram::of_bytes(codes) } else { counts_of_some(codes) };
+        let counts = counts_of_some(codes, if price.is_thorough() { THOROUGH_SPREADS } else { SPREADS });
         let looked_at = counts.iter().sum::<u32>() as usize;
         let clip = clip_of(&counts, looked_at);
         Self { price, clip, spread: Spread::of(&counts, clip, looked_at) }
@@ -164,12 +167,12 @@ impl Search {
     }
 }
 
-/// Moves units to the classes that suit them best, which changes what classes suit, `moves` times.
-/// Codes are counted in one row of `every`.
+/// Moves units to the classes that suit them best, which changes what classes suit, `moves` times or until
+/// few move. Codes are counted in one row of `every`.
 fn refine(codes: &[u8], map: &mut ClassMap, moves: usize, every: usize) {
     for _ in 0..moves {
         let counts = bucket_counts(codes, map.columns, map.period, &map.classes, MAX_CLASSES, every);
-        if !move_units(codes, &counts[..map.count()], map) {
+        if move_units(codes, &counts[..map.count()], map) < map.classes.len() / SETTLED {
             break;
         }
     }
@@ -183,14 +186,14 @@ fn rows_per_counted(codes: &[u8], period: usize, price: Price) -> usize {
     (codes.len() / counted).min(rows / 16) | 1
 }
 
-/// The counts of all codes, or of some where they are many.
-fn counts_of_some(codes: &[u8]) -> [u32; 256] {
+/// The counts of all codes, or of those in some places where they are many.
+fn counts_of_some(codes: &[u8], places: usize) -> [u32; 256] {
     if codes.len() < SMALL {
         return histogram::of_bytes(codes);
     }
-    let mut some = Vec::with_capacity(SPREADS * SPREAD);
-    for place in 0..SPREADS {
-        let at = place * (codes.len() - SPREAD) / (SPREADS - 1);
+    let mut some = Vec::with_capacity(places * SPREAD);
+    for place in 0..places {
+        let at = place * (codes.len() - SPREAD) / (places - 1);
         some.extend_from_slice(&codes[at..at + SPREAD]);
     }
     histogram::of_bytes(&some)
@@ -328,8 +331,8 @@ fn assign(
     Some((ClassMap { columns, period, classes }, counts))
 }
 
-/// Moves every unit to the class whose code is the shortest for it; returns whether any moved.
-fn move_units(codes: &[u8], counts: &[[u32; 256]], map: &mut ClassMap) -> bool {
+/// Moves every unit to the class whose code is the shortest for it; returns how many moved.
+fn move_units(codes: &[u8], counts: &[[u32; 256]], map: &mut ClassMap) -> usize {
     // In 1/16 bit, of codes of less than 16 bits: what has no code yet is dear, but not forbidden.
     let mut costs = [0u64; 256];
     for (class, counts) in counts.iter().enumerate() {
@@ -338,10 +341,10 @@ fn move_units(codes: &[u8], counts: &[[u32; 256]], map: &mut ClassMap) -> bool {
         }
     }
     let by_class = sums::costs_of_units(codes, map.columns, map.period, &costs);
-    let mut moved = false;
+    let mut moved = 0;
     for (unit, class) in by_class.iter().zip(&mut map.classes) {
         let best = (0..counts.len()).min_by_key(|&class| unit[class]).unwrap_or(0) as u8;
-        moved |= *class != best;
+        moved += usize::from(*class != best);
         *class = best;
     }
     moved

@@ -4,8 +4,7 @@ use super::classes::{Hint, likely_periods};
 use super::cost::{self, BIT};
 use super::levels::{BLOCK, Followed, Levels};
 use crate::coder::tans::{RUNS, States, run_of};
-use crate::coder::tans_encode::{Backwards, Encoder};
-use crate::kernel::{Isa, dispatch};
+use crate::coder::tans_encode;
 use crate::layout::contexts::{Contexts, MAX_PERIOD, Thresholds};
 
 /// Classes of the nearest elements and of the column that are tried together; a row of one element
@@ -28,9 +27,6 @@ const PER_TABLE: u64 = 55;
 /// Bits of a state, at least and at most.
 const MIN_LOG: u32 = 9;
 const MAX_LOG: u32 = 11;
-/// Codes of each run between two stores of its bits.
-const PER_STEP: usize = 4;
-const _: () = assert!(PER_STEP * MAX_LOG as usize + 7 < 64);
 
 /// Which contexts there are.
 pub(super) struct Choice {
@@ -62,9 +58,14 @@ pub(super) fn choose(codes: &[u8], joined: u32, hint: &Hint) -> Choice {
     let periods = std::iter::once(1).chain(fitting.take(MAX_PERIODS));
     let choices = periods.flat_map(|period| {
         let known = sample(codes, joined, period);
+        let levels = [0, 1].map(|which| {
+            let mut counts = [0usize; 256];
+            known.iter().for_each(|known| counts[usize::from(known.levels[which])] += 1);
+            counts
+        });
         let candidates = if period == 1 { &WITHOUT_ROWS[..] } else { &WITH_ROWS };
         let choice = |&(near, column): &(usize, usize)| {
-            let thresholds = Thresholds([thresholds(&known, 0, near), thresholds(&known, 1, column)]);
+            let thresholds = Thresholds([thresholds(&levels[0], near), thresholds(&levels[1], column)]);
             let cost = cost_of(&known, &thresholds, codes.len());
             Choice { period, thresholds, cost }
         };
@@ -107,16 +108,12 @@ fn sample(codes: &[u8], joined: u32, period: usize) -> Vec<Known> {
     known
 }
 
-/// Where `wanted` classes of about the same number of elements begin.
-fn thresholds(known: &[Known], which: usize, wanted: usize) -> Vec<u8> {
-    let mut counts = [0usize; 256];
-    known.iter().for_each(|known| counts[usize::from(known.levels[which])] += 1);
+/// Where `wanted` classes of about the same number of elements begin, if there are so many of each level.
+fn thresholds(counts: &[usize; 256], wanted: usize) -> Vec<u8> {
+    let total: usize = counts.iter().sum();
     let (mut thresholds, mut below) = (Vec::new(), 0);
     for (level, &count) in counts.iter().enumerate() {
-        if below > 0
-            && below * wanted >= known.len() * (thresholds.len() + 1)
-            && thresholds.len() + 1 < wanted
-        {
+        if below > 0 && below * wanted >= total * (thresholds.len() + 1) && thresholds.len() + 1 < wanted {
             thresholds.push(level as u8);
         }
         below += count;
@@ -126,47 +123,51 @@ fn thresholds(known: &[Known], which: usize, wanted: usize) -> Vec<u8> {
 
 /// What `total` codes take in these contexts, if they are like those.
 fn cost_of(known: &[Known], thresholds: &Thresholds, total: usize) -> u64 {
-    let mut counts = vec![[0u32; 256]; thresholds.contexts()];
+    let mut counts = vec![0u32; thresholds.contexts() * 256];
     let [near, column] = thresholds.numbers();
     for known in known {
         let [a, b] = known.levels.map(usize::from);
-        counts[usize::from(near[a] + column[b])][usize::from(known.code)] += 1;
+        counts[usize::from(u16::from_be_bytes([near[a] + column[b], known.code]))] += 1;
     }
-    let cost_of = |counts: &[u32; 256]| {
+    let cost_of = |counts: &[u32]| {
         // Few codes look less random than many: about by half a bit of information for each symbol.
         let symbols = counts.iter().filter(|&&count| count > 0).count() as u64;
         let missed = if total > known.len() { symbols * BIT * 72 / 100 } else { 0 };
         (cost::entropy(counts) + missed) * total as u64 / known.len() as u64 + PER_TABLE * 8 * BIT
     };
-    counts.iter().map(cost_of).sum()
+    counts.chunks_exact(256).map(cost_of).sum()
 }
 
-/// Appends the bits of the codes.
-pub(super) fn encode(codes: &[u8], joined: u32, choice: Choice, payload: &mut Vec<u8>) -> Contexts {
+/// Appends the bits of the codes. `numbered` is scratch.
+pub(super) fn encode(
+    codes: &[u8],
+    joined: u32,
+    choice: Choice,
+    numbered: &mut Vec<u16>,
+    payload: &mut Vec<u8>,
+) -> Contexts {
     let Choice { period, thresholds, .. } = choice;
     let runs: [&[u8]; RUNS] = std::array::from_fn(|index| &codes[run_of(index, codes.len())]);
-    let mut numbers = vec![0u8; codes.len()];
-    let counts = number_contexts(&runs, joined, period, &thresholds, &mut numbers);
+    numbered.resize(codes.len(), 0);
+    let counts = number_contexts(&runs, joined, period, &thresholds, numbered);
     let log = codes.len().ilog2().saturating_sub(4).clamp(MIN_LOG, MAX_LOG);
-    let tables: Vec<States> = counts.into_iter().map(|counts| table_for(counts, log)).collect();
-    let encoders: Vec<Encoder> = tables.iter().map(Encoder::new).collect();
-    let numbers: [&[u8]; RUNS] = std::array::from_fn(|index| &numbers[run_of(index, codes.len())]);
-    let stored = encode_runs(&runs, &numbers, &encoders, log, payload);
+    let tables: Vec<States> = counts.as_chunks().0.iter().map(|counts| table_for(*counts, log)).collect();
+    let stored = tans_encode::encode_by_tables(numbered, &tables, payload);
     Contexts { joined, period: period as u32, thresholds, tables, stored }
 }
 
-/// Writes the context of every code, and counts the codes in each.
+/// Writes every code with the context above it, and counts these: the codes of each context together.
 fn number_contexts(
     runs: &[&[u8]; RUNS],
     joined: u32,
     period: usize,
     thresholds: &Thresholds,
-    numbers: &mut [u8],
-) -> Vec<[u32; 256]> {
+    numbered: &mut [u16],
+) -> Vec<u32> {
     let by_level = thresholds.numbers();
-    let mut counts = vec![[0u32; 256]; thresholds.contexts()];
-    let mut left = numbers;
-    let numbers = runs.map(|run| left.split_off_mut(..run.len()).unwrap_or_default());
+    let mut counts = vec![0u32; thresholds.contexts() * 256];
+    let mut left = numbered;
+    let numbered = runs.map(|run| left.split_off_mut(..run.len()).unwrap_or_default());
     let mut followed = Followed::<RUNS>::new(joined, period);
     let mut levels = Levels::default();
     // All but the last run may go on a little; what that one lacks is not looked at.
@@ -186,12 +187,12 @@ fn number_contexts(
             std::array::from_fn(|r| if whole { &own[r][..len] } else { &padded[r][..len] });
         followed.advance(codes, &mut levels);
         for r in 0..RUNS {
-            let numbers = numbers[r].iter_mut().skip(start).zip(codes[r]);
-            for ((number, &code), (&near, &column)) in
-                numbers.zip(levels.near[r].iter().zip(&levels.column[r]))
-            {
-                *number = by_level[0][usize::from(near)] + by_level[1][usize::from(column)];
-                counts[usize::from(*number)][usize::from(code)] += 1;
+            let numbered = numbered[r].get_mut(start..).unwrap_or_default();
+            let both = levels.near[r].iter().zip(&levels.column[r]);
+            for ((numbered, &code), (&near, &column)) in numbered.iter_mut().zip(codes[r]).zip(both) {
+                let number = by_level[0][usize::from(near)] + by_level[1][usize::from(column)];
+                *numbered = u16::from_be_bytes([number, code]);
+                counts[usize::from(*numbered)] += 1;
             }
         }
     }
@@ -206,58 +207,4 @@ fn table_for(mut counts: [u32; 256], log: u32) -> States {
         counts[1] += 1;
     }
     States::with_log(&counts, log).expect("two symbols")
-}
-
-dispatch! {
-    /// Appends the bits of each run; returns their lengths in bytes.
-    fn encode_runs(
-        runs: &[&[u8]; RUNS],
-        numbers: &[&[u8]; RUNS],
-        encoders: &[Encoder],
-        log: u32,
-        payload: &mut Vec<u8>,
-    ) -> [u32; RUNS] = encode_runs_with
-}
-
-#[inline(always)]
-fn encode_runs_with(
-    _: impl Isa,
-    runs: &[&[u8]; RUNS],
-    numbers: &[&[u8]; RUNS],
-    encoders: &[Encoder],
-    log: u32,
-    payload: &mut Vec<u8>,
-) -> [u32; RUNS] {
-    let room = Backwards::room(runs[0].len(), 1, log);
-    let mut buffers: [Vec<u8>; RUNS] = std::array::from_fn(|_| vec![0; room]);
-    let mut states = [1u32 << log; RUNS];
-    let mut bits = [Backwards::new(room); RUNS];
-    let common = runs[RUNS - 1].len() / PER_STEP * PER_STEP;
-    for r in 0..RUNS {
-        for i in (common..runs[r].len()).rev() {
-            encoders[usize::from(numbers[r][i])].step(&mut states[r], runs[r][i], &mut bits[r]);
-            bits[r].store(&mut buffers[r]);
-        }
-    }
-    let codes = runs.map(|run| run[..common].as_chunks::<PER_STEP>().0);
-    let numbers = numbers.map(|run| run[..common].as_chunks::<PER_STEP>().0);
-    for step in (0..common / PER_STEP).rev() {
-        for i in (0..PER_STEP).rev() {
-            for r in 0..RUNS {
-                let encoder = &encoders[usize::from(numbers[r][step][i])];
-                encoder.step(&mut states[r], codes[r][step][i], &mut bits[r]);
-            }
-        }
-        for r in 0..RUNS {
-            bits[r].store(&mut buffers[r]);
-        }
-    }
-    std::array::from_fn(|r| {
-        let before = payload.len();
-        if !runs[r].is_empty() {
-            bits[r].put(u64::from(states[r]) - (1 << log), log);
-            bits[r].finish(&mut buffers[r], payload);
-        }
-        (payload.len() - before) as u32
-    })
 }

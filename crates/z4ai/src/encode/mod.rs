@@ -208,7 +208,6 @@ struct Scratch {
     structure: structure::Scratch,
     /// The chunks of a group, while they are compared with all of them as one.
     apart: chunks::Encoded,
-    together: Vec<u8>,
 }
 
 impl Scratch {
@@ -224,37 +223,40 @@ impl Scratch {
     ) {
         if options.effort < Effort::Max {
             for chunk in chunks {
+                self.content.clear();
                 self.encode(&data[plan.chunk(chunk)], options, &plan.hint, lookup, encoded);
             }
             return;
         }
         let mut apart = std::mem::take(&mut self.apart);
         apart.clear();
+        self.content.clear();
+        let most = plan.span(&chunks).len();
+        self.content.reserve(most);
+        apart.payload.reserve(most);
         for chunk in chunks.clone() {
             self.encode(&data[plan.chunk(chunk)], options, &plan.hint, lookup, &mut apart);
         }
-        self.content.clear();
-        self.content.extend_from_slice(&data[plan.span(&chunks)]);
-        self.together.clear();
         let most = apart.payload.len() + apart.descriptions.len();
-        let (split, payload) = (&mut self.split, &mut self.together);
+        let (split, payload) = (&mut self.split, &mut encoded.payload);
+        let start = payload.len();
         let layout = split::encode_in_context(&self.content, options.kind, &plan.hint, most, split, payload);
         let mut description = Vec::new();
         if let Some(layout) = layout.map(Layout::Split) {
             let checksum = XxHash3_64::oneshot(&self.content);
             frame::write_description(&mut description, self.content.len(), checksum, &layout);
         }
-        if !description.is_empty() && self.together.len() + description.len() < most {
-            encoded.payload.extend_from_slice(&self.together);
+        if !description.is_empty() && payload.len() - start + description.len() < most {
             encoded.descriptions.extend_from_slice(&description);
             encoded.chunks += 1;
         } else {
+            payload.truncate(start);
             encoded.append(&apart);
         }
         self.apart = apart;
     }
 
-    /// Appends one chunk to `encoded`. The data is copied first: another thread may be changing it, and
+    /// Appends one chunk to `encoded`. The data is copied first, behind what `content` has: another thread may be changing it, and
     /// what is hashed, counted and coded must be the same bytes.
     fn encode(
         &mut self,
@@ -264,7 +266,7 @@ impl Scratch {
         lookup: Option<&palette::Lookup>,
         encoded: &mut chunks::Encoded,
     ) {
-        self.content.clear();
+        let first = self.content.len();
         let mut hasher = hash::Hasher::new(data.len());
         // Meanwhile the memory that half of short elements goes to, as it is, is fetched: there is less to
         // compute until then than with longer ones.
@@ -279,8 +281,8 @@ impl Scratch {
                 hasher.write(part);
             }
         }
-        let checksum = hasher.finish(&self.content);
-        let content = &self.content;
+        let content = &self.content[first..];
+        let checksum = hasher.finish(content);
         let payload = &mut encoded.payload;
         let start = payload.len();
         let mut layout = dense(content, options, hint, &mut self.split, payload);
@@ -332,13 +334,19 @@ fn dense(
     } else if options.effort <= Effort::Default {
         Layout::Split(split::encode(content, kind, options.effort, hint, split, payload))
     } else {
-        // What the default effort makes is a candidate of every later one.
         let start = payload.len();
-        let layout = Layout::Split(split::encode(content, kind, Effort::Default, hint, split, payload));
+        let layout = Layout::Split(split::encode(content, kind, options.effort, hint, split, payload));
         let mut best = structure::Candidate { layout, payload, start };
-        let mut finer = Vec::new();
-        let layout = Layout::Split(split::encode(content, kind, options.effort, hint, split, &mut finer));
-        best.improve(content, layout, &finer);
+        // What the default effort makes is a candidate of every later one.
+        let most = best.cost(content);
+        let mut plain = std::mem::take(&mut split.candidate);
+        plain.clear();
+        if let Some(layout) =
+            split::encode_below(most, content, kind, Effort::Default, hint, split, &mut plain)
+        {
+            best.improve(content, Layout::Split(layout), &plain);
+        }
+        split.candidate = plain;
         best.layout
     }
 }

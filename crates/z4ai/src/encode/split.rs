@@ -7,7 +7,7 @@ use super::{contexts, stream};
 use crate::coder::Coder;
 use crate::coder::huffman::Lengths;
 use crate::element::Kind;
-use crate::kernel::classes::{SLACK, scatter};
+use crate::kernel::classes::{ClassMap, SLACK, scatter};
 use crate::kernel::fields::{self, Cut, Fields, Patch};
 use crate::kernel::{histogram, packed, signs};
 use crate::layout::contexts::joined_bits;
@@ -83,6 +83,10 @@ pub(crate) struct Scratch {
     stream: Vec<u8>,
     changes: Vec<u8>,
     signs: Vec<u8>,
+    /// Codes with their contexts.
+    numbered: Vec<u16>,
+    /// A candidate beside the best so far.
+    pub(super) candidate: Vec<u8>,
 }
 
 /// Appends the streams of `elements` to `payload` and describes them.
@@ -94,64 +98,46 @@ pub(crate) fn encode(
     scratch: &mut Scratch,
     payload: &mut Vec<u8>,
 ) -> Split {
-    let count = elements.len() / kind.size();
-    let prices = Prices::of(kind, effort, hint.shaped);
-    let start = payload.len();
-    let by_palette = effort == Effort::Fast && kind.is_float();
-    let signs = prices.signs.and_then(|must_save| scratch.code_signs(elements, kind, effort, must_save));
-    let choose = |joined, sample: &mut Vec<u8>| {
-        choose_symbol(elements, kind, joined, prices.samples, sample).with_sign_apart(signs.is_some())
-    };
-    let mut fields = choose(prices.joined, &mut scratch.sample);
-    let periods = if prices.joined_with_classes.is_some() {
-        // Classes change the cut, and a part of all elements tells whether there may be any.
-        let part = middle_of(elements, kind.size());
-        scratch.cut(fields, part, payload);
-        payload.truncate(start);
-        let periods = classes::open_periods(scratch.codes(), hint, prices.classes);
-        if !periods.is_empty() {
-            fields = choose(prices.joined_with_classes, &mut scratch.sample);
-        }
-        scratch.cut(fields, elements, payload);
-        periods
-    } else {
-        scratch.cut(fields, elements, payload);
-        if by_palette || !prices.classed { Vec::new() } else { classes::periods_of(scratch.codes(), hint) }
-    };
-    let classes = classes::find(scratch.codes(), &periods, prices.classes);
-    if classes.is_none() && !periods.is_empty() && prices.joined_with_classes.is_some() {
-        fields = choose(prices.joined, &mut scratch.sample);
-        payload.truncate(start);
-        scratch.cut(fields, elements, payload);
+    let cut = scratch.cut_best(elements, kind, effort, hint, payload);
+    scratch.code(cut, effort, payload)
+}
+
+/// As [`encode`]: `None`, and nothing appended that matters, if it is known before that it will not take
+/// less than `most` bytes.
+pub(crate) fn encode_below(
+    most: usize,
+    elements: &[u8],
+    kind: Kind,
+    effort: Effort,
+    hint: &Hint,
+    scratch: &mut Scratch,
+    payload: &mut Vec<u8>,
+) -> Option<Split> {
+    let cut = scratch.cut_best(elements, kind, effort, hint, payload);
+    (scratch.at_least(&cut, payload) < most).then(|| scratch.code(cut, effort, payload))
+}
+
+/// Elements that were cut, and what is known about their streams before these are coded.
+struct Ready {
+    fields: Fields,
+    count: usize,
+    classes: Option<ClassMap>,
+    /// The signs' coder, if they were coded.
+    signs: Option<Coder>,
+    by_palette: bool,
+}
+
+impl Ready {
+    /// The lengths of what is not symbol: the packed bits, if any, and the planes.
+    fn raw_lens(&self) -> impl Iterator<Item = usize> {
+        let mid = (self.fields.mid_bits() > 0).then(|| self.fields.mid_len(self.count));
+        mid.into_iter().chain(std::iter::repeat_n(self.count, self.fields.planes()))
     }
-    let (mid, planes) = scratch.code_raw(fields, count, payload);
-    if signs.is_some() {
-        payload.extend_from_slice(&scratch.signs);
+
+    /// Above what it is noise.
+    fn noise(&self) -> u64 {
+        if self.fields.size == 2 { stream::NEARLY_NOISE } else { stream::NOISE }
     }
-    let coders = if let Some(map) = &classes {
-        let sizes = map.sizes(count);
-        scratch.runs.resize(map.count(), Vec::new());
-        for (run, size) in scratch.runs.iter_mut().zip(sizes) {
-            run.resize(size + SLACK, 0);
-        }
-        scatter(map, &scratch.codes, count, &mut scratch.runs);
-        let runs = scratch.runs.iter().zip(sizes);
-        let coders = runs.map(|(run, size)| {
-            let run = &run[..size];
-            let counts = counts_of(run, effort, &mut scratch.pairs);
-            stream::encode_codes(run, &counts, effort, payload)
-        });
-        coders.collect()
-    } else {
-        let codes = &scratch.codes[..count];
-        let counts = counts_of(codes, effort, &mut scratch.pairs);
-        vec![match by_palette {
-            true => encode_palette(codes, &counts, fields, &mut scratch.patches, payload),
-            false => stream::encode_codes(codes, &counts, effort, payload),
-        }]
-    };
-    let patches = scratch.append_patches(payload);
-    Split { fields, patches, classes, contexts: None, mid, planes, signs, codes: coders }
 }
 
 /// As [`encode`], with codes in context: `None`, and nothing appended that matters, if it is known before
@@ -173,17 +159,22 @@ pub(super) fn encode_in_context(
     let fields = symbol_in_context(elements, kind, &mut scratch.sample).with_sign_apart(signs.is_some());
     let joined = joined_bits(kind, fields)?;
     scratch.cut(fields, elements, payload);
-    let (mid, planes) = scratch.code_raw(fields, count, payload);
-    if signs.is_some() {
-        payload.extend_from_slice(&scratch.signs);
-    }
+    let ready = Ready { fields, count, classes: None, signs, by_palette: false };
+    let (mid, planes) = scratch.code_raw(&ready, payload);
     let choice = contexts::choose(scratch.codes(), joined, hint);
     let known = payload.len() - start + scratch.patches.len() * PATCH;
     if known + choice.estimate() > most - most / WORTH {
         return None;
     }
-    let contexts = Some(Box::new(contexts::encode(scratch.codes(), joined, choice, payload)));
+    let contexts = Some(Box::new(contexts::encode(
+        &scratch.codes[..count],
+        joined,
+        choice,
+        &mut scratch.numbered,
+        payload,
+    )));
     let patches = scratch.append_patches(payload);
+    let signs = ready.signs;
     Some(Split { fields, patches, classes: None, contexts, mid, planes, signs, codes: Vec::new() })
 }
 
@@ -232,19 +223,110 @@ impl Scratch {
         (stored + must_save * count / 64 < count).then_some(coder)
     }
 
-    /// Codes what is not symbol, which [`cut`](Self::cut) left at the end of the payload: the packed bits, if
-    /// any, and the planes.
-    fn code_raw(
+    /// Cuts elements where that makes them smallest, and finds their classes: the codes of each are in `runs`.
+    fn cut_best(
         &mut self,
-        fields: Fields,
-        count: usize,
+        elements: &[u8],
+        kind: Kind,
+        effort: Effort,
+        hint: &Hint,
         payload: &mut Vec<u8>,
-    ) -> (Option<Coder>, Vec<Coder>) {
-        let noise = if fields.size == 2 { stream::NEARLY_NOISE } else { stream::NOISE };
-        let mid = (fields.mid_bits() > 0).then(|| fields.mid_len(count));
-        let lens: Vec<usize> = mid.into_iter().chain(std::iter::repeat_n(count, fields.planes())).collect();
-        let mut coders = stream::encode_in_place(noise, &lens, payload, &mut self.stream, &mut self.pairs);
-        let planes = coders.split_off(usize::from(mid.is_some()));
+    ) -> Ready {
+        let count = elements.len() / kind.size();
+        let prices = Prices::of(kind, effort, hint.shaped);
+        let start = payload.len();
+        let by_palette = effort == Effort::Fast && kind.is_float();
+        let signs = prices.signs.and_then(|must_save| self.code_signs(elements, kind, effort, must_save));
+        let choose = |joined, sample: &mut Vec<u8>| {
+            choose_symbol(elements, kind, joined, prices.samples, sample).with_sign_apart(signs.is_some())
+        };
+        let mut fields = choose(prices.joined, &mut self.sample);
+        let periods = if prices.joined_with_classes.is_some() {
+            // Classes change the cut, and a part of all elements tells whether there may be any.
+            let part = middle_of(elements, kind.size());
+            self.cut(fields, part, payload);
+            payload.truncate(start);
+            let periods = classes::open_periods(self.codes(), hint, prices.classes);
+            if !periods.is_empty() {
+                fields = choose(prices.joined_with_classes, &mut self.sample);
+            }
+            self.cut(fields, elements, payload);
+            periods
+        } else {
+            self.cut(fields, elements, payload);
+            if by_palette || !prices.classed { Vec::new() } else { classes::periods_of(self.codes(), hint) }
+        };
+        let classes = classes::find(self.codes(), &periods, prices.classes);
+        if classes.is_none() && !periods.is_empty() && prices.joined_with_classes.is_some() {
+            fields = choose(prices.joined, &mut self.sample);
+            payload.truncate(start);
+            self.cut(fields, elements, payload);
+        }
+        if let Some(map) = &classes {
+            self.runs.resize(map.count(), Vec::new());
+            for (run, size) in self.runs.iter_mut().zip(map.sizes(count)) {
+                run.resize(size + SLACK, 0);
+            }
+            scatter(map, &self.codes, count, &mut self.runs);
+        }
+        Ready { fields, count, classes, signs, by_palette }
+    }
+
+    /// Codes what was cut last, of which `payload` ends with what is not symbol.
+    fn code(&mut self, ready: Ready, effort: Effort, payload: &mut Vec<u8>) -> Split {
+        let (mid, planes) = self.code_raw(&ready, payload);
+        let Ready { fields, count, classes, signs, by_palette } = ready;
+        let codes = if let Some(map) = &classes {
+            let runs = self.runs.iter().zip(map.sizes(count));
+            let coders = runs.map(|(run, size)| {
+                let run = &run[..size];
+                let counts = counts_of(run, effort, &mut self.pairs);
+                stream::encode_codes(run, &counts, effort, payload)
+            });
+            coders.collect()
+        } else {
+            let codes = &self.codes[..count];
+            let counts = counts_of(codes, effort, &mut self.pairs);
+            vec![match by_palette {
+                true => encode_palette(codes, &counts, fields, &mut self.patches, payload),
+                false => stream::encode_codes(codes, &counts, effort, payload),
+            }]
+        };
+        let patches = self.append_patches(payload);
+        Split { fields, patches, classes, contexts: None, mid, planes, signs, codes }
+    }
+
+    /// What [`code`](Self::code) will take at least with codes of whole bits, in bytes.
+    fn at_least(&mut self, ready: &Ready, payload: &[u8]) -> usize {
+        let mut at = payload.len() - ready.raw_lens().sum::<usize>();
+        let raw: usize = ready
+            .raw_lens()
+            .map(|len| {
+                at += len;
+                if stream::is_noise(ready.noise(), &payload[at - len..at]) { len } else { 0 }
+            })
+            .sum();
+        let sizes = ready.classes.as_ref().map(|map| map.sizes(ready.count));
+        let runs: Vec<&[u8]> = match &sizes {
+            Some(sizes) => self.runs.iter().zip(sizes).map(|(run, &size)| &run[..size]).collect(),
+            None => vec![&self.codes[..ready.count]],
+        };
+        let coded = runs.iter().map(|run| stream::huffman_at_least(&histogram::of_few(run, &mut self.pairs)));
+        let coded = coded.sum::<u64>() as usize;
+        let signs = if ready.signs.is_some() { self.signs.len() } else { 0 };
+        raw + signs + coded + self.patches.len() * PATCH
+    }
+
+    /// Codes what is not symbol, which [`cut`](Self::cut) left at the end of the payload: the packed bits, if
+    /// any, and the planes. The signs follow, if they were coded.
+    fn code_raw(&mut self, ready: &Ready, payload: &mut Vec<u8>) -> (Option<Coder>, Vec<Coder>) {
+        let lens: Vec<usize> = ready.raw_lens().collect();
+        let (spare, pairs) = (&mut self.stream, &mut self.pairs);
+        let mut coders = stream::encode_in_place(ready.noise(), &lens, payload, spare, pairs);
+        if ready.signs.is_some() {
+            payload.extend_from_slice(&self.signs);
+        }
+        let planes = coders.split_off(usize::from(ready.fields.mid_bits() > 0));
         (coders.pop(), planes)
     }
 

@@ -106,6 +106,23 @@ fn code_unless(
     Coder::Raw
 }
 
+/// Whether [`encode_in_place`] surely leaves these bytes as they are.
+pub(super) fn is_noise(noise: u64, bytes: &[u8]) -> bool {
+    trivial(bytes).is_none()
+        && sample(bytes).is_some_and(|sample| cost::entropy(&sample) > noise * SAMPLE as u64)
+}
+
+/// What [`encode_counted`] takes at least for symbols of these counts, in bytes: nothing is promised of few
+/// symbols, which are coded several at a time.
+pub(super) fn huffman_at_least(counts: &[u32; 256]) -> u64 {
+    if symbols_of(counts).len() <= MOST_PACKED {
+        return 0;
+    }
+    // Costs are not exact: by less than this share of a bit.
+    let inexact = counts.iter().map(|&count| u64::from(count)).sum::<u64>() * BIT / 64;
+    cost::entropy(counts).saturating_sub(inexact) / (8 * BIT)
+}
+
 fn append_raw(coder: &Coder, bytes: &[u8], payload: &mut Vec<u8>) {
     if *coder == Coder::Raw {
         payload.extend_from_slice(bytes);

@@ -49,7 +49,7 @@ impl Candidate<'_> {
     }
 
     /// The bytes that this takes.
-    fn cost(&self, content: &[u8]) -> usize {
+    pub(super) fn cost(&self, content: &[u8]) -> usize {
         cost(&self.layout, &self.payload[self.start..], content)
     }
 
