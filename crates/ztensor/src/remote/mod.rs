@@ -22,9 +22,13 @@ mod options;
 #[cfg(feature = "remote")]
 mod cache;
 #[cfg(feature = "remote")]
+mod direct;
+#[cfg(feature = "remote")]
 mod failure;
 #[cfg(feature = "remote")]
 mod object;
+#[cfg(feature = "remote")]
+mod pace;
 #[cfg(feature = "remote")]
 mod plan;
 #[cfg(feature = "remote")]

@@ -2,14 +2,16 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt, TryStreamExt};
 use object_store::path::Path as Key;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::cache::Cache;
+use super::pace::NEAR;
 use super::plan::{Block, Span};
+use super::runtime::Client;
 use super::settings::Settings;
 use super::{Location, Options, failure, plan, receive, runtime};
 use crate::error::{Error, Result};
@@ -31,6 +33,8 @@ pub(super) struct Object {
     key: Key,
     meta: ObjectMeta,
     cache: Option<Cache>,
+    /// Whether the store answered at once.
+    near: bool,
 }
 
 /// The key as the store's client wants it.
@@ -60,20 +64,22 @@ impl Object {
         if key.as_ref().is_empty() {
             return Err(Error::invalid("this URL names a whole store: a file in it is needed").in_file(url));
         }
-        let store = runtime::store(&settings).map_err(|error| error.in_file(&url))?;
+        let store = runtime::client(&settings).map_err(|error| error.in_file(&url))?.store;
         let opened = runtime::wait(async {
             let mut attempt = 0;
             loop {
+                let asked = Instant::now();
                 match first_bytes(&*store, &key, first).await {
                     Err(error) if failure::is_transient(&error) && attempt < ATTEMPTS => pause(attempt).await,
-                    opened => return opened,
+                    opened => return opened.map(|opened| (opened, asked.elapsed())),
                 }
                 attempt += 1;
             }
         })?;
-        let (meta, start, bytes) = opened.map_err(|error| failure::error("cannot open", &url, &error))?;
+        let ((meta, start, bytes), took) =
+            opened.map_err(|error| failure::error("cannot open", &url, &error))?;
         let cache = Cache::open(&settings, &url, &meta).map_err(|error| error.in_file(&url))?;
-        Ok((Object { url, settings, key, meta, cache }, start, bytes))
+        Ok((Object { url, settings, key, meta, cache, near: took <= NEAR }, start, bytes))
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -116,9 +122,9 @@ impl Object {
         if self.cache.is_some() {
             return self.fetch(vec![(offset, out)], &mut |_| Ok(()));
         }
-        let store = runtime::store(&self.settings).map_err(|error| error.in_file(&self.url))?;
+        let client = runtime::client(&self.settings).map_err(|error| error.in_file(&self.url))?;
         let span = Span::new(offset..offset + out.len() as u64, vec![(offset, out)]);
-        runtime::wait(self.fetch_span(&*store, span))?.map(drop)
+        runtime::wait(self.fetch_span(&client, span))?.map(drop)
     }
 
     /// Fills buffers: sorted, close ones with one request, several requests at a time.
@@ -132,13 +138,15 @@ impl Object {
             None => receive::all(
                 plan::spans(requests, self.settings.connections),
                 &self.settings,
-                |store, span| async move { self.fetch_span(&*store, span).await }.boxed(),
+                self.near,
+                |client, span| async move { self.fetch_span(&client, span).await }.boxed(),
                 done,
             ),
             Some(cache) => receive::all(
                 plan::blocks(requests, self.len()),
                 &self.settings,
-                |store, block| async move { self.fetch_block(&*store, cache, block).await }.boxed(),
+                self.near,
+                |client, block| async move { self.fetch_block(&client, cache, block).await }.boxed(),
                 done,
             ),
         };
@@ -146,11 +154,16 @@ impl Object {
     }
 
     /// Fills the buffers of one request as its bytes come.
-    async fn fetch_span(&self, store: &dyn ObjectStore, mut span: Span<'_>) -> Result<u64> {
+    async fn fetch_span(&self, client: &Client, mut span: Span<'_>) -> Result<u64> {
         let wanted = span.wanted();
+        if let Some(direct) = &client.direct
+            && direct.fetch(&self.key, &self.meta, &mut span).await
+        {
+            return Ok(wanted);
+        }
         let mut attempt = 0;
         while !span.is_done() {
-            match self.receive(store, &mut span).await {
+            match self.receive(&*client.store, &mut span).await {
                 Ok(()) => {}
                 Err(Received::Ours(error)) => return Err(error),
                 Err(Received::Store(error)) if failure::is_transient(&error) && attempt < ATTEMPTS => {
@@ -185,13 +198,13 @@ impl Object {
     }
 
     /// A block from the cache, or from the store into the cache.
-    async fn fetch_block(&self, store: &dyn ObjectStore, cache: &Cache, mut block: Block<'_>) -> Result<u64> {
+    async fn fetch_block(&self, client: &Client, cache: &Cache, mut block: Block<'_>) -> Result<u64> {
         if let Some(bytes) = cache.get(block.index, block.len()) {
             return Ok(block.scatter(&bytes));
         }
         let mut bytes = crate::source::zeroed(block.len())?;
         let span = Span::new(block.range.clone(), vec![(block.range.start, &mut bytes)]);
-        self.fetch_span(store, span).await?;
+        self.fetch_span(client, span).await?;
         cache.put(block.index, &bytes);
         Ok(block.scatter(&bytes))
     }

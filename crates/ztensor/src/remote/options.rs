@@ -12,7 +12,7 @@ use std::fmt;
 /// |---|---|---|
 /// | `timeout`, `read_timeout`, `connect_timeout` | seconds for a request, for silence, for a connection | 120, 30, 5 |
 /// | `retries` | how often a request that failed is repeated | 5 |
-/// | `connections` | requests under way at a time | 16 |
+/// | `connections` | requests under way at a time, at most | 16 |
 /// | `memory` | bytes of a batch that wait to be decoded | 256 MiB |
 /// | `part_size` | bytes of a part of an upload | 16 MiB |
 /// | `cache` | a folder in which what was read is kept | none |

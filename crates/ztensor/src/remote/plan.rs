@@ -26,6 +26,16 @@ pub(super) struct Span<'a> {
     next: usize,
 }
 
+/// Where the next bytes of a request belong.
+pub(super) enum Place<'s> {
+    /// Into this memory.
+    Wanted(&'s mut [u8]),
+    /// Nowhere: so many lie between those that are wanted.
+    Between(usize),
+    /// There are no more.
+    Done,
+}
+
 impl<'a> Span<'a> {
     pub(super) fn new(range: Range<u64>, parts: Vec<(u64, &'a mut [u8])>) -> Span<'a> {
         Span { at: range.start, range, parts, next: 0 }
@@ -45,25 +55,48 @@ impl<'a> Span<'a> {
         self.parts.iter().map(|(_, out)| out.len() as u64).sum()
     }
 
-    /// Puts the next bytes where they belong.
-    pub(super) fn take(&mut self, chunk: &[u8]) -> Result<()> {
-        let end = self.at + chunk.len() as u64;
-        if end > self.range.end {
-            return Err(Error::corrupt("remote.range", "the server sends more than was asked for"));
-        }
-        while let Some((offset, out)) = self.parts.get_mut(self.next) {
-            let part_end = *offset + out.len() as u64;
-            let (from, to) = (self.at.max(*offset), end.min(part_end));
-            if from < to {
-                let bytes = &chunk[(from - self.at) as usize..(to - self.at) as usize];
-                out[(from - *offset) as usize..(to - *offset) as usize].copy_from_slice(bytes);
-            }
-            if part_end > end {
-                break;
-            }
+    /// Where the next bytes belong.
+    pub(super) fn place(&mut self) -> Place<'_> {
+        while let Some((offset, out)) = self.parts.get(self.next)
+            && *offset + out.len() as u64 <= self.at
+        {
             self.next += 1;
         }
-        self.at = end;
+        let missing = (self.range.end - self.at) as usize;
+        match self.parts.get_mut(self.next) {
+            Some((offset, out)) if *offset <= self.at => {
+                Place::Wanted(&mut out[(self.at - *offset) as usize..])
+            }
+            Some((offset, _)) => Place::Between((*offset - self.at) as usize),
+            None if missing == 0 => Place::Done,
+            None => Place::Between(missing),
+        }
+    }
+
+    /// So many of the next bytes have come to where they belong.
+    pub(super) fn advance(&mut self, len: usize) {
+        self.at += len as u64;
+        debug_assert!(self.at <= self.range.end, "no place is longer than what is missing");
+    }
+
+    /// Puts the next bytes where they belong.
+    pub(super) fn take(&mut self, mut chunk: &[u8]) -> Result<()> {
+        if chunk.len() as u64 > self.range.end - self.at {
+            return Err(Error::corrupt("remote.range", "the server sends more than was asked for"));
+        }
+        while !chunk.is_empty() {
+            let len = match self.place() {
+                Place::Wanted(out) => {
+                    let len = out.len().min(chunk.len());
+                    out[..len].copy_from_slice(&chunk[..len]);
+                    len
+                }
+                Place::Between(len) => len.min(chunk.len()),
+                Place::Done => break,
+            };
+            self.advance(len);
+            chunk = &chunk[len..];
+        }
         Ok(())
     }
 }

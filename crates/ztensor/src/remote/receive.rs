@@ -5,14 +5,15 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use futures_util::TryStreamExt;
 use futures_util::future::BoxFuture;
-use futures_util::{StreamExt, TryStreamExt};
-use object_store::ObjectStore;
+use futures_util::stream::FuturesUnordered;
 
-use super::runtime;
+use super::pace::{self, Pace};
+use super::runtime::{self, Client};
 use super::settings::Settings;
 use crate::error::Result;
 use crate::parallel;
@@ -21,7 +22,7 @@ use crate::parallel;
 pub(super) type Request<'a> = BoxFuture<'a, Result<u64>>;
 
 /// How long to wait for bytes before asking whether they are still wanted.
-const TICK: Duration = Duration::from_millis(200);
+const TICK: Duration = pace::WINDOW;
 
 /// Fewer requests than this are left to the threads that there are.
 const WORTH_SHARING: usize = 8;
@@ -32,6 +33,7 @@ const THREADS: usize = 4;
 /// What the threads of one call share.
 struct Work<'s, T, R> {
     settings: &'s Settings,
+    near: bool,
     parts: Mutex<std::vec::IntoIter<T>>,
     /// Makes the request for a part.
     request: R,
@@ -40,7 +42,7 @@ struct Work<'s, T, R> {
     stop: AtomicBool,
 }
 
-impl<'a, T: Send, R: Fn(Arc<dyn ObjectStore>, T) -> Request<'a> + Sync> Work<'_, T, R> {
+impl<'a, T: Send, R: Fn(Client, T) -> Request<'a> + Sync> Work<'_, T, R> {
     fn next(&self) -> Option<T> {
         if self.stop.load(Ordering::Relaxed) {
             return None;
@@ -48,31 +50,38 @@ impl<'a, T: Send, R: Fn(Arc<dyn ObjectStore>, T) -> Request<'a> + Sync> Work<'_,
         self.parts.lock().unwrap_or_else(PoisonError::into_inner).next()
     }
 
-    /// Makes requests, `connections` at a time, until there are none left. `tick` is called
-    /// whenever something arrived, and when nothing did for a while.
+    /// Makes requests until there are none left. `tick` is called whenever something arrived, and
+    /// when nothing did for a while.
     async fn receive(
         &self,
-        store: Arc<dyn ObjectStore>,
-        connections: usize,
+        client: Client,
+        mut pace: Pace,
         tick: &mut (dyn FnMut() -> Result<()> + Send),
     ) -> Result<()> {
-        let next = || Some((self.request)(Arc::clone(&store), self.next()?));
-        let mut received = futures_util::stream::iter(std::iter::from_fn(next)).buffer_unordered(connections);
+        let mut under_way = FuturesUnordered::new();
         loop {
-            match tokio::time::timeout(TICK, received.try_next()).await {
-                Ok(Ok(Some(bytes))) => drop(self.arrived.fetch_add(bytes, Ordering::Relaxed)),
+            while under_way.len() < pace.limit()
+                && let Some(part) = self.next()
+            {
+                under_way.push((self.request)(client.clone(), part));
+            }
+            let bytes = match tokio::time::timeout(TICK, under_way.try_next()).await {
+                Ok(Ok(Some(bytes))) => bytes,
                 Ok(Ok(None)) => return Ok(()),
                 Ok(Err(error)) => return Err(error),
                 Err(_) if self.stop.load(Ordering::Relaxed) => return Ok(()),
-                Err(_) => {} // nothing yet: does anybody still want it?
-            }
+                Err(_) => 0, // nothing yet: does anybody still want it?
+            };
+            self.arrived.fetch_add(bytes, Ordering::Relaxed);
+            pace.arrived(bytes, Instant::now());
             tick()?;
         }
     }
 
     /// The same in a lane of this thread.
     fn receive_here(&self, connections: usize, tick: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()> {
-        runtime::lane()?.wait(self.settings, |store| self.receive(store, connections, tick))?
+        let pace = Pace::new(connections, self.near, Instant::now());
+        runtime::lane()?.wait(self.settings, |client| self.receive(client, pace, tick))?
     }
 
     /// What a helping thread does.
@@ -85,17 +94,19 @@ impl<'a, T: Send, R: Fn(Arc<dyn ObjectStore>, T) -> Request<'a> + Sync> Work<'_,
     }
 }
 
-/// Makes a request for every part, `connections` at a time. `done` hears on this thread how many
-/// bytes have arrived, and may stop it.
+/// Makes a request for every part, no more at a time than the settings allow; where the server is
+/// `near`, fewer may do. `done` hears on this thread how many bytes have arrived, and may stop it.
 pub(super) fn all<'a, T: Send>(
     parts: Vec<T>,
     settings: &Settings,
-    request: impl Fn(Arc<dyn ObjectStore>, T) -> Request<'a> + Sync,
+    near: bool,
+    request: impl Fn(Client, T) -> Request<'a> + Sync,
     done: &mut (dyn FnMut(u64) -> Result<()> + Send),
 ) -> Result<()> {
     let (count, connections) = (parts.len(), settings.connections);
     let work = Work {
         settings,
+        near,
         parts: Mutex::new(parts.into_iter()),
         request,
         arrived: AtomicU64::new(0),
@@ -103,8 +114,9 @@ pub(super) fn all<'a, T: Send>(
     };
     let mut tell = || done(work.arrived.swap(0, Ordering::Relaxed));
     if count < WORTH_SHARING {
-        let store = runtime::store(settings)?;
-        return runtime::wait(work.receive(store, connections, &mut tell))?;
+        let client = runtime::client(settings)?;
+        let pace = Pace::new(connections, false, Instant::now());
+        return runtime::wait(work.receive(client, pace, &mut tell))?;
     }
     let threads = parallel::resolve(0).min(THREADS).min(connections);
     let share = connections.div_ceil(threads);
@@ -144,18 +156,22 @@ mod tests {
     fn run(
         requests: Vec<Request<'static>>,
         connections: usize,
+        near: bool,
         done: &mut (dyn FnMut(u64) -> Result<()> + Send),
     ) -> Result<()> {
         let Place::Remote(location) = place("http://127.0.0.1:1/x".as_ref())? else { panic!("it is remote") };
         let options = Options::default().set("connections", connections.to_string());
-        all(requests, &*Settings::resolve(&location, &options)?, |_, request| request, done)
+        let settings = Settings::resolve(&location, &options)?;
+        all(requests, &settings, near, |_, request| request, done)
     }
 
     #[test]
     fn every_byte_is_told_of() {
-        for (count, connections) in [(0, 1), (1, 4), (7, 4), (100, 1), (1000, 16)] {
+        for (count, connections, near) in
+            [(0, 1, true), (1, 4, true), (7, 4, false), (100, 1, true), (1000, 16, true), (1000, 16, false)]
+        {
             let mut told = 0;
-            run(requests(count), connections, &mut |bytes| {
+            run(requests(count), connections, near, &mut |bytes| {
                 told += bytes;
                 Ok(())
             })
@@ -168,13 +184,13 @@ mod tests {
     fn errors_of_either_side_end_it() {
         let mut broken = requests(100);
         broken[60] = async { Err(Error::invalid("sixty")) }.boxed();
-        assert_eq!(run(broken, 16, &mut |_| Ok(())).unwrap_err().to_string(), "sixty");
+        assert_eq!(run(broken, 16, true, &mut |_| Ok(())).unwrap_err().to_string(), "sixty");
         // One that never answers, and a caller who has enough.
         let mut silent = requests(100);
         silent[3] = std::future::pending().boxed();
         silent[50] = std::future::pending().boxed();
         let mut ticks = 0;
-        let stopped = run(silent, 16, &mut |_| {
+        let stopped = run(silent, 16, true, &mut |_| {
             ticks += 1;
             if ticks > 20 { Err(Error::cancelled()) } else { Ok(()) }
         });

@@ -18,6 +18,7 @@ use std::time::Duration;
 use object_store::ObjectStore;
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use super::direct::Direct;
 use super::settings::Settings;
 use crate::error::{Error, Result};
 
@@ -30,30 +31,38 @@ const LANES: usize = 8;
 struct Process {
     id: u32,
     runtime: Runtime,
-    stores: Stores,
+    clients: Clients,
     lanes: Mutex<Vec<Lane>>,
     next: OnceLock<Box<Process>>,
 }
 
-/// Clients by their settings. Their connections belong to one runtime.
-#[derive(Default)]
-struct Stores(Mutex<HashMap<Settings, Arc<dyn ObjectStore>>>);
+/// How to ask one store for something. Its connections belong to one runtime.
+#[derive(Clone)]
+pub(super) struct Client {
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// A shorter way for ranges, where there is one.
+    pub(super) direct: Option<Arc<Direct>>,
+}
 
-impl Stores {
-    fn get(&self, runtime: &Runtime, settings: &Settings) -> Result<Arc<dyn ObjectStore>> {
-        let mut stores = lock(&self.0);
-        if let Some(store) = stores.get(settings) {
-            return Ok(Arc::clone(store));
+/// Clients by their settings.
+#[derive(Default)]
+struct Clients(Mutex<HashMap<Settings, Client>>);
+
+impl Clients {
+    fn get(&self, runtime: &Runtime, settings: &Settings) -> Result<Client> {
+        let mut clients = lock(&self.0);
+        if let Some(client) = clients.get(settings) {
+            return Ok(client.clone());
         }
         let _inside = runtime.enter();
-        let store = settings.build()?;
+        let client = Client { store: settings.build()?, direct: settings.direct().map(Arc::new) };
         // Signed URLs may differ in every call: their clients are not kept for ever.
         const KEPT: usize = 64;
-        if stores.len() >= KEPT {
-            stores.clear();
+        if clients.len() >= KEPT {
+            clients.clear();
         }
-        stores.insert(settings.clone(), Arc::clone(&store));
-        Ok(store)
+        clients.insert(settings.clone(), client.clone());
+        Ok(client)
     }
 }
 
@@ -64,7 +73,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A runtime without threads: everything it does, it does on the thread that waits for it.
 struct Lane {
     runtime: Runtime,
-    stores: Stores,
+    clients: Clients,
 }
 
 /// A lane that one thread has for itself.
@@ -75,19 +84,15 @@ pub(super) struct Taken {
 
 impl Taken {
     /// Runs requests of the client for these settings, and waits for what comes of them.
-    pub(super) fn wait<F>(
-        &self,
-        settings: &Settings,
-        requests: impl FnOnce(Arc<dyn ObjectStore>) -> F,
-    ) -> Result<F::Output>
+    pub(super) fn wait<F>(&self, settings: &Settings, requests: impl FnOnce(Client) -> F) -> Result<F::Output>
     where
         F: Future + Send,
         F::Output: Send,
     {
-        let Some(Lane { runtime, stores }) = &self.lane else {
+        let Some(Lane { runtime, clients }) = &self.lane else {
             return Err(Error::invalid("a lane that was given back"));
         };
-        let requests = requests(stores.get(runtime, settings)?);
+        let requests = requests(clients.get(runtime, settings)?);
         block_on(runtime, async {
             // Connections that were closed meanwhile are noticed before they are used.
             for _ in 0..2 {
@@ -118,7 +123,7 @@ pub(super) fn lane() -> Result<Taken> {
     let unused = lock(&process.lanes).pop();
     let lane = match unused {
         Some(lane) => lane,
-        None => Lane { runtime: build(Builder::new_current_thread())?, stores: Stores::default() },
+        None => Lane { runtime: build(Builder::new_current_thread())?, clients: Clients::default() },
     };
     Ok(Taken { process, lane: Some(lane) })
 }
@@ -143,8 +148,8 @@ impl Process {
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(WORKERS);
         let runtime = build(builder)?;
-        let (stores, lanes, next) = (Stores::default(), Mutex::default(), OnceLock::new());
-        Ok(Box::new(Process { id, runtime, stores, lanes, next }))
+        let (clients, lanes, next) = (Clients::default(), Mutex::default(), OnceLock::new());
+        Ok(Box::new(Process { id, runtime, clients, lanes, next }))
     }
 
     /// This process's own.
@@ -166,9 +171,9 @@ impl Process {
 }
 
 /// The client for these settings, shared by all that use it in this process.
-pub(super) fn store(settings: &Settings) -> Result<Arc<dyn ObjectStore>> {
+pub(super) fn client(settings: &Settings) -> Result<Client> {
     let process = Process::current()?;
-    process.stores.get(&process.runtime, settings)
+    process.clients.get(&process.runtime, settings)
 }
 
 /// Runs requests and waits for what comes of them. What the future does itself, it

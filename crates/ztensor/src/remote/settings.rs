@@ -20,6 +20,7 @@ use object_store::{
     BackoffConfig, ClientConfigKey, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig,
 };
 
+use super::direct::{Direct, Timeouts};
 use super::location::Scheme;
 use super::{Location, Options, failure};
 use crate::error::{Error, Result, quoted};
@@ -49,7 +50,7 @@ pub(super) struct Settings {
     read_timeout: Duration,
     connect_timeout: Duration,
     retries: usize,
-    /// Requests under way at a time.
+    /// Requests under way at a time, at most.
     pub(super) connections: usize,
     /// Bytes that wait to be decoded.
     pub(super) memory: u64,
@@ -232,6 +233,21 @@ impl Settings {
             (name.contains("endpoint") || name.contains("base_url") || name.contains("emulator"))
                 && (value.starts_with("http://") || value == "true" && name.contains("emulator"))
         })
+    }
+
+    /// The way to a web server that needs no client: nothing is encrypted, and nothing is between.
+    pub(super) fn direct(&self) -> Option<Direct> {
+        let proxied = ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"]
+            .into_iter()
+            .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
+        let ordinary = self.store.keys().all(|name| name == "bearer_token" || name == "allow_http");
+        if self.scheme != Scheme::Http || proxied || !ordinary {
+            return None;
+        }
+        let timeouts =
+            Timeouts { connect: self.connect_timeout, read: self.read_timeout, whole: self.timeout };
+        let bearer = self.store.get("bearer_token").map(String::as_str);
+        Direct::new(&self.authority, self.query.clone(), bearer, timeouts)
     }
 
     /// Makes the client of a store. It opens no connection yet.

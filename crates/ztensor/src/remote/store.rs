@@ -144,7 +144,8 @@ mod remote {
 
     fn client(location: &Location, options: &Options) -> Result<std::sync::Arc<dyn ObjectStore>> {
         let settings = Settings::resolve(location, options)?;
-        runtime::store(&settings).map_err(|error| error.in_file(location.url()))
+        let client = runtime::client(&settings).map_err(|error| error.in_file(location.url()))?;
+        Ok(client.store)
     }
 
     pub(super) fn read(location: &Location, options: &Options) -> Result<Vec<u8>> {

@@ -52,7 +52,7 @@ impl Upload {
             return Err(Error::invalid("this URL names a folder; a file name is needed").in_file(url));
         }
         let settings = Settings::resolve(location, options)?;
-        let store = runtime::store(&settings).map_err(|error| error.in_file(&url))?;
+        let store = runtime::client(&settings).map_err(|error| error.in_file(&url))?.store;
         Ok(Upload { url, key, settings, store, buffer: Vec::new(), parts: 0, started: None })
     }
 
