@@ -1,5 +1,7 @@
 //! The loop over the chunks of a frame: encoded on all threads, put together in order.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
 use crate::error::Result;
 use crate::kernel::copy;
 use crate::options::Options;
@@ -46,26 +48,91 @@ pub(super) fn encode_all<S: Default>(
     out: &mut Vec<u8>,
     encode: impl Fn(&mut S, usize, &mut Encoded) -> usize + Sync,
 ) -> Result<Encoded> {
+    encode_and_look(options, jobs, out, None, encode).map(Option::unwrap_or_default)
+}
+
+/// As [`encode_all`], while one thread runs `look`, if there is one: `None`, and nothing appended that
+/// matters, if that answers `false`.
+pub(super) fn encode_and_look<S: Default>(
+    options: &Options,
+    jobs: usize,
+    out: &mut Vec<u8>,
+    look: Option<&Look<'_>>,
+    encode: impl Fn(&mut S, usize, &mut Encoded) -> usize + Sync,
+) -> Result<Option<Encoded>> {
     let mut all = Encoded { payload: std::mem::take(out), ..Encoded::default() };
     let workers = parallel::workers(options.threads, jobs);
+    let progress = Progress::new(options, look.is_some());
     let result = if workers == 1 {
         // What is made is already where it belongs.
         let mut scratch = S::default();
-        (0..jobs).try_for_each(|job| options.advance(encode(&mut scratch, job, &mut all)))
+        look.map_or(Ok(()), |look| progress.looked(look())).and_then(|()| {
+            let mut jobs = (0..jobs).take_while(|_| progress.goes_on());
+            jobs.try_for_each(|job| progress.advance(encode(&mut scratch, job, &mut all)))
+        })
     } else {
         let sink = InOrder::new(all, workers);
-        let result = parallel::for_each(workers, jobs, S::default, |scratch, job| {
+        let looks = usize::from(look.is_some());
+        let result = parallel::for_each(workers, looks + jobs, S::default, |scratch, job| {
+            let Some(job) = job.checked_sub(looks) else {
+                return look.map_or(Ok(()), |look| progress.looked(look()));
+            };
             let mut content = 0;
             let make = |encoded: &mut Encoded| {
                 encoded.clear();
-                content = encode(scratch, job, encoded);
+                if progress.goes_on() {
+                    content = encode(scratch, job, encoded);
+                }
             };
             sink.deliver(job, make, |all, encoded| all.append(encoded));
-            options.advance(content)
+            progress.advance(content)
         });
         all = sink.into_inner().unwrap_or_default();
         result
     };
     *out = std::mem::take(&mut all.payload);
-    result.map(|()| all)
+    result.map(|()| progress.goes_on().then_some(all))
+}
+
+/// What is found out about all the data while its chunks are encoded: whether they are worth it.
+pub(super) type Look<'a> = dyn Fn() -> bool + Sync + 'a;
+
+/// Content is not called encoded as long as it may have to be encoded again.
+struct Progress<'a> {
+    options: &'a Options,
+    goes_on: AtomicBool,
+    looking: AtomicBool,
+    /// Bytes that were encoded meanwhile.
+    meanwhile: AtomicUsize,
+}
+
+impl<'a> Progress<'a> {
+    fn new(options: &'a Options, looking: bool) -> Self {
+        let (goes_on, looking) = (AtomicBool::new(true), AtomicBool::new(looking));
+        Self { options, goes_on, looking, meanwhile: AtomicUsize::new(0) }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.goes_on.load(SeqCst)
+    }
+
+    /// Nobody looks any more; encoding goes on if nothing was found.
+    fn looked(&self, nothing_found: bool) -> Result<()> {
+        self.goes_on.store(nothing_found, SeqCst);
+        self.looking.store(false, SeqCst);
+        self.advance(0)
+    }
+
+    /// So many bytes more of the content are encoded.
+    fn advance(&self, content: usize) -> Result<()> {
+        self.meanwhile.fetch_add(content, SeqCst);
+        // Whoever looks tells of all that was added before this, and if that is no more so, this does.
+        if self.looking.load(SeqCst) || !self.goes_on() {
+            return Ok(());
+        }
+        match self.meanwhile.swap(0, SeqCst) {
+            0 => Ok(()),
+            encoded => self.options.advance(encoded),
+        }
+    }
 }

@@ -16,6 +16,8 @@ mod split;
 mod stream;
 mod structure;
 
+use std::sync::OnceLock;
+
 use twox_hash::XxHash3_64;
 
 use crate::coder::{Coder, huffman_encode};
@@ -61,27 +63,42 @@ pub(crate) fn into(data: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<
     options.check()?;
     let mut plan = Plan::new(data.len(), options)?;
     memory::reserve(out, max_len(data.len()))?;
-    if structure::wanted(options) {
-        let copies = repeats::find(data, options.kind.size());
-        if !copies.is_empty()
-            && let Some(literals) = repeats::literals(data, &copies)
-        {
-            plan.shorten(literals.len(), options);
-            body(&literals, &copies, plan, options, out)?;
-            return options.advance(data.len() - literals.len());
-        }
+    if !structure::wanted(options) {
+        return body(data, &[], plan, options, None, out).map(drop);
     }
-    body(data, &[], plan, options, out)
+    // Most data repeats nothing, so its chunks are encoded while that is found out.
+    let found = OnceLock::new();
+    let look = || found.get_or_init(|| repeats::find(data, options.kind.size())).is_empty();
+    if body(data, &[], plan.clone(), options, Some(&look), out)? {
+        return Ok(());
+    }
+    out.clear();
+    let copies = found.into_inner().unwrap_or_default();
+    let Some(literals) = repeats::literals(data, &copies) else {
+        return body(data, &[], plan, options, None, out).map(drop);
+    };
+    plan.shorten(literals.len(), options);
+    body(&literals, &copies, plan, options, None, out)?;
+    options.advance(data.len() - literals.len())
 }
 
-/// Encodes all of a frame whose content is `literals` and `copies` of them.
+/// Encodes all of a frame whose content is `literals` and `copies` of them, unless what `look` finds
+/// meanwhile makes it answer `false`; returns whether it did.
 fn body(
     literals: &[u8],
     copies: &[Copy],
     mut plan: Plan,
     options: &Options,
+    mut look: Option<&chunks::Look<'_>>,
     out: &mut Vec<u8>,
-) -> Result<()> {
+) -> Result<bool> {
+    // One thread had better look before anything else.
+    if parallel::workers(options.threads, plan.chunk_count()) == 1
+        && let Some(look) = look.take()
+        && !look()
+    {
+        return Ok(false);
+    }
     let (mut palette, mut shared) = (None, Vec::new());
     if structure::wanted(options)
         && let Some((lookup, bytes)) = palette::find(literals, options, &plan.hint)
@@ -105,13 +122,17 @@ fn body(
         scratch.encode_group(literals, &plan, groups[i].clone(), options, palette.as_ref(), encoded);
         plan.span(&groups[i]).len()
     };
-    let encoded = chunks::encode_all(options, groups.len(), out, encode)?;
+    let Some(encoded) = chunks::encode_and_look(options, groups.len(), out, look, encode)? else {
+        return Ok(false);
+    };
     let palette = if encoded.indexed { shared.as_slice() } else { &[] };
     let (descriptions, chunks) = (&encoded.descriptions, encoded.chunks);
-    frame::write_index(out, header_len, &frame::Index { palette, descriptions, chunks, copies })
+    frame::write_index(out, header_len, &frame::Index { palette, descriptions, chunks, copies })?;
+    Ok(true)
 }
 
 /// Where data is cut.
+#[derive(Clone)]
 struct Plan {
     /// Bytes of whole elements.
     whole: usize,
