@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::blocks::{Codes, Joiner, Nibbles};
-use super::fields::{FieldsAndSigns, Joined, Waiting};
+use super::fields::{FieldsAndSigns, Joined, Patching, Waiting};
 use super::hash::{self, BLOCK, STRIPE, STRIPES, Sums};
 use super::{Avx512, Isa, LANES, avx2::cast};
 
@@ -55,10 +55,12 @@ fn join_blocks<C: Codes, const SIZE: usize, const BITS: u32, const APART: bool>(
     let mut sums: Sums = *to.sums;
     let mut writer = Writer::new(to.waiting.as_deref(), blocks.as_ptr().addr());
     let mut turn = 0;
+    let mut next_patch = to.patches.next();
     for block in blocks {
         let bursts = block.as_chunks_mut::<{ BURST * STRIPE }>().0;
         for (burst, out) in bursts.iter_mut().enumerate() {
             let mut stripes = [_mm512_setzero_si512(); BURST];
+            let first = turn * LANES;
             joiner.fetch_codes_ahead(turn);
             for i in 0..BURST * 2 / SIZE {
                 // Two turns take a line of every plane.
@@ -77,6 +79,12 @@ fn join_blocks<C: Codes, const SIZE: usize, const BITS: u32, const APART: bool>(
                 }
                 turn += 1;
             }
+            if next_patch < turn * LANES {
+                let elements = cast!(stripes, [__m512i; BURST] => [u8; BURST * STRIPE]);
+                let patched = patch(to.patches, first, &elements);
+                stripes = cast!(patched, [u8; BURST * STRIPE] => [__m512i; BURST]);
+                next_patch = to.patches.next();
+            }
             for (i, &stripe) in stripes.iter().enumerate() {
                 let secret = hash::secret((burst * BURST + i) * 8);
                 sums = isa.accumulate(sums, cast!(stripe, __m512i => [u8; STRIPE]), secret);
@@ -91,6 +99,16 @@ fn join_blocks<C: Codes, const SIZE: usize, const BITS: u32, const APART: bool>(
         waiting.line = cast!(writer.before, __m512i => [u8; STRIPE]);
     }
     done
+}
+
+/// These elements, the first of which is that one of all, put right. Apart from the loop, which keeps all
+/// it needs in registers.
+#[cold]
+#[inline(never)]
+fn patch(patches: &mut dyn Patching, first: usize, elements: &[u8; BURST * STRIPE]) -> [u8; BURST * STRIPE] {
+    let mut elements = *elements;
+    patches.patch(first, &mut elements);
+    elements
 }
 
 /// Sets the highest bits, which are clear, of the lanes whose bits are set.

@@ -207,8 +207,17 @@ pub(crate) struct FieldsAndSigns<'a> {
     pub(crate) signs: &'a [u8],
 }
 
+/// Elements that have no code, on their way: each is put right before it is hashed.
+pub(crate) trait Patching {
+    /// The first of them, counted from the first element that is joined; `usize::MAX` if there is none.
+    fn next(&self) -> usize;
+    /// Puts all of them right in `elements`, which start with this one.
+    fn patch(&mut self, first: usize, elements: &mut [u8]);
+}
+
 /// Where [`join_hashed`] puts elements.
 pub(crate) struct Joined<'a> {
+    pub(crate) patches: &'a mut dyn Patching,
     /// The hash of all before, and then with these.
     pub(crate) sums: &'a mut Sums,
     /// Whole blocks of the hash.
@@ -473,8 +482,34 @@ mod tests {
         }
     }
 
+    /// Patches in order.
+    struct Few<'a>(Fields, &'a [Patch]);
+
+    impl Patching for Few<'_> {
+        fn next(&self) -> usize {
+            self.1.first().map_or(usize::MAX, |patch| patch.index as usize)
+        }
+
+        fn patch(&mut self, first: usize, elements: &mut [u8]) {
+            let (size, end) = (self.0.size, first + elements.len() / self.0.size);
+            assert!((first..end).contains(&self.next()), "called for elements that need it");
+            while let Some((patch, rest)) = self.1.split_first()
+                && (patch.index as usize) < end
+            {
+                let at = (patch.index as usize - first) * size;
+                self.0.patch(&mut elements[at..at + size], patch.symbol);
+                self.1 = rest;
+            }
+        }
+    }
+
     /// The elements that [`join_hashed`] makes, and the sums, one after the other.
-    fn join_then_hash(fields: Fields, from: &FieldsAndSigns<'_>, count: usize) -> (Vec<u8>, Sums) {
+    fn join_then_hash(
+        fields: Fields,
+        from: &FieldsAndSigns<'_>,
+        patches: &[Patch],
+        count: usize,
+    ) -> (Vec<u8>, Sums) {
         let mut codes = vec![0; count];
         match from.palette {
             Some(palette) => packed::expand(4, palette, &from.fields.codes[..count.div_ceil(2)], &mut codes),
@@ -485,6 +520,9 @@ mod tests {
         if fields.sign_apart {
             signs::put(fields.size, from.signs, &mut elements);
         }
+        for patch in patches.iter().filter(|patch| (patch.index as usize) < count) {
+            fields.patch(&mut elements[patch.index as usize * fields.size..][..fields.size], patch.symbol);
+        }
         let mut sums = [1; 8];
         hash::sum_up(&mut sums, &elements);
         (elements, sums)
@@ -494,7 +532,7 @@ mod tests {
         #[test]
         fn joining_in_one_step_is_joining_and_hashing(
             bytes in prop::collection::vec(any::<u8>(), 64..1500), choice: usize, blocks in 0usize..6,
-            nibbles: bool, words in 0usize..9
+            nibbles: bool, words in 0usize..9, patched in prop::collection::btree_set(0u32..3072, 0..12)
         ) {
             #[repr(align(64))]
             struct Aligned([u8; 6 * hash::BLOCK + STRIPE]);
@@ -518,9 +556,14 @@ mod tests {
             let mut sums = [1; 8];
             let line = std::array::from_fn(|i| bytes[i]);
             let mut waiting = (words < 8).then_some(Waiting { line, len: words * 8 });
-            let joined = join_hashed(fields, &from, Joined { sums: &mut sums, out, waiting: waiting.as_mut() });
+            let symbol = |index: u32| (index * 40503) as u16 & ((1 << fields.symbol_bits) - 1) as u16;
+            let patches: Vec<Patch> = patched.iter().map(|&index| Patch { index, symbol: symbol(index) }).collect();
+            let mut few = Few(fields, &patches);
+            let to = Joined { patches: &mut few, sums: &mut sums, out, waiting: waiting.as_mut() };
+            let joined = join_hashed(fields, &from, to);
             copy::settle();
-            let (expected, expected_sums) = join_then_hash(fields, &from, joined / fields.size);
+            prop_assert!(few.next() >= joined / fields.size);
+            let (expected, expected_sums) = join_then_hash(fields, &from, &patches, joined / fields.size);
             prop_assert_eq!(sums, expected_sums);
             prop_assert!(aligned.0[joined..].iter().all(|&byte| byte == 0xa5));
             let before = waiting.as_ref().map_or(&[][..], |_| &line[STRIPE - words * 8..]);

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::kernel::copy;
-use crate::kernel::fields::{self, Fields, FieldsAndSigns, Joined, Waiting};
+use crate::kernel::fields::{self, Fields, FieldsAndSigns, Joined, Patching, Waiting};
 use crate::kernel::hash::{self, Hasher};
 
 /// The decoded bytes of a chunk on their way.
@@ -69,12 +69,18 @@ impl<'a> Parts<'a> {
 
     /// Makes as many blocks as go in one step from the next `len` bytes of joined elements; returns how many
     /// bytes those are.
-    pub(super) fn join(&mut self, len: usize, fields: Fields, from: &FieldsAndSigns<'_>) -> usize {
+    pub(super) fn join(
+        &mut self,
+        len: usize,
+        fields: Fields,
+        from: &FieldsAndSigns<'_>,
+        patches: &mut dyn Patching,
+    ) -> usize {
         let Self { out, done, carried, .. } = self;
         let joined = match &mut self.aside {
             None => self.hasher.added_by(len, |sums, due| {
                 let out = &mut out[*done..*done + due];
-                fields::join_hashed(fields, from, Joined { sums, out, waiting: None })
+                fields::join_hashed(fields, from, Joined { patches, sums, out, waiting: None })
             }),
             Some(Part(room)) => self.hasher.added_by(len, |sums, due| {
                 let start = *done - *carried;
@@ -84,8 +90,8 @@ impl<'a> Parts<'a> {
                 }
                 let Some(line) = room.0.first_chunk_mut::<LINE>() else { return 0 };
                 let mut waiting = Waiting { line: *line, len: *carried };
-                let joined =
-                    fields::join_hashed(fields, from, Joined { sums, out, waiting: Some(&mut waiting) });
+                let to = Joined { patches, sums, out, waiting: Some(&mut waiting) };
+                let joined = fields::join_hashed(fields, from, to);
                 *line = waiting.line;
                 joined
             }),

@@ -13,7 +13,7 @@ use crate::coder::{self, Coder};
 use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::kernel::classes::{self, ClassMap, MAX_CLASSES, SLACK};
-use crate::kernel::fields::{self, Fields, FieldsAndSigns, Join, MAX_PLANES};
+use crate::kernel::fields::{self, Fields, FieldsAndSigns, Join, MAX_PLANES, Patching};
 use crate::kernel::{packed, signs};
 use crate::streams::{self, Streams};
 use crate::wire::{Put, Reader};
@@ -244,19 +244,18 @@ impl Split {
     ) -> Result<u64> {
         let size = self.fields.size;
         let count = out.len() / size;
-        // Where patches are rare, all between them goes in one step, and only few elements with them.
-        let rare = self.patches as usize * (2 * Parts::LEAST / size) < count;
         let mut at = 0;
         while !out.is_done() {
             let mut len = Parts::LEN;
-            if rare && let Some((palette, codes)) = codes.from(at) {
+            if let Some((palette, codes)) = codes.from(at) {
                 let fields = from.part(self.fields, codes, at);
                 let signs = signs.map_or(&[][..], |signs| &signs[at / 8..]);
                 let from = FieldsAndSigns { fields, palette, signs };
-                let free = patches.next.map_or(count, |index| count.min(index as usize)).saturating_sub(at);
-                let joined = out.join(free * size, self.fields, &from);
+                let mut patching = patches.from(at, self.fields);
+                let joined = out.join((count - at) * size, self.fields, &from, &mut patching);
+                patching.result?;
                 // At first it may take some elements until lines of memory are whole.
-                if at == 0 || joined > 0 || free * size < Parts::LEAST {
+                if at == 0 || joined > 0 {
                     len = Parts::LEAST;
                 }
                 at += joined / size;
@@ -372,6 +371,37 @@ impl<'a> Patches<'a> {
     fn left(&self) -> usize {
         self.symbols.remaining()
     }
+
+    /// Those of the elements from `start` on.
+    fn from(&mut self, start: usize, fields: Fields) -> PatchesFrom<'_, 'a> {
+        PatchesFrom { patches: self, fields, start, result: Ok(()) }
+    }
+}
+
+/// [`Patches`] of the elements from `start` on.
+struct PatchesFrom<'a, 'b> {
+    patches: &'a mut Patches<'b>,
+    fields: Fields,
+    start: usize,
+    /// What went wrong with the first that could not be applied; there are no others then.
+    result: Result<()>,
+}
+
+impl Patching for PatchesFrom<'_, '_> {
+    fn next(&self) -> usize {
+        match self.patches.next {
+            // One that is out of order is told from the others when it is applied.
+            Some(index) if self.result.is_ok() => (index as usize).saturating_sub(self.start),
+            _ => usize::MAX,
+        }
+    }
+
+    fn patch(&mut self, first: usize, elements: &mut [u8]) {
+        let (size, first) = (self.fields.size, self.start + first);
+        let range = first..first + elements.len() / size;
+        let patch = |at: usize, symbol| self.fields.patch(&mut elements[at * size..][..size], symbol);
+        self.result = self.patches.apply(&range, patch);
+    }
 }
 
 /// Where the codes of a chunk are.
@@ -434,5 +464,57 @@ fn take<'a>(payload: &mut Reader<'a>, len: u64) -> Result<&'a [u8]> {
 fn grow(buffer: &mut Vec<u8>, len: usize) {
     if buffer.len() < len {
         buffer.resize(len, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::parts::Part;
+
+    /// Many elements with these patches, decoded: the first blocks of them in one step where there is a way to.
+    fn decode(patches: &[(u32, u16)], large: bool) -> Result<Vec<u16>> {
+        const COUNT: usize = 5000;
+        let Some(fields) = Fields::new(Kind::Bf16, 8, 0) else { unreachable!("bf16 has such symbols") };
+        let split = Split {
+            fields,
+            patches: patches.len() as u32,
+            classes: None,
+            contexts: None,
+            mid: None,
+            planes: vec![Coder::Raw],
+            signs: None,
+            codes: vec![Coder::Raw],
+        };
+        let mut payload = [vec![0x81; COUNT], vec![0x7f; COUNT]].concat();
+        patches.iter().for_each(|patch| payload.put_u32(patch.0));
+        patches.iter().for_each(|patch| payload.put_u16(patch.1));
+        let mut part = Part::default();
+        let mut out = vec![0; COUNT * 2];
+        let parts = Parts::new(&mut out, large, &mut part);
+        split.decode(&payload, parts, &mut Scratch::default(), &mut coder::Scratch::default())?;
+        Ok(out.as_chunks().0.iter().map(|&element| u16::from_le_bytes(element)).collect())
+    }
+
+    #[test]
+    fn patches_are_applied_in_order_or_refused() {
+        for large in [false, true] {
+            let good = [(0, 1), (1, 2), (700, 0xff), (701, 3), (3000, 0), (4999, 4)];
+            for (index, element) in decode(&good, large).unwrap().into_iter().enumerate() {
+                let patch = good.iter().find(|patch| patch.0 as usize == index);
+                let symbol = patch.map_or(0x7f, |patch| patch.1);
+                assert_eq!(element, 0x8001 | symbol << 7, "element {index}");
+            }
+            for bad in [
+                &[(700, 1), (5, 1)][..],
+                &[(3000, 1), (700, 1)],
+                &[(700, 1), (700, 1)],
+                &[(5, 1), (5000, 1)],
+                &[(700, 0x100)],
+                &[(5000, 1), (700, 1)],
+            ] {
+                assert!(decode(bad, large).is_err(), "{bad:?}");
+            }
+        }
     }
 }
