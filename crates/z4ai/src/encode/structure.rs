@@ -73,7 +73,7 @@ fn cost(layout: &Layout, payload: &[u8], content: &[u8]) -> usize {
 
 /// Whether to look for structure at all.
 pub(super) fn wanted(options: &Options) -> bool {
-    options.structure && options.effort > Effort::Fast
+    options.structure && !options.dense && options.effort > Effort::Fast
 }
 
 /// Replaces `best`, an encoding of `content`, by the smallest that its structure allows.
