@@ -297,6 +297,11 @@ impl<'w> Writer<'w> {
             let component = self.write_component(array, frame, options, observer)?;
             components.push((role.clone(), component));
         }
+        self.record(name, tensor, components)
+    }
+
+    /// Adds a tensor whose components are written to the list of contents.
+    fn record(&mut self, name: &str, tensor: &Tensor<'_>, components: Vec<(Role, Component)>) -> Result<()> {
         let mut object = Object::new(tensor.shape.clone(), tensor.layout.clone(), components);
         object.attributes = tensor.attributes.clone();
         self.catalog.insert(name, object)
@@ -332,9 +337,7 @@ impl<'w> Writer<'w> {
                 component.unknown_type = array.unknown_type.clone();
                 components.push((role.clone(), component));
             }
-            let mut object = Object::new(tensor.shape.clone(), tensor.layout.clone(), components);
-            object.attributes = tensor.attributes.clone();
-            self.catalog.insert(*name, object)?;
+            self.record(name, tensor, components)?;
         }
         self.put_gathered(&mut gather, observer)
     }
