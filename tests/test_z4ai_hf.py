@@ -227,6 +227,101 @@ with safetensors.safe_open("x.safetensors", framework="pt") as file:
     subprocess.run([sys.executable, "-c", script], check=True, env=environment)
 
 
+# --- decoding ahead
+
+ANONYMOUS = """
+import gc, os, re, time
+import torch, z4ai
+from z4ai import integrations
+
+def anonymous():
+    text = open("/proc/self/smaps_rollup").read()
+    return int(re.search(r"Anonymous:\\s+(\\d+)", text)[1]) * 1024
+
+def settled():
+    "What it is when it does not change any more."
+    seen = []
+    for _ in range(300):
+        seen.append(anonymous())
+        if len(seen) > 10 and len(set(seen[-10:])) == 1:
+            return seen[-1]
+        time.sleep(0.02)
+    raise AssertionError(seen)
+"""
+
+
+def run(script: str) -> None:
+    subprocess.run([sys.executable, "-c", ANONYMOUS + script], check=True, timeout=300)
+
+
+cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="no core to decode on meanwhile")
+
+
+@cores
+def test_what_is_decoded_ahead_is_bounded_and_given_back() -> None:
+    made = {str(n): torch.randn(1_000_000) for n in range(60)}
+    z4ai.save_file(made, "x.safetensors", effort="fast")
+    run(
+        """
+integrations.PackedFile("x.safetensors").get_slice("59")[...]  # what is loaded on first use
+before = settled()
+paths = integrations._being_decoded(["x.safetensors"])
+held = settled() - before
+assert 100_000_000 < held < 140_000_000, held
+file = integrations.PackedFile(paths[0])
+file.get_slice("0")[...]
+assert settled() - before < 175_000_000, "others share the pages of the one that was taken"
+first = file.get_slice("3")[...]
+del file, paths
+gc.collect()
+assert settled() - before < 40_000_000, "a tensor and what shares its pages"
+assert first.shape == (1_000_000,)
+"""
+    )
+
+
+@cores
+def test_a_child_process_reads_what_its_parent_was_decoding() -> None:
+    made = {str(n): torch.randn(1_000_000) for n in range(12)}
+    z4ai.save_file(made, "x.safetensors", effort="fast")
+    run(
+        """
+expected = z4ai.load_file("x.safetensors")
+for round in range(10):
+    file = integrations.PackedFile(*integrations._being_decoded(["x.safetensors"]))
+    time.sleep(0.002 * round)
+    child = os.fork()
+    read = all((file.get_slice(n)[...].numpy() == t.numpy()).all() for n, t in expected.items())
+    if child == 0:
+        os._exit(0 if read else 1)
+    assert read and os.waitpid(child, 0)[1] == 0
+    file.__exit__(None, None, None)
+"""
+    )
+
+
+@cores
+def test_tensors_that_cannot_be_decoded_ahead_fail_when_they_are_asked_for() -> None:
+    made = {name: torch.randn(500_000) for name in "abc"}
+    z4ai.save_file(made, "x.safetensors", effort="fast")
+    damaged = bytearray(Path("x.safetensors").read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    Path("x.safetensors").write_bytes(damaged)
+    for _ in range(5):
+        (path,) = integrations._being_decoded(["x.safetensors"])
+        file = integrations.PackedFile(path)
+        for name in "ac":
+            assert equal(file.get_slice(name)[...], made[name])
+        with pytest.raises(ValueError, match=r"x\.safetensors.*'?b'?.*checksum"):
+            file.get_slice("b")[...]
+        # Parts are read as ever, and closing one reader closes no other.
+        other = integrations.PackedFile(path)
+        file.__exit__(None, None, None)
+        assert equal(other.get_slice("c")[5:7], made["c"][5:7])
+    Path("x.safetensors").write_bytes(damaged[:100])
+    assert integrations._being_decoded(["x.safetensors", "absent"]) == ["x.safetensors", "absent"]
+
+
 # --- transformers
 
 
@@ -326,6 +421,51 @@ model = AutoModelForCausalLM.from_pretrained("m", variant="z4ai")
 assert sum(p.numel() for p in model.parameters()) > 100_000
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_transformers_says_early_what_it_will_load(
+    transformers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = llama(transformers)
+    model.save_pretrained("m", max_shard_size="100KB")
+    z4ai.pack_model("m")
+    started: list[int] = []
+    original = integrations._native.decode_ahead
+
+    def decode_ahead(readers: list[Any]) -> None:
+        started.append(len(readers))
+        original(readers)
+
+    monkeypatch.setattr(integrations._native, "decode_ahead", decode_ahead)
+    z4ai.enable_hf()
+    same_model(load(transformers, "m", variant="z4ai"), model)
+    assert started == [len(list(Path("m").glob("model.z4ai-*")))] and started[0] > 1
+    same_model(load(transformers, "m"), model)
+    assert started[1:] == [0], "plain files are not opened"
+    z4ai.disable_hf()
+    same_model(load(transformers, "m"), model)
+    assert len(started) == 2
+
+
+def test_transformers_is_waited_for() -> None:
+    pytest.importorskip("transformers")
+    script = """
+import sys, z4ai
+finders = list(sys.meta_path)
+z4ai.enable_hf()
+z4ai.disable_hf()
+assert sys.meta_path == finders
+z4ai.enable_hf()
+import transformers.modeling_utils as module
+assert not any(type(finder).__name__ == "_WhenImported" for finder in sys.meta_path)
+patched = module._get_resolved_checkpoint_files
+assert patched.__wrapped__
+z4ai.disable_hf()
+assert module._get_resolved_checkpoint_files is patched.__wrapped__
+z4ai.enable_hf()
+assert module._get_resolved_checkpoint_files.__wrapped__ is patched.__wrapped__
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 def test_other_ways_to_load(transformers: Any) -> None:

@@ -2,15 +2,18 @@
 
 :func:`save_file` and :func:`load_file` are drop-in functions for those of ``safetensors.torch``.
 :func:`enable_hf` makes ``safetensors`` itself read packed files, so that ``from_pretrained`` does:
-tensors are decoded one at a time, when they are asked for, straight from the packed file.
+tensors are decoded straight from the packed file when they are asked for, and when transformers
+loads a model also a little before, while it is busy with other things.
 
 Needs torch and safetensors: ``pip install ztensor[hf]``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import importlib.util
 import json
 import os
 import shutil
@@ -18,16 +21,18 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path as _Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from z4ai import safetensors as _packed
+from ztensor import _native
 from ztensor import safe_open as _open_any
 from ztensor._errors import FileError, InvalidArgumentError
+from ztensor._reader import Reader
 
 if TYPE_CHECKING:
     import torch
 
-    from ztensor._types import Device, Path, Progress
+    from ztensor._types import Device, Path, Progress, StorageOptions
 
 __all__ = [
     "disable_hf",
@@ -135,9 +140,48 @@ class PackedFile(_open_any):
         self.framework = framework
         self.device = device
 
+    def _open(self, filename: Path, storage_options: StorageOptions) -> Reader:
+        if isinstance(filename, _BeingDecoded):
+            return filename.reader()
+        return super()._open(filename, storage_options)
+
     def get_tensors(self, names: list[str] | None = None) -> dict[str, Any]:
         """Several tensors, or all."""
         return {name: self.get_tensor(name) for name in (self.keys() if names is None else names)}
+
+
+class _BeingDecoded(str):
+    """The path of a packed file that is open, and whose tensors are being decoded.
+
+    That ends when nobody has the path any more, nor what was opened by it.
+    """
+
+    native: _native.Reader
+
+    def reader(self) -> Reader:
+        """A reader of the file, to be closed like any other."""
+        return Reader._of(self.native, self, map=False)
+
+
+def _being_decoded(paths: list[str]) -> list[str]:
+    """Opens packed files and starts decoding them; other paths stay as they are."""
+    known = [_opened(path) for path in paths]
+    _native.decode_ahead([path.native for path in known if path is not None])
+    return [opened or path for opened, path in zip(known, paths, strict=True)]
+
+
+def _opened(path: str) -> _BeingDecoded | None:
+    # Whatever is wrong with a file is said when it is opened to be used.
+    with contextlib.suppress(OSError, TypeError, ValueError):
+        if is_packed(path):
+            opened = _BeingDecoded(path)
+            opened.native = _native.Reader.open(path, map=False)
+            return opened
+    return None
+
+
+_Makers: TypeAlias = dict[tuple[str, str], Callable[[Any], Any]]
+"""What replaces a name of a module, made of what it meant before."""
 
 
 class _Patches:
@@ -146,6 +190,7 @@ class _Patches:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._originals: dict[tuple[str, str], Any] = {}
+        self._awaited: list[_WhenImported] = []
 
     def original(self, module: str, name: str) -> Any:
         """What a name meant before, if it is patched."""
@@ -154,26 +199,80 @@ class _Patches:
     def is_on(self) -> bool:
         return bool(self._originals)
 
-    def on(self, makers: dict[tuple[str, str], Callable[[Any], Any]]) -> None:
+    def on(self, makers: _Makers, where_present: _Makers) -> None:
+        """Patches names, and those that their modules may lack, or that are not imported yet."""
         with self._lock:
             if self._originals:
                 return
             found = {key: getattr(_needed(key[0]), key[1]) for key in makers}
-            for (module, name), original in found.items():
-                replacement = makers[module, name](original)
-                setattr(sys.modules[module], name, replacement)
-                for user in _users(name, original):
-                    setattr(user, name, replacement)
+            for key, original in found.items():
+                self._replace(key, original, makers[key])
             self._originals = found
+        for key, maker in where_present.items():
+            then = functools.partial(self._on_if_there, key, maker)
+            if key[0] in sys.modules:
+                then(sys.modules[key[0]])
+            else:
+                self._awaited.append(_WhenImported(key[0], then))
+
+    def _on_if_there(self, key: tuple[str, str], maker: Callable[[Any], Any], module: Any) -> None:
+        with self._lock:
+            original = getattr(module, key[1], None)
+            if original is not None and self._originals and key not in self._originals:
+                self._replace(key, original, maker)
+                self._originals[key] = original
+
+    def _replace(self, key: tuple[str, str], original: Any, maker: Callable[[Any], Any]) -> None:
+        module, name = key
+        replacement = maker(original)
+        setattr(sys.modules[module], name, replacement)
+        for user in _users(name, original):
+            setattr(user, name, replacement)
 
     def off(self) -> None:
         with self._lock:
+            for awaited in self._awaited:
+                awaited.end()
+            self._awaited = []
             for (module, name), original in self._originals.items():
                 replacement = getattr(sys.modules[module], name)
                 setattr(sys.modules[module], name, original)
                 for user in _users(name, replacement):
                     setattr(user, name, original)
             self._originals = {}
+
+
+class _WhenImported:
+    """Calls a function with a module as soon as that is imported."""
+
+    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
+        self._name, self._then, self._looking = name, then, threading.local()
+        sys.meta_path.insert(0, self)
+
+    def end(self) -> None:
+        """Stops waiting for it."""
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """What the other finders find, with a loader that calls the function at its end."""
+        if name != self._name or getattr(self._looking, "now", False):
+            return None
+        self._looking.now = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking.now = False
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_call(module: Any) -> None:
+                run(module)
+                self.end()
+                self._then(module)
+
+            spec.loader.exec_module = run_and_call  # type: ignore[method-assign]
+        return spec
 
 
 def _users(name: str, value: Any) -> list[Any]:
@@ -194,7 +293,8 @@ def _opening(original: Any) -> Any:
     def safe_open(
         filename: Path, framework: str = "pt", device: Device = "cpu", **options: Any
     ) -> Any:
-        if os.path.isfile(filename) and is_packed(filename):
+        known = isinstance(filename, _BeingDecoded)
+        if known or (os.path.isfile(filename) and is_packed(filename)):
             return PackedFile(filename, framework, device, **options)
         return original(filename, framework=framework, device=device, **options)
 
@@ -221,6 +321,24 @@ def _loading(original: Any) -> Any:
     return load
 
 
+def _resolving(original: Any) -> Any:
+    """Of transformers: finds the files of a model, long before they are opened.
+
+    What follows first is to make the model's modules, which takes one core and as long as decoding
+    a good part of a small model.
+    """
+
+    @functools.wraps(original)
+    def resolve(*arguments: Any, **options: Any) -> Any:
+        found = original(*arguments, **options)
+        match found:
+            case (list() as files, *rest):
+                return (_being_decoded(files), *rest)
+        return found
+
+    return resolve
+
+
 def enable_hf() -> None:
     """Makes ``safetensors`` read packed files, by their content, beside plain ones.
 
@@ -237,7 +355,9 @@ def enable_hf() -> None:
             ("safetensors.torch", "safe_open"): _opening,
             ("safetensors.torch", "load_file"): _loading_file,
             ("safetensors.torch", "load"): _loading,
-        }
+        },
+        # Not part of its interface: where it is missing, files are decoded when they are opened.
+        {("transformers.modeling_utils", "_get_resolved_checkpoint_files"): _resolving},
     )
 
 

@@ -83,6 +83,13 @@ class Reader:
             remote=settings(storage_options),
         )
 
+    @classmethod
+    def _of(cls, native: _native.Reader, path: str, **options: Any) -> Self:
+        """A reader of a file that is open already."""
+        reader = cls.__new__(cls)
+        reader._path, reader._options, reader._open = path, options, native
+        return reader
+
     @property
     def _by_url(self) -> bool:
         """Whether the file is perhaps not on this machine."""

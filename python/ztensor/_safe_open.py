@@ -59,7 +59,10 @@ class safe_open:
         if self._framework == "numpy" and device != "cpu":
             raise InvalidArgumentError(f"NumPy arrays live on the CPU, not on {device!r}")
         self._device = device
-        self._reader = Reader(filename, map=self._mapped, storage_options=storage_options)
+        self._reader = self._open(filename, storage_options)
+
+    def _open(self, filename: Path, storage_options: StorageOptions) -> Reader:
+        return Reader(filename, map=self._mapped, storage_options=storage_options)
 
     def keys(self) -> list[str]:
         """The names of all tensors."""

@@ -1,10 +1,10 @@
 //! NumPy arrays over memory of ours, and new ones to be filled.
 
-use std::alloc::{Layout, alloc, dealloc};
+use std::collections::HashMap;
 use std::ffi::c_int;
-use std::ops::RangeInclusive;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::ThreadId;
 
 use memmap2::{MmapOptions, MmapRaw};
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API, get_type_object};
@@ -43,72 +43,145 @@ impl Mapping {
     }
 }
 
-/// Memory that several arrays share, given back when the last of them is gone.
-struct Slab(NonNull<u8>);
+/// Pages for arrays that share them, given back when the last of those is gone.
+struct Slab {
+    /// Absent only while it is being dropped.
+    pages: Option<(MmapRaw, NonNull<u8>)>,
+    /// Where they are kept for other arrays, as long as the pool is there.
+    spare: Weak<Spare>,
+}
+
+/// Pages that arrays have come and gone in, such as those that were converted to another type: what
+/// is touched already need not be cleared by the system.
+#[derive(Default)]
+struct Spare(Mutex<Vec<(MmapRaw, NonNull<u8>)>>);
 
 // SAFETY: it is only an address; who may use which bytes is settled by `Pool::take`.
 unsafe impl Send for Slab {}
 // SAFETY: as above.
 unsafe impl Sync for Slab {}
+// SAFETY: as above; these are nobody's.
+unsafe impl Send for Spare {}
+// SAFETY: as above.
+unsafe impl Sync for Spare {}
 
 impl Slab {
     /// Sixteen huge pages.
-    const LAYOUT: Layout = match Layout::from_size_align(32 << 20, 2 << 20) {
-        Ok(layout) => layout,
-        Err(_) => panic!("a power of two"),
-    };
+    const SIZE: usize = 32 << 20;
+    /// So many are kept.
+    const SPARE: usize = 2;
 
-    fn new() -> Option<Slab> {
-        // SAFETY: the size is not zero.
-        let data = NonNull::new(unsafe { alloc(Self::LAYOUT) })?;
-        ztensor::advise_huge(data.as_ptr(), Self::LAYOUT.size());
-        Some(Slab(data))
+    fn new(spare: &Arc<Spare>) -> Option<Slab> {
+        let kept = spare.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let pages = match kept {
+            Some(pages) => pages,
+            None => {
+                let (pages, start) = huge_pages(Self::SIZE)?;
+                (pages, NonNull::new(start)?)
+            }
+        };
+        Some(Slab { pages: Some(pages), spare: Arc::downgrade(spare) })
     }
 }
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and whoever used it is gone.
-        unsafe { dealloc(self.0.as_ptr(), Self::LAYOUT) };
+        let spare = self.spare.upgrade();
+        // After a fork, a thread that is not there may have the lock: nobody waits for it.
+        if let Some(mut spare) = spare.as_ref().and_then(|spare| spare.0.try_lock().ok())
+            && spare.len() < Self::SPARE
+        {
+            spare.extend(self.pages.take());
+        }
+    }
+}
+
+/// Memory that an array can be made of later, on whatever thread.
+pub(crate) struct Memory {
+    data: NonNull<u8>,
+    len: usize,
+    keeps: Keeps,
+}
+
+// SAFETY: nobody else knows these bytes, and what keeps them can be dropped anywhere.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// An array of bytes over it.
+    pub(crate) fn into_array<'py>(
+        self,
+        py: Python<'py>,
+        descr: &Bound<'py, PyArrayDescr>,
+    ) -> PyResult<Bound<'py, PyUntypedArray>> {
+        let owner = Bound::new(py, Mapping(self.keeps))?;
+        let dims = [self.len as isize].into_iter().collect();
+        // SAFETY: the owner keeps `len` bytes from `data` on, which nobody else was or will be given.
+        unsafe { view(py, descr, &dims, self.data.as_ptr(), owner) }
+    }
+}
+
+impl AsMut<[u8]> for Memory {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `keeps` holds `len` bytes from `data` on, which nobody else was given, in pages that
+        // came cleared from the system, or were written to by others before.
+        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len) }
     }
 }
 
 /// Hands out memory for arrays that live and die together, such as those of one model: several
 /// share huge pages, which each of them alone is too small for, and touching fresh memory is
 /// most of what decoding costs otherwise.
+/// Every thread has a slab of its own to take from: two that touch one fresh huge page at the same time
+/// would both clear one, of which one is thrown away.
 #[derive(Default)]
-pub(crate) struct Pool(Mutex<Option<(Arc<Slab>, usize)>>);
+pub(crate) struct Pool {
+    /// By thread, with how much of it is taken.
+    current: Mutex<HashMap<ThreadId, (Arc<Slab>, usize)>>,
+    spare: Arc<Spare>,
+}
 
 impl Pool {
-    /// Smaller arrays are not worth it, larger ones have huge pages of their own.
-    const SIZES: RangeInclusive<usize> = 256 << 10..=Slab::LAYOUT.size() / 4;
+    /// Smaller arrays are not worth it.
+    const SMALLEST: usize = 256 << 10;
+    /// Larger ones have huge pages of their own.
+    const LARGEST: usize = Slab::SIZE / 4;
 
-    /// An uninitialised array of bytes and its memory, if it is of a size that belongs here.
-    pub(crate) fn take<'py>(
-        &self,
-        py: Python<'py>,
-        descr: &Bound<'py, PyArrayDescr>,
-        len: usize,
-    ) -> PyResult<Option<(Bound<'py, PyUntypedArray>, *mut u8)>> {
+    /// Memory for an array of this size, if it is one that belongs here and there is any.
+    pub(crate) fn take(&self, len: usize) -> Option<Memory> {
         const CACHE_LINE: usize = 64;
-        if !Self::SIZES.contains(&len) {
-            return Ok(None);
+        match len {
+            ..Self::SMALLEST => return None,
+            Self::SMALLEST..=Self::LARGEST => {}
+            _ => {
+                let (pages, start) = huge_pages(len)?;
+                let data = NonNull::new(start)?;
+                return Some(Memory { data, len, keeps: Keeps::Pages { _pages: pages } });
+            }
         }
-        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref().is_none_or(|(_, used)| len > Slab::LAYOUT.size() - used) {
-            let Some(slab) = Slab::new() else { return Ok(None) };
-            *current = Some((Arc::new(slab), 0));
+        let thread = std::thread::current().id();
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.get(&thread).is_none_or(|(_, used)| len > Slab::SIZE - used) {
+            current.remove(&thread); // perhaps nobody needs it any more
+            current.insert(thread, (Arc::new(Slab::new(&self.spare)?), 0));
         }
-        let Some((slab, used)) = &mut *current else { return Ok(None) };
-        let data = slab.0.as_ptr().wrapping_add(*used);
-        *used = (*used + len).next_multiple_of(CACHE_LINE).min(Slab::LAYOUT.size());
-        let owner = Bound::new(py, Mapping(Keeps::Slab { _slab: Arc::clone(slab) }))?;
-        drop(current);
-        // SAFETY: `len` bytes from `data` on lie inside the slab, which lives as long as the owner, and
-        // nobody else was or will be given them.
-        let array = unsafe { view(py, descr, &[len as isize].into_iter().collect(), data, owner) }?;
-        Ok(Some((array, data)))
+        let (slab, used) = current.get_mut(&thread)?;
+        // Inside the slab, and behind all that was handed out of it.
+        let data = NonNull::new(slab.pages.as_ref()?.1.as_ptr().wrapping_add(*used))?;
+        *used = (*used + len).next_multiple_of(CACHE_LINE).min(Slab::SIZE);
+        Some(Memory { data, len, keeps: Keeps::Slab { _slab: Arc::clone(slab) } })
     }
+}
+
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Pages of which `len` bytes from the address on, where a huge page starts, are advised to be huge.
+fn huge_pages(len: usize) -> Option<(MmapRaw, *mut u8)> {
+    let pages = MmapOptions::new().len(len.checked_add(HUGE_PAGE)?).map_anon().ok()?;
+    let pages = MmapRaw::from(pages);
+    let start = pages.as_mut_ptr();
+    let start = start.wrapping_add(start.align_offset(HUGE_PAGE));
+    ztensor::advise_huge(start, len);
+    Some((pages, start))
 }
 
 /// An uninitialised array of `len` bytes and its memory, in pages of its own if it is large: what
@@ -122,14 +195,9 @@ pub(crate) fn large<'py>(
     len: usize,
     phase: usize,
 ) -> PyResult<(Bound<'py, PyUntypedArray>, *mut u8)> {
-    const HUGE_PAGE: usize = 2 << 20;
     const LARGE: usize = 2 * HUGE_PAGE;
-    let room = phase.checked_add(len).filter(|_| len >= LARGE).and_then(|room| room.checked_add(HUGE_PAGE));
-    let pages = room.and_then(|room| MmapOptions::new().len(room).map_anon().ok());
-    let Some(pages) = pages.map(MmapRaw::from) else { return empty(py, descr, dims) };
-    let start = pages.as_mut_ptr();
-    let start = start.wrapping_add(start.align_offset(HUGE_PAGE));
-    ztensor::advise_huge(start, phase + len);
+    let pages = phase.checked_add(len).filter(|_| len >= LARGE).and_then(huge_pages);
+    let Some((pages, start)) = pages else { return empty(py, descr, dims) };
     let data = start.wrapping_add(phase);
     let owner = Bound::new(py, Mapping(Keeps::Pages { _pages: pages }))?;
     // SAFETY: the pages have room for `phase` and `len` after less than a huge page, they live as

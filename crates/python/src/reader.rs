@@ -1,14 +1,16 @@
 //! The reader as Python sees it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList};
+use ztensor::ahead::{Ahead, Limits};
 use ztensor::source::{MapMode, MemorySource};
 use ztensor::{Component, Object, OpenOptions, Verification};
 
+use crate::arrays::Memory;
 use crate::codec::new_bytes;
 use crate::errors::{OrRaise, invalid};
 use crate::fetch::{Framework, fetch};
@@ -20,11 +22,13 @@ use crate::{arrays, dtypes, store, values};
 pub(crate) struct Reader {
     inner: Arc<ztensor::Reader>,
     pool: arrays::Pool,
+    /// What decodes this file's tensors before they are asked for, and the file's number there.
+    ahead: OnceLock<(Arc<Ahead<Memory>>, usize)>,
 }
 
 impl Reader {
     fn new(inner: ztensor::Reader) -> Reader {
-        Reader { inner: Arc::new(inner), pool: arrays::Pool::default() }
+        Reader { inner: Arc::new(inner), pool: arrays::Pool::default(), ahead: OnceLock::new() }
     }
 }
 
@@ -153,14 +157,32 @@ impl Reader {
             return Err(invalid(py, "NumPy has no uint8"));
         };
         let size = isize::try_from(len).map_err(|_| invalid(py, "too many rows for an array"))?;
-        let shared = if pooled { self.pool.take(py, descr, len as usize)? } else { None };
-        let (array, data) = match shared {
-            Some(shared) => shared,
-            None => arrays::empty(py, descr, &[size].into_iter().collect())?,
+        let mut threads = None;
+        if let Some((ahead, file)) = self.ahead.get()
+            && pooled
+        {
+            if self.inner.get(name).or_raise(py)?.byte_len() == len {
+                // Who lets go of the interpreter may have to wait for it longer than for the tensor.
+                let ready = ahead.take_ready(*file, name);
+                if let Some(memory) = ready.or_else(|| py.detach(|| ahead.take(*file, name))) {
+                    return Ok(memory.into_array(py, descr)?.into_any());
+                }
+            }
+            // Others are at work already, on other tensors.
+            threads = ahead.is_at_work().then_some(1);
+        }
+        let read = |out: &mut [u8]| match threads {
+            Some(threads) => self.inner.read_range_with(name, range, out, threads),
+            None => self.inner.read_range_into(name, range, out),
         };
+        if let Some(mut memory) = pooled.then(|| self.pool.take(len as usize)).flatten() {
+            py.detach(|| read(memory.as_mut())).or_raise(py)?;
+            return Ok(memory.into_array(py, descr)?.into_any());
+        }
+        let (array, data) = arrays::empty(py, descr, &[size].into_iter().collect())?;
         // SAFETY: the array is new, has `len` bytes and nobody else has it yet.
         let out = unsafe { std::slice::from_raw_parts_mut(data, len as usize) };
-        py.detach(|| self.inner.read_range_into(name, range, out)).or_raise(py)?;
+        py.detach(|| read(out)).or_raise(py)?;
         Ok(array.into_any())
     }
 
@@ -268,6 +290,23 @@ impl PartRequest {
     fn len(&self) -> Option<usize> {
         let len = self.4.iter().try_fold(self.1, |bytes, &length| bytes.checked_mul(length))?;
         usize::try_from(len).ok().filter(|&len| isize::try_from(len).is_ok())
+    }
+}
+
+/// Starts decoding the tensors of several files before they are asked for, on all cores but the one
+/// that will ask. `read_rows` with `pooled` then finds them.
+#[pyfunction]
+pub(crate) fn decode_ahead(readers: Vec<Py<Reader>>) {
+    let threads = ztensor::parallel::resolve(0).saturating_sub(1);
+    if threads == 0 || readers.iter().any(|reader| reader.get().ahead.get().is_some()) {
+        return;
+    }
+    let files = readers.iter().map(|reader| Arc::clone(&reader.get().inner)).collect();
+    let pool = arrays::Pool::default();
+    let allocate = move |len| pool.take(usize::try_from(len).ok()?);
+    let ahead = Arc::new(Ahead::start(files, threads, Limits::default(), allocate));
+    for (file, reader) in readers.iter().enumerate() {
+        let _ = reader.get().ahead.set((Arc::clone(&ahead), file)); // somebody else may have been faster
     }
 }
 

@@ -172,7 +172,7 @@ fn bytes_into<C: Chunks>(
     }
     parts.sort_by_key(|part| part.chunk);
     let jobs: Vec<_> = parts.chunk_by_mut(|a, b| a.chunk == b.chunk).map(std::sync::Mutex::new).collect();
-    parallel::for_each(
+    parallel::for_each_apart(
         options.threads,
         jobs.len(),
         || (chunks.scratch(large_output), Vec::new()),

@@ -268,9 +268,15 @@ impl<'a, D: Describe> Frame<'a, D> {
 
     /// Checksum, description and payload of chunk `index`.
     pub(crate) fn chunk(&self, index: usize) -> Result<(u64, D, &'a [u8])> {
+        let (checksum, layout) = self.described(index)?;
+        Ok((checksum, layout, self.payload(index)?))
+    }
+
+    /// Checksum and description of chunk `index`.
+    pub(crate) fn described(&self, index: usize) -> Result<(u64, D)> {
         let mut description = Reader::new(&self.index[self.chunks[index].description.clone()]);
         let (_, checksum, layout) = read_description(&mut description, self.kind)?;
-        Ok((checksum, layout, self.payload(index)?))
+        Ok((checksum, layout))
     }
 
     /// The stored bytes of chunk `index`.

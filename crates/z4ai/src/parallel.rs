@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
@@ -30,15 +31,46 @@ pub(crate) fn for_each<S>(
         return (0..jobs).try_for_each(|i| job(&mut state, i));
     }
     let next = AtomicUsize::new(0);
+    let claim = |_: usize| Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < jobs);
+    run(workers, state, claim, job)
+}
+
+/// The same for jobs that fill memory one after another: every thread starts with a stretch of its own,
+/// and who is done helps from the end of the longest. Threads that touch one fresh huge page at the same
+/// time would both clear one, of which one is thrown away.
+pub(crate) fn for_each_apart<S>(
+    threads: usize,
+    jobs: usize,
+    state: impl Fn() -> S + Sync,
+    job: impl Fn(&mut S, usize) -> Result<()> + Sync,
+) -> Result<()> {
+    let workers = workers(threads, jobs);
+    if workers == 1 {
+        return for_each(1, jobs, state, job);
+    }
+    let stretches: Vec<Range<usize>> =
+        (0..workers).map(|k| k * jobs / workers..(k + 1) * jobs / workers).collect();
+    let stretches = Mutex::new(stretches);
+    let claim = |worker: usize| {
+        let mut stretches = stretches.lock().unwrap_or_else(|e| e.into_inner());
+        stretches[worker].next().or_else(|| stretches.iter_mut().max_by_key(|left| left.len())?.next_back())
+    };
+    run(workers, state, claim, job)
+}
+
+/// Runs jobs on `workers` threads, each the ones that `claim` gives to its number.
+fn run<S>(
+    workers: usize,
+    state: impl Fn() -> S + Sync,
+    claim: impl Fn(usize) -> Option<usize> + Sync,
+    job: impl Fn(&mut S, usize) -> Result<()> + Sync,
+) -> Result<()> {
     let stop = AtomicBool::new(false);
     let failure = Mutex::new(None);
-    let work = || {
+    let work = |worker: usize| {
         let mut state = state();
         while !stop.load(Ordering::Relaxed) {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            if i >= jobs {
-                break;
-            }
+            let Some(i) = claim(worker) else { break };
             if let Err(error) = job(&mut state, i) {
                 stop.store(true, Ordering::Relaxed);
                 let mut first = failure.lock().unwrap_or_else(|e| e.into_inner());
@@ -49,10 +81,11 @@ pub(crate) fn for_each<S>(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..workers {
-            scope.spawn(work);
+        let work = &work;
+        for worker in 1..workers {
+            scope.spawn(move || work(worker));
         }
-        work();
+        work(0);
     });
     match failure.into_inner().unwrap_or_else(|e| e.into_inner()) {
         Some((_, error)) => Err(error),

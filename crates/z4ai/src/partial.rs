@@ -27,10 +27,11 @@
 
 use std::ops::Range;
 
-use crate::decode;
+use crate::decode::{self, Chunks};
 use crate::error::{Error, Result};
 use crate::frame::{self, Frame};
-use crate::layout::Layout;
+use crate::layout::{Layout, Scratch};
+use crate::memory;
 use crate::options::{DecodeOptions, FrameInfo};
 
 /// So many bytes from the start of a frame on always hold its head. A shorter frame is its own head.
@@ -165,6 +166,58 @@ impl Outline {
         options: &DecodeOptions,
     ) -> Result<()> {
         self.with(pieces, |frame| decode::byte_range_into(&frame, range, out, options))
+    }
+
+    /// The same of a frame of which nothing else is here: `fetch` fills a buffer with the bytes of the
+    /// frame from a position on and says whether it could; where not, the error is that decoding was
+    /// cancelled. Every thread fetches a chunk, decodes it while it is in its caches, and fetches the
+    /// next into the same memory.
+    pub fn decompress_fetched(
+        &self,
+        fetch: impl Fn(u64, &mut [u8]) -> bool + Sync,
+        range: Range<u64>,
+        out: &mut [u8],
+        options: &DecodeOptions,
+    ) -> Result<()> {
+        self.with(&[] as &[(u64, &[u8])], |frame| {
+            decode::byte_range_into(&Fetched { frame, fetch }, range, out, options)
+        })
+    }
+}
+
+/// A frame whose chunks are fetched one by one.
+struct Fetched<'a, F> {
+    frame: Frame<'a>,
+    fetch: F,
+}
+
+impl<F: Fn(u64, &mut [u8]) -> bool + Sync> Chunks for Fetched<'_, F> {
+    type Description = Layout;
+    /// What decoding needs, and memory for the payload of a chunk.
+    type Scratch = (Scratch, Vec<u8>);
+
+    fn frame(&self) -> &Frame<'_> {
+        &self.frame
+    }
+
+    fn scratch(&self, large_output: bool) -> Self::Scratch {
+        (self.frame.scratch(large_output), Vec::new())
+    }
+
+    fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Self::Scratch) -> Result<()> {
+        let (scratch, payload) = scratch;
+        let (checksum, layout) = self.frame.described(index)?;
+        let stored = self.frame.payload_of(index);
+        // No longer than the frame, as was checked with the index.
+        let len = (stored.end - stored.start) as usize;
+        memory::reserve(payload, len.saturating_sub(payload.len()))?;
+        payload.resize(len.max(payload.len()), 0);
+        let payload = &mut payload[..len];
+        if !(self.fetch)(stored.start, payload) {
+            return Err(Error::cancelled());
+        }
+        let hash = layout.decode_hashed(payload, out, self.frame.context(), scratch)?;
+        decode::check_hash(index, checksum, hash)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Frames of which only a part is fetched.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use z4ai::partial::{self, Outline};
@@ -66,6 +67,41 @@ fn any_range_from_just_its_chunks() {
         let tail = outline(&frame).unwrap().needed(len / 4 * 3 - 2000..len / 4 * 3 + 2000).unwrap();
         assert!(tail.windows(2).all(|pair| pair[0].end < pair[1].start));
         assert!(tail.len() > 1 || effort == Effort::Fast, "{effort:?}: {tail:?}");
+    }
+}
+
+#[test]
+fn chunks_that_are_fetched_one_by_one() {
+    let data = data(3 << 20, 11);
+    let len = data.len() as u64;
+    for effort in [Effort::Fast, Effort::Default, Effort::Balanced] {
+        let frame = z4ai::compress(&data, &options(effort, true)).unwrap();
+        let outline = outline(&frame).unwrap();
+        for (range, threads) in [(0..len, 1), (0..len, 3), (0..len, 99), (7..500_001, 2), (9..9, 2)] {
+            let fetched = AtomicU64::new(0);
+            let fetch = |at: u64, out: &mut [u8]| {
+                out.copy_from_slice(&frame[at as usize..at as usize + out.len()]);
+                fetched.fetch_add(out.len() as u64, Ordering::Relaxed);
+                true
+            };
+            let mut out = vec![0; (range.end - range.start) as usize];
+            let options = DecodeOptions { threads, ..DecodeOptions::default() };
+            outline.decompress_fetched(fetch, range.clone(), &mut out, &options).unwrap();
+            assert!(out == data[range.start as usize..range.end as usize], "{effort:?} {range:?}");
+            let needed: u64 =
+                outline.needed(range).unwrap().iter().map(|range| range.end - range.start).sum();
+            assert_eq!(fetched.into_inner(), needed, "each chunk once");
+        }
+        // Bytes that cannot be had, or are others.
+        let (mut out, options) = (vec![0; data.len()], DecodeOptions::default());
+        let missing = |at: u64, out: &mut [u8]| {
+            out.fill(0);
+            at < len / 4
+        };
+        let error = outline.decompress_fetched(missing, 0..len, &mut out, &options).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::Corrupt), "{error}");
+        let error = outline.decompress_fetched(|_, _| false, 0..len, &mut out, &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
     }
 }
 

@@ -40,6 +40,7 @@
 //! files that others may change meanwhile, open with [`source::MapMode::Never`]:
 //! every byte is then read, and trouble is an error.
 
+pub mod ahead;
 pub mod assemble;
 mod atomic;
 mod batch;

@@ -379,6 +379,19 @@ impl Reader {
 
     /// Fills `out` with bytes `range` of a dense tensor's decoded data.
     pub fn read_range_into(&self, name: &str, range: Range<u64>, out: &mut [u8]) -> Result<()> {
+        // Callers of this have threads of their own: more are worth it for much work only.
+        let threads = parallel::resolve(self.options.threads).min(1 + out.len() / WORTH_A_THREAD);
+        self.read_range_with(name, range, out, threads)
+    }
+
+    /// The same on at most so many threads.
+    pub fn read_range_with(
+        &self,
+        name: &str,
+        range: Range<u64>,
+        out: &mut [u8],
+        threads: usize,
+    ) -> Result<()> {
         let component = self.component(name, "data")?;
         let checked = check_range(component.len, range.start, range.end.wrapping_sub(range.start));
         if checked.is_err() || range.end - range.start != out.len() as u64 {
@@ -386,8 +399,6 @@ impl Reader {
                 format!("bytes {range:?} of {} do not fill a buffer of {} bytes", component.len, out.len());
             return Err(self.at(name, Error::invalid(message)));
         }
-        // Callers of this have threads of their own: more are worth it for much work only.
-        let threads = parallel::resolve(self.options.threads).min(1 + out.len() / WORTH_A_THREAD);
         component
             .storage
             .read(&self.catalog.sources, range, out, threads)

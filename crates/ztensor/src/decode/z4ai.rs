@@ -1,5 +1,5 @@
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use z4ai::partial::{self, Outline};
 
@@ -26,6 +26,16 @@ pub(crate) struct Z4ai {
     generation: Generation,
     /// Where the chunks are, for those who read one part of the content after another.
     outline: OnceLock<Arc<Outline>>,
+}
+
+/// How a frame, or what is needed of it, comes here.
+enum Way {
+    /// All of it at once, or it is here already.
+    Whole,
+    /// All chunks that are needed at once: requests take long.
+    Cut,
+    /// Each chunk when it is decoded.
+    Chunks,
 }
 
 /// Shorter frames take few page faults.
@@ -77,20 +87,24 @@ impl Z4ai {
         }
     }
 
-    /// Whether only what a range needs is to be fetched: frames without an index cannot be cut, and
-    /// what is mapped or here already need not be.
-    fn is_cut(&self, sources: &Sources, range: &Range<u64>) -> Result<bool> {
-        if self.generation == Generation::First || self.extent.len < WORTH_CUTTING || *range == (0..self.len)
-        {
-            return Ok(false);
+    /// How what a range needs comes here: frames without an index cannot be cut, and what is mapped or
+    /// here already need not be.
+    fn way(&self, sources: &Sources, range: &Range<u64>) -> Result<Way> {
+        if self.generation == Generation::First || self.extent.len < WORTH_CUTTING {
+            return Ok(Way::Whole);
         }
         let source = sources.get(self.extent.source)?;
         let stored = self.extent.offset..self.extent.offset.saturating_add(self.extent.len);
-        Ok(!source.is_mapped() && !source.remote().is_some_and(|far| far.holds(stored)))
+        Ok(match source.remote() {
+            Some(far) if *range == (0..self.len) || far.holds(stored) => Way::Whole,
+            Some(_) => Way::Cut,
+            None if source.is_mapped() => Way::Whole,
+            None => Way::Chunks,
+        })
     }
 
-    /// Fetches head and index, unless they were before.
-    fn outline(&self, sources: &Sources) -> Result<Arc<Outline>> {
+    /// Fetches head and index, unless they were before; `keep` is for those who will need them again.
+    fn outline(&self, sources: &Sources, keep: bool) -> Result<Arc<Outline>> {
         if let Some(outline) = self.outline.get() {
             return Ok(Arc::clone(outline));
         }
@@ -112,7 +126,7 @@ impl Z4ai {
         }
         let outline = Arc::new(Outline::new(head, index, len).map_err(codec::broken_frame)?);
         self.check_len(outline.info().content_len)?;
-        if outline.memory() <= KEPT {
+        if keep && outline.memory() <= KEPT {
             let _ = self.outline.set(Arc::clone(&outline)); // another thread may have been faster
         }
         Ok(outline)
@@ -120,11 +134,37 @@ impl Z4ai {
 
     /// Fetches and decodes what a range needs.
     fn decode_cut(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
-        let outline = self.outline(sources)?;
+        let outline = self.outline(sources, true)?;
         let needed = outline.needed(range.clone()).map_err(codec::broken_frame)?;
         let pieces = sources.parts(self.extent, &needed)?;
         let options = codec::decode_options(self.len, threads);
         outline.decompress_bytes(&pieces, range, out, &options).map_err(codec::broken_frame)
+    }
+
+    /// Reads and decodes one chunk after another: what a chunk is decoded from is then still in the
+    /// processor's caches, which a whole frame would have left.
+    fn decode_chunks(
+        &self,
+        sources: &Sources,
+        range: Range<u64>,
+        out: &mut [u8],
+        threads: usize,
+    ) -> Result<()> {
+        let outline = self.outline(sources, range != (0..self.len))?;
+        let failure = Mutex::new(None);
+        let fetch = |at: u64, payload: &mut [u8]| match sources.read(self.extent, at, payload) {
+            Ok(()) => true,
+            Err(error) => {
+                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                false
+            }
+        };
+        let options = codec::decode_options(self.len, threads);
+        let decoded = outline.decompress_fetched(fetch, range, out, &options);
+        match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => decoded.map_err(codec::broken_frame),
+        }
     }
 
     /// Decodes all of it, a piece at a time, and shows each piece.
@@ -179,8 +219,10 @@ impl Decode for Z4ai {
         if out.is_empty() && self.len > 0 {
             return Ok(());
         }
-        if self.is_cut(sources, &range)? {
-            return self.decode_cut(sources, range, out, threads);
+        match self.way(sources, &range)? {
+            Way::Whole => {}
+            Way::Cut => return self.decode_cut(sources, range, out, threads),
+            Way::Chunks => return self.decode_chunks(sources, range, out, threads),
         }
         // Most of a frame is about to be read: faulting it in page by page would take longer.
         if out.len() as u64 * 2 > self.len && self.extent.len >= WORTH_PREFETCHING {
