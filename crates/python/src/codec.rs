@@ -163,6 +163,7 @@ fn options(py: Python<'_>, settings: Settings, watch: &Arc<Watch>) -> PyResult<O
         level,
         structure,
         observer: Some(Observer::new(move |bytes| watch.advance(bytes))),
+        ..Options::default()
     })
 }
 
