@@ -264,10 +264,11 @@ impl Spread {
         let (longer, sizes) = if columns { (rest, [rows + 1, rows]) } else { (rows, [period, rest]) };
         let (long, short) = sums.split_at(longer.min(sums.len()));
         let squares = |sums: &[u64], size: usize| {
-            let squares: u128 = sums.iter().map(|&sum| u128::from(sum) * u128::from(sum)).sum();
-            squares as i128 / size.max(1) as i128
+            // Together no more than the square of the sum of all codes, of which a chunk has not that many.
+            let squares: u64 = sums.iter().map(|&sum| sum * sum).sum();
+            i128::from(squares) / size.max(1) as i128
         };
-        let total = sums.iter().map(|&sum| u128::from(sum)).sum::<u128>() as i128;
+        let total = i128::from(sums.iter().sum::<u64>());
         let between = squares(long, sizes[0]) + squares(short, sizes[1]) - total * total / count as i128;
         let units = sums.len() as i128;
         // What is between units, in variances of one code.
@@ -453,9 +454,20 @@ fn bucket_counts(
             }
         }
     } else {
+        // Two tables, so that equal neighbours do not wait for each other's store.
+        let mut others = vec![[0u32; 256]; buckets];
         for (row, &bucket) in codes.chunks(period).zip(bucket_of).step_by(every) {
-            let counts = &mut counts[usize::from(bucket) & (buckets - 1)];
-            row.iter().for_each(|&code| counts[usize::from(code)] += 1);
+            let bucket = usize::from(bucket) & (buckets - 1);
+            let (counts, others) = (&mut counts[bucket], &mut others[bucket]);
+            let (pairs, rest) = row.as_chunks::<2>();
+            for [a, b] in pairs {
+                counts[usize::from(*a)] += 1;
+                others[usize::from(*b)] += 1;
+            }
+            rest.iter().for_each(|&code| counts[usize::from(code)] += 1);
+        }
+        for (count, other) in counts.as_flattened_mut().iter_mut().zip(others.as_flattened()) {
+            *count += other;
         }
     }
     counts

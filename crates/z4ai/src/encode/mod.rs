@@ -35,8 +35,6 @@ pub use stream::DEFAULT_LEVEL;
 const CHUNK: usize = 248 << 10;
 /// How many times longer chunks of palette indices are: they are small and decode fast.
 const CHUNKS_OF_PALETTE: usize = 16;
-/// Bytes that are hashed together, while they are in the first-level cache.
-const HASHED: usize = 8 * hash::BLOCK;
 /// Bytes that are hashed while half as many are fetched.
 const FETCHED: usize = 2 * hash::BLOCK;
 /// Bytes of a cache line.
@@ -244,7 +242,7 @@ impl Scratch {
     ) {
         if options.effort < Effort::Max {
             for chunk in chunks {
-                self.content.clear();
+                self.start_at_line(plan.chunk(chunk).len());
                 self.encode(&data[plan.chunk(chunk)], options, &plan.hint, lookup, encoded);
             }
             return;
@@ -277,6 +275,15 @@ impl Scratch {
         self.apart = apart;
     }
 
+    /// Leaves no content but what makes the next, of `len` bytes, start with a cache line: it is read and
+    /// written by vectors that long.
+    fn start_at_line(&mut self, len: usize) {
+        self.content.clear();
+        self.content.reserve(len + LINE);
+        let before = self.content.as_ptr().align_offset(LINE);
+        self.content.resize(before.min(LINE), 0);
+    }
+
     /// Appends one chunk to `encoded`. The data is copied first, behind what `content` has: another thread may be changing it, and
     /// what is hashed, counted and coded must be the same bytes.
     fn encode(
@@ -293,14 +300,10 @@ impl Scratch {
         // compute until then than with longer ones.
         let room = if options.kind.size() == 2 { encoded.payload.spare_capacity_mut() } else { &mut [] };
         let mut room = room.chunks(FETCHED / 2);
-        for part in data.chunks(HASHED) {
-            let start = self.content.len();
-            self.content.extend_from_slice(part);
-            for part in self.content[start..].chunks(FETCHED) {
-                let lines = room.next().unwrap_or_default().iter().step_by(LINE);
-                lines.for_each(|line| copy::fetch(line.as_ptr(), false));
-                hasher.write(part);
-            }
+        for part in data.chunks(FETCHED) {
+            let lines = room.next().unwrap_or_default().iter().step_by(LINE);
+            lines.for_each(|line| copy::fetch(line.as_ptr(), false));
+            hasher.write_appended(part, &mut self.content);
         }
         let content = &self.content[first..];
         let checksum = hasher.finish(content);

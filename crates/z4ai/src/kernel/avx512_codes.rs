@@ -47,25 +47,37 @@ impl Avx512 {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
 fn add_missing(bytes: &[u8], counts: &mut [u32; 256]) {
-    // 1 where a byte was counted.
-    let mut known = [[0; 64]; 4];
-    for (known, counts) in known.iter_mut().zip(counts.as_chunks::<64>().0) {
-        known.iter_mut().zip(counts).for_each(|(known, &count)| *known = u8::from(count > 0));
-    }
-    let (whole, rest) = bytes.as_chunks::<64>();
+    /// Vectors that are looked at together.
+    const TOGETHER: usize = 4;
+    let (whole, rest) = bytes.as_chunks::<{ 64 * TOGETHER }>();
+    // One bit where a byte was counted, four bits to an entry.
+    let known = |counts: &[u32; 256]| {
+        let entry = |i: usize| (0..4).map(|bit| u8::from(counts[4 * i + bit] > 0) << bit).sum();
+        vector(&std::array::from_fn(entry))
+    };
+    let mut table = known(counts);
+    let bits = _mm512_set1_epi32(0x0804_0201);
+    let all = _mm512_set1_epi8(-1);
     for block in whole {
-        let symbols = vector(block);
-        // SAFETY: this function has the features.
-        let found = unsafe { look_up::<4>(symbols, &known) };
-        let mut missing = _mm512_testn_epi8_mask(found, found);
-        while missing != 0 {
-            let byte = usize::from(block[missing.trailing_zeros() as usize]);
-            known[byte / 64][byte % 64] = 1;
-            counts[byte] = counts[byte].max(1);
-            missing &= missing - 1;
+        let mut found = all;
+        for symbols in block.as_chunks::<64>().0 {
+            let symbols = vector(symbols);
+            // What the shift brings in from the neighbour is not looked at.
+            let entries = _mm512_permutexvar_epi8(_mm512_srli_epi16::<2>(symbols), table);
+            let bit = _mm512_permutexvar_epi8(symbols, bits);
+            found = _mm512_min_epu8(found, _mm512_and_si512(entries, bit));
+        }
+        if _mm512_testn_epi8_mask(found, found) != 0 {
+            add_each(block, counts);
+            table = known(counts);
         }
     }
-    for &byte in rest {
+    add_each(rest, counts);
+}
+
+/// Sets the counts of these bytes from 0 to 1.
+fn add_each(bytes: &[u8], counts: &mut [u32; 256]) {
+    for &byte in bytes {
         counts[usize::from(byte)] = counts[usize::from(byte)].max(1);
     }
 }

@@ -3,6 +3,8 @@
 //! Content is made part by part, and each part is hashed while it is in the first-level cache. Parts are
 //! whole blocks of sixteen stripes, whose sums stay in registers; nothing is ever buffered.
 
+use std::mem::MaybeUninit;
+
 use twox_hash::XxHash3_64;
 
 use super::{Isa, copy, dispatch_wide};
@@ -123,6 +125,17 @@ impl Hasher {
         self.advance(due);
     }
 
+    /// Appends the next bytes to `content`, and adds what was appended as [`write`](Self::write) does.
+    pub(crate) fn write_appended(&mut self, bytes: &[u8], content: &mut Vec<u8>) {
+        content.reserve(bytes.len());
+        let (blocks, rest) = bytes.split_at(self.due(bytes.len()));
+        sum_up_copied(&mut self.sums, blocks, &mut content.spare_capacity_mut()[..blocks.len()]);
+        // SAFETY: these bytes were just written, behind those that there were.
+        unsafe { content.set_len(content.len() + blocks.len()) };
+        content.extend_from_slice(rest);
+        self.advance(blocks.len());
+    }
+
     /// As [`write`](Self::write), and copies `from` to `lines`, whole aligned lines of memory, without
     /// reading them into the caches first and without leaving them there. What is copied so is
     /// [settled](super::copy::settle) before anyone else may look at it.
@@ -216,6 +229,28 @@ fn sum_up_with(isa: impl Isa, sums: &mut Sums, blocks: &[u8]) {
     for block in blocks.as_chunks::<BLOCK>().0 {
         for (index, stripe) in block.as_chunks::<STRIPE>().0.iter().enumerate() {
             local = add(isa, local, *stripe, index);
+        }
+    }
+    *sums = local;
+}
+
+dispatch_wide! {
+    /// Copies whole blocks, and adds the copies: the others may be changing.
+    fn sum_up_copied(sums: &mut Sums, blocks: &[u8], to: &mut [MaybeUninit<u8>]) = sum_up_copied_with
+}
+
+#[inline(always)]
+fn sum_up_copied_with(isa: impl Isa, sums: &mut Sums, blocks: &[u8], to: &mut [MaybeUninit<u8>]) {
+    assert_eq!(blocks.len(), to.len());
+    let mut local = *sums;
+    let copies = to.as_chunks_mut::<BLOCK>().0.iter_mut().zip(blocks.as_chunks::<BLOCK>().0);
+    for (to, block) in copies {
+        let stripes = to.as_chunks_mut::<STRIPE>().0.iter_mut().zip(block.as_chunks::<STRIPE>().0);
+        for (index, (to, stripe)) in stripes.enumerate() {
+            let copied = to.write_copy_of_slice(stripe);
+            let mut stripe = [0; STRIPE];
+            stripe.copy_from_slice(copied);
+            local = add(isa, local, stripe, index);
         }
     }
     *sums = local;
@@ -324,6 +359,15 @@ mod tests {
             let mut parts = Hasher::new(len);
             content.chunks(2 * BLOCK).for_each(|part| parts.write(part));
             assert_eq!(parts.finish(content), expected, "{len} bytes in parts");
+            let (mut parts, mut copy) = (Hasher::new(len), vec![7]);
+            content.chunks(2 * BLOCK).for_each(|part| parts.write_appended(part, &mut copy));
+            assert_eq!(&copy[1..], content);
+            assert_eq!(parts.finish(content), expected, "{len} bytes in parts, copied");
+            let (mut sums, mut copy) = (START, vec![MaybeUninit::new(0); due]);
+            sum_up_copied_with(Portable, &mut sums, &content[..due], &mut copy);
+            assert_eq!(sums, portable.sums, "{len} bytes, portable, copied");
+            // SAFETY: all of these were written.
+            assert!(copy.iter().map(|byte| unsafe { byte.assume_init() }).eq(content[..due].iter().copied()));
         }
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn of_few(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
 const PART: usize = 64;
 /// From these numbers of bytes on, one in so many parts is counted: where they are close together, so that
 /// there are few values, and elsewhere.
-const SPARSELY: [(usize, usize, usize); 3] = [(1 << 16, 8, 4), (1 << 15, 4, 2), (1 << 14, 2, 1)];
+const SPARSELY: [(usize, usize, usize); 3] = [(1 << 15, 8, 4), (1 << 14, 4, 2), (1 << 13, 2, 1)];
 
 /// About [`of_few`], by what a part of many bytes shows: enough to make a code by. No byte that occurs
 /// has a count of 0.
@@ -51,23 +51,34 @@ pub(crate) fn of_many(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
     let Some((_, few, many)) = SPARSELY.into_iter().find(|&(least, ..)| bytes.len() >= least) else {
         return of_few(bytes, pairs);
     };
-    let every = if range_of(bytes).len() > PAIRED { many } else { few };
-    if every == 1 {
-        return of_few(bytes, pairs);
+    let mut some = std::mem::take(&mut pairs.some);
+    take_parts(bytes, few, &mut some);
+    let mut every = few;
+    if range_of(&some).len() > PAIRED {
+        every = many;
+        if many > 1 {
+            take_parts(bytes, many, &mut some);
+        }
     }
-    pairs.some.clear();
+    let mut counts = of_few(if every > 1 { &some } else { bytes }, pairs);
+    pairs.some = some;
+    if every > 1 {
+        counts.iter_mut().for_each(|count| *count *= every as u32);
+        add_missing(bytes, pairs, &mut counts);
+    }
+    counts
+}
+
+/// One in `every` parts of `bytes`.
+fn take_parts(bytes: &[u8], every: usize, some: &mut Vec<u8>) {
+    some.clear();
+    some.reserve(bytes.len() / every);
     for (index, parts) in bytes.chunks_exact(every * PART).enumerate() {
         // Any of them: rows are often as many bytes as some number of parts.
         let part = (index as u32).wrapping_mul(0x9e37_79b1) >> 16;
         let at = part as usize % every * PART;
-        pairs.some.extend_from_slice(&parts[at..at + PART]);
+        some.extend_from_slice(&parts[at..at + PART]);
     }
-    let some = std::mem::take(&mut pairs.some);
-    let mut counts = of_few(&some, pairs);
-    pairs.some = some;
-    counts.iter_mut().for_each(|count| *count *= every as u32);
-    add_missing(bytes, pairs, &mut counts);
-    counts
 }
 
 /// Counts once what occurs and was not counted.
