@@ -71,26 +71,46 @@ impl Lengths {
     /// Writes first symbol, last symbol, then one nibble per length between them, low nibble
     /// first; runs of two to sixteen absent symbols are two nibbles.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        let first = self.0.iter().position(|&l| l > 0).unwrap_or(0);
-        let last = self.0.iter().rposition(|&l| l > 0).unwrap_or(0);
+        let (first, last) = self.ends();
         out.extend([first as u8, last as u8]);
         let mut nibbles = Vec::with_capacity(last - first + 2);
+        self.for_nibbles(|nibble| nibbles.push(nibble));
+        if nibbles.len() % 2 == 1 {
+            nibbles.push(0);
+        }
+        out.extend(nibbles.chunks_exact(2).map(|pair| pair[0] | pair[1] << 4));
+    }
+
+    /// The bytes that [`write`](Self::write) takes.
+    pub(crate) fn written_len(&self) -> usize {
+        let mut nibbles: usize = 0;
+        self.for_nibbles(|_| nibbles += 1);
+        2 + nibbles.div_ceil(2)
+    }
+
+    /// The first and the last symbol.
+    fn ends(&self) -> (usize, usize) {
+        let first = self.0.iter().position(|&l| l > 0).unwrap_or(0);
+        let last = self.0.iter().rposition(|&l| l > 0).unwrap_or(0);
+        (first, last)
+    }
+
+    /// Calls `put` with every nibble that [`write`](Self::write) makes of the lengths.
+    fn for_nibbles(&self, mut put: impl FnMut(u8)) {
+        let (first, last) = self.ends();
         let mut at = first;
         while at <= last {
             let absent = self.0[at..=last].iter().take_while(|&&l| l == 0).count();
             if absent >= 2 {
                 let run = absent.min(17);
-                nibbles.extend([RUN, (run - 2) as u8]);
+                put(RUN);
+                put((run - 2) as u8);
                 at += run;
             } else {
-                nibbles.push(self.0[at]);
+                put(self.0[at]);
                 at += 1;
             }
         }
-        if nibbles.len() % 2 == 1 {
-            nibbles.push(0);
-        }
-        out.extend(nibbles.chunks_exact(2).map(|pair| pair[0] | pair[1] << 4));
     }
 
     /// Reads what [`write`](Self::write) wrote; refuses lengths that do not make a complete code.
@@ -144,10 +164,13 @@ fn depths(leaves: &[u64]) -> [u32; 256] {
     for node in n + 1..2 * n {
         let mut sum = 0;
         for _ in 0..2 {
-            let child = if weight[leaf] <= weight[inner] { &mut leaf } else { &mut inner };
-            sum += weight[*child];
-            parent[*child] = node as u16;
-            *child += 1;
+            // Neither a branch nor a detour by memory: which of the two it is can hardly be foreseen.
+            let is_leaf = weight[leaf] <= weight[inner];
+            let child = if is_leaf { leaf } else { inner };
+            sum += weight[leaf].min(weight[inner]);
+            parent[child] = node as u16;
+            leaf += usize::from(is_leaf);
+            inner += usize::from(!is_leaf);
         }
         weight[node] = sum;
     }
@@ -203,6 +226,7 @@ mod tests {
             if let Some(lengths) = Lengths::for_counts(&counts) {
                 let mut bytes = Vec::new();
                 lengths.write(&mut bytes);
+                prop_assert_eq!(lengths.written_len(), bytes.len());
                 let mut reader = Reader::new(&bytes);
                 prop_assert_eq!(Lengths::read(&mut reader).unwrap(), lengths);
                 prop_assert_eq!(reader.remaining(), 0);

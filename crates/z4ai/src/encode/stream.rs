@@ -93,7 +93,7 @@ fn code_unless(
             return Coder::Raw;
         }
         // Planes of which but one bit is in use need not be counted byte by byte.
-        if let [a, b] = symbols_of(sample)[..]
+        if let [a, b] = few_symbols_of(sample)[..]
             && let Some(counts) = histogram::of_two(bytes, a, b)
         {
             return code_counted(bytes, &counts, payload);
@@ -115,7 +115,7 @@ pub(super) fn is_noise(noise: u64, bytes: &[u8]) -> bool {
 /// What [`encode_counted`] takes at least for symbols of these counts, in bytes: nothing is promised of few
 /// symbols, which are coded several at a time.
 pub(super) fn huffman_at_least(counts: &[u32; 256]) -> u64 {
-    if symbols_of(counts).len() <= MOST_PACKED {
+    if number_of_symbols(counts) <= MOST_PACKED {
         return 0;
     }
     // Costs are not exact: by less than this share of a bit.
@@ -160,12 +160,12 @@ pub(crate) fn encode_counted(bytes: &[u8], counts: &[u32; 256], payload: &mut Ve
 /// As [`encode_counted`], except that nothing is appended where bytes stay as they are.
 fn code_counted(bytes: &[u8], counts: &[u32; 256], payload: &mut Vec<u8>) -> Coder {
     let len = bytes.len() as u64;
-    let symbols = symbols_of(counts);
+    let symbols = few_symbols_of(counts);
     let Some(lengths) = Lengths::for_counts(counts) else {
         return symbols.first().map_or(Coder::Raw, |&only| Coder::Constant(only));
     };
     let huffman = huffman_len(&lengths, counts);
-    let width = match symbols.len() {
+    let width = match number_of_symbols(counts) {
         0..=2 => 1,
         3..=4 => 2,
         5..=MOST_PACKED => 4,
@@ -175,8 +175,11 @@ fn code_counted(bytes: &[u8], counts: &[u32; 256], payload: &mut Vec<u8>) -> Cod
     let packed = (len * width).div_ceil(8) + (1 << width.min(4)) + 2;
     // Codes of whole bits waste much of a bit where one symbol is frequent: then bytes of several
     // symbols are coded instead.
-    let ideal = cost::entropy(counts) / (8 * BIT);
-    if width < 8 && ideal + ideal / 50 + 64 < huffman.min(packed) {
+    let wasteful = || {
+        let ideal = cost::entropy(counts) / (8 * BIT);
+        ideal + ideal / 50 + 64 < huffman.min(packed)
+    };
+    if width < 8 && wasteful() {
         let start = payload.len();
         let coder = encode_joined(bytes, width as u32, &symbols, payload);
         let joined = (payload.len() - start) as u64 + (1 << width) + 64;
@@ -219,7 +222,7 @@ pub(crate) fn encode_finely(
     payload: &mut Vec<u8>,
 ) -> Coder {
     let start = payload.len();
-    let symbols = symbols_of(counts).len();
+    let symbols = number_of_symbols(counts);
     // States take no less than this, whatever they are, and at least half a byte each to describe.
     let least = cost::entropy(counts) / (8 * BIT) + symbols as u64 / 2;
     // Of many symbols it is known what whole bits take, so these need not be made.
@@ -269,8 +272,16 @@ fn encode_joined(bytes: &[u8], width: u32, symbols: &[u8], payload: &mut Vec<u8>
     Coder::Joined { width, palette, inner: Box::new(inner) }
 }
 
-/// The symbols that occur.
-fn symbols_of(counts: &[u32; 256]) -> Vec<u8> {
+/// How many symbols occur.
+fn number_of_symbols(counts: &[u32; 256]) -> usize {
+    counts.iter().filter(|&&count| count > 0).count()
+}
+
+/// The symbols that occur, if they are few enough to be packed.
+fn few_symbols_of(counts: &[u32; 256]) -> Vec<u8> {
+    if number_of_symbols(counts) > MOST_PACKED {
+        return Vec::new();
+    }
     (0..=255).filter(|&symbol| counts[usize::from(symbol)] > 0).collect()
 }
 
@@ -287,11 +298,9 @@ pub(crate) fn palette_of(symbols: &[u8]) -> ([u8; 16], [u8; 256]) {
 
 /// Bytes of a Huffman stream, description included.
 pub(crate) fn huffman_len(lengths: &Lengths, counts: &[u32; 256]) -> u64 {
-    let mut table = Vec::new();
-    lengths.write(&mut table);
     let streams = huffman_encode::streams_for(counts.iter().map(|&count| count as usize).sum()) as u64;
     // Coder and number of streams, and of each its length and what fills its last byte.
-    lengths.cost_bits(counts) / 8 + table.len() as u64 + 2 + 5 * streams
+    lengths.cost_bits(counts) / 8 + lengths.written_len() as u64 + 2 + 5 * streams
 }
 
 /// Streams without any information.

@@ -134,39 +134,89 @@ unsafe fn of_units<const N: usize>(
     }
 }
 
+/// Rows that are added up together.
+const TOGETHER: usize = 8;
+
 /// # Safety
 /// The machine must have AVX-512 with VBMI.
 #[inline(always)]
 unsafe fn of_rows<const N: usize>(codes: &[u8], period: usize, by: &impl Terms<N>) -> Vec<[u64; N]> {
     let mut sums = Vec::with_capacity(codes.len().div_ceil(period));
-    for row in codes.chunks(period) {
-        let (parts, rest) = row.as_chunks::<WIDE>();
+    for rows in codes.chunks(TOGETHER * period) {
+        let mut words = [[0; TOGETHER]; N];
         // SAFETY: as the caller promises.
         unsafe {
-            let zero = _mm512_setzero_si512();
-            let mut totals = [zero; N];
-            for part in parts {
-                let terms = by.of(load(part));
+            let mut totals = [[_mm512_setzero_si512(); TOGETHER]; N];
+            for (i, row) in rows.chunks(period).enumerate() {
+                let total = of_row(row, by);
                 for n in 0..N {
-                    totals[n] = _mm512_add_epi64(totals[n], _mm512_sad_epu8(terms[n], zero));
+                    totals[n][i % TOGETHER] = total[n];
                 }
             }
-            if !rest.is_empty() {
-                let (mask, part) = load_some(rest);
-                let terms = by.of(part);
-                for n in 0..N {
-                    let terms = _mm512_maskz_mov_epi8(mask, terms[n]);
-                    totals[n] = _mm512_add_epi64(totals[n], _mm512_sad_epu8(terms, zero));
-                }
-            }
-            let mut sum = [0; N];
             for n in 0..N {
-                sum[n] = _mm512_reduce_add_epi64(totals[n]) as u64;
+                words[n] = add_each(&totals[n]);
             }
-            sums.push(sum);
+        }
+        for i in 0..rows.len().div_ceil(period) {
+            sums.push(words.map(|words| words[i % TOGETHER]));
         }
     }
     sums
+}
+
+/// The sums of a row, each in eight parts.
+///
+/// # Safety
+/// The machine must have AVX-512 with VBMI.
+#[inline(always)]
+unsafe fn of_row<const N: usize>(row: &[u8], by: &impl Terms<N>) -> [__m512i; N] {
+    let (parts, rest) = row.as_chunks::<WIDE>();
+    // SAFETY: as the caller promises.
+    unsafe {
+        let zero = _mm512_setzero_si512();
+        let mut totals = [zero; N];
+        for part in parts {
+            let terms = by.of(load(part));
+            for n in 0..N {
+                totals[n] = _mm512_add_epi64(totals[n], _mm512_sad_epu8(terms[n], zero));
+            }
+        }
+        if !rest.is_empty() {
+            let (mask, part) = load_some(rest);
+            let terms = by.of(part);
+            for n in 0..N {
+                let terms = _mm512_maskz_mov_epi8(mask, terms[n]);
+                totals[n] = _mm512_add_epi64(totals[n], _mm512_sad_epu8(terms, zero));
+            }
+        }
+        totals
+    }
+}
+
+/// The sum of the parts of each vector.
+///
+/// # Safety
+/// The machine must have AVX-512.
+#[inline(always)]
+unsafe fn add_each(totals: &[__m512i; TOGETHER]) -> [u64; TOGETHER] {
+    let mut sums = *totals;
+    // SAFETY: as the caller promises; vectors and words are plain data of one size.
+    unsafe {
+        // Each step halves the parts of a vector, and makes two vectors one. No closures: only what is
+        // always inlined is compiled for the same machine.
+        for i in 0..4 {
+            let (a, b) = (sums[2 * i], sums[2 * i + 1]);
+            sums[i] = _mm512_add_epi64(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+        }
+        for vectors in [2, 1] {
+            for i in 0..vectors {
+                let (a, b) = (sums[2 * i], sums[2 * i + 1]);
+                let (even, odd) = (_mm512_shuffle_i64x2::<0x88>(a, b), _mm512_shuffle_i64x2::<0xdd>(a, b));
+                sums[i] = _mm512_add_epi64(even, odd);
+            }
+        }
+        std::mem::transmute::<__m512i, [u64; TOGETHER]>(sums[0])
+    }
 }
 
 /// # Safety

@@ -52,7 +52,8 @@ impl ClassMap {
 
     /// The number of classes: one more than the highest in use.
     pub(crate) fn count(&self) -> usize {
-        self.classes.iter().max().map_or(0, |&class| usize::from(class) + 1)
+        let highest = self.classes.iter().fold(0, |highest, &class| class.max(highest));
+        if self.classes.is_empty() { 0 } else { usize::from(highest) + 1 }
     }
 }
 

@@ -169,20 +169,25 @@ dispatch! {
 
 #[inline(always)]
 fn of_two_with(_: impl Isa, bytes: &[u8], a: u8, b: u8) -> Option<[u32; 256]> {
-    let (mut count, mut others) = (0, 0);
-    for part in bytes.chunks(usize::from(u8::MAX)) {
-        let (mut second, mut other) = (0u8, 0u8);
-        for &byte in part {
-            second += u8::from(byte == b);
-            other |= u8::from(byte != a && byte != b);
+    const LANES: usize = 32;
+    let (mut count, mut others) = (0, [false; LANES]);
+    for part in bytes.chunks(LANES * usize::from(u8::MAX)) {
+        let (whole, rest) = part.as_chunks::<LANES>();
+        let mut seconds = [0u8; LANES];
+        for lanes in whole {
+            for i in 0..LANES {
+                seconds[i] += u8::from(lanes[i] == b);
+                others[i] |= lanes[i] != a && lanes[i] != b;
+            }
         }
-        count += u32::from(second);
-        others |= other;
+        count += seconds.iter().map(|&seconds| u32::from(seconds)).sum::<u32>();
+        count += rest.iter().filter(|&&byte| byte == b).count() as u32;
+        others[0] |= rest.iter().any(|&byte| byte != a && byte != b);
     }
     let mut counts = [0; 256];
     counts[usize::from(a)] = bytes.len() as u32 - count;
     counts[usize::from(b)] = count;
-    (others == 0).then_some(counts)
+    (others == [false; LANES]).then_some(counts)
 }
 
 /// How often each value of the `bits` (at most 13) bits below the sign occurs in elements of
