@@ -143,7 +143,7 @@ const TOGETHER: usize = 8;
 unsafe fn of_rows<const N: usize>(codes: &[u8], period: usize, by: &impl Terms<N>) -> Vec<[u64; N]> {
     let mut sums = Vec::with_capacity(codes.len().div_ceil(period));
     for rows in codes.chunks(TOGETHER * period) {
-        let mut words = [[0; TOGETHER]; N];
+        let mut of_each = [[0; N]; TOGETHER];
         // SAFETY: as the caller promises.
         unsafe {
             let mut totals = [[_mm512_setzero_si512(); TOGETHER]; N];
@@ -154,12 +154,13 @@ unsafe fn of_rows<const N: usize>(codes: &[u8], period: usize, by: &impl Terms<N
                 }
             }
             for n in 0..N {
-                words[n] = add_each(&totals[n]);
+                let sums = add_each(&totals[n]);
+                for i in 0..TOGETHER {
+                    of_each[i][n] = sums[i];
+                }
             }
         }
-        for i in 0..rows.len().div_ceil(period) {
-            sums.push(words.map(|words| words[i % TOGETHER]));
-        }
+        sums.extend_from_slice(&of_each[..rows.len().div_ceil(period)]);
     }
     sums
 }
