@@ -153,6 +153,9 @@ class Slice:
             )
             found = whole[tuple(parts)]
         else:
+            if index is Ellipsis:  # what loaders of whole models ask for
+                whole = self._read(0, self._metadata.shape[0])
+                return whole if self._device == "cpu" else whole.to(self._device)
             first, last, rows = _rows(parts[0], self._metadata.shape[0])
             whole = self._read(first, last)
             found = whole[(rows, *parts[1:])]
@@ -215,7 +218,7 @@ def _rows(rows: int | slice, size: int) -> tuple[int, int, int | slice]:
     wanted = range(size)[rows]
     if not wanted:
         return 0, 0, slice(0, 0)
-    first, last = min(wanted), max(wanted) + 1
+    first, last = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1
     stop = wanted.stop - first
     return first, last, slice(wanted.start - first, stop if stop >= 0 else None, wanted.step)
 
