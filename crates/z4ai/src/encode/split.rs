@@ -75,8 +75,12 @@ impl Prices {
 /// Buffers that encoding reuses.
 #[derive(Default)]
 pub(crate) struct Scratch {
+    /// Those of what was cut last, and maybe others behind them.
     codes: Vec<u8>,
+    /// How many were cut last.
+    cut: usize,
     patches: Vec<Patch>,
+    /// The codes of each class, and maybe others behind them; there may be more runs than classes.
     runs: Vec<Vec<u8>>,
     pairs: histogram::Pairs,
     sample: Vec<u8>,
@@ -263,11 +267,12 @@ impl Scratch {
             self.cut(fields, elements, payload);
         }
         if let Some(map) = &classes {
-            self.runs.resize(map.count(), Vec::new());
-            for (run, size) in self.runs.iter_mut().zip(map.sizes(count)) {
-                run.resize(size + SLACK, 0);
+            if self.runs.len() < map.count() {
+                self.runs.resize(map.count(), Vec::new());
             }
-            scatter(map, &self.codes, count, &mut self.runs);
+            let runs = &mut self.runs[..map.count()];
+            runs.iter_mut().zip(map.sizes(count)).for_each(|(run, size)| grow(run, size + SLACK));
+            scatter(map, &self.codes, count, runs);
         }
         Ready { fields, count, classes, signs, by_palette }
     }
@@ -277,7 +282,7 @@ impl Scratch {
         let (mid, planes) = self.code_raw(&ready, payload);
         let Ready { fields, count, classes, signs, by_palette } = ready;
         let codes = if let Some(map) = &classes {
-            let runs = self.runs.iter().zip(map.sizes(count));
+            let runs = self.runs[..map.count()].iter().zip(map.sizes(count));
             let coders = runs.map(|(run, size)| {
                 let run = &run[..size];
                 let counts = counts_of(run, effort, &mut self.pairs);
@@ -306,9 +311,11 @@ impl Scratch {
                 if stream::is_noise(ready.noise(), &payload[at - len..at]) { len } else { 0 }
             })
             .sum();
-        let sizes = ready.classes.as_ref().map(|map| map.sizes(ready.count));
-        let runs: Vec<&[u8]> = match &sizes {
-            Some(sizes) => self.runs.iter().zip(sizes).map(|(run, &size)| &run[..size]).collect(),
+        let runs: Vec<&[u8]> = match &ready.classes {
+            Some(map) => {
+                let runs = self.runs[..map.count()].iter().zip(map.sizes(ready.count));
+                runs.map(|(run, size)| &run[..size]).collect()
+            }
             None => vec![&self.codes[..ready.count]],
         };
         let coded = runs.iter().map(|run| stream::huffman_at_least(&histogram::of_few(run, &mut self.pairs)));
@@ -339,13 +346,14 @@ impl Scratch {
 
     /// The codes of what was cut last.
     fn codes(&self) -> &[u8] {
-        &self.codes[..self.codes.len() - SLACK]
+        &self.codes[..self.cut]
     }
 
     /// Cuts elements into codes and, right where they stay if they cannot be coded, all the rest.
     fn cut(&mut self, fields: Fields, elements: &[u8], payload: &mut Vec<u8>) {
         let count = elements.len() / fields.size;
-        self.codes.resize(count + SLACK, 0);
+        grow(&mut self.codes, count + SLACK);
+        self.cut = count;
         self.patches.clear();
         let (start, mid_len) = (payload.len(), fields.mid_len(count));
         let len = mid_len + fields.planes() * count;
@@ -360,6 +368,13 @@ impl Scratch {
         fields::cut(fields, elements, to);
         // SAFETY: `cut` wrote every byte of these.
         unsafe { payload.set_len(start + len) };
+    }
+}
+
+/// Makes a buffer at least so long; what it has stays as it is, and is not cleared to be overwritten.
+fn grow(buffer: &mut Vec<u8>, len: usize) {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
     }
 }
 

@@ -239,6 +239,11 @@ dispatch! {
 /// Copies a row, which has one length with `to`. Most rows are too short for a call to pay.
 #[inline(always)]
 fn copy_row(from: &[u8], to: &mut [u8]) {
+    // The usual length, which the compiler would make a call of as well if it did not know it.
+    if let (Ok(from), Ok(to)) = (<&[u8; SHORT]>::try_from(from), <&mut [u8; SHORT]>::try_from(&mut *to)) {
+        *to = *from;
+        return;
+    }
     let ((from, from_rest), (to, to_rest)) = (from.as_chunks::<32>(), to.as_chunks_mut::<32>());
     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
     to_rest.copy_from_slice(from_rest);
