@@ -131,6 +131,7 @@ impl AsMut<[u8]> for Memory {
 /// Hands out memory for arrays that live and die together, such as those of one model: several
 /// share huge pages, which each of them alone is too small for, and touching fresh memory is
 /// most of what decoding costs otherwise.
+///
 /// Every thread has a slab of its own to take from: two that touch one fresh huge page at the same time
 /// would both clear one, of which one is thrown away.
 #[derive(Default)]

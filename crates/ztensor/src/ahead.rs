@@ -13,9 +13,9 @@ use crate::read::Reader;
 
 /// Tensors that are being decoded for somebody who has not asked for them yet, into memory of type `M`.
 ///
-/// Whole dense tensors are decoded, as by [`Reader::read_range_into`]. It is only a help: a tensor that it has not begun with, or that it failed to decode, is the
-/// caller's to read, who then gets the error too. Threads end with their work, with the first
-/// failure, and soon after the last handle is dropped.
+/// Whole dense tensors are decoded, as by [`Reader::read_range_into`]. It is only a help: a tensor that it
+/// has not begun with, or that it failed to decode, is the caller's to read, who then gets the error too.
+/// Threads end with their work, with the first failure, and soon after the last handle is dropped.
 pub struct Ahead<M> {
     shared: Arc<Shared<M>>,
     /// Threads do not survive a fork, and a lock may have been held by one of them then.
