@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ztensor::edit::{Placement, replace_tensor_as};
@@ -38,6 +39,16 @@ fn seeds(path: &Path) -> BTreeMap<String, u32> {
         data[0]
     };
     reader.keys().map(|name| (name.to_owned(), seed(name))).collect()
+}
+
+/// The right to start processes, or to have a file to oneself.
+///
+/// From its fork until it runs its program, a child has copies of all descriptors,
+/// and with them the locks of readers that are closed here meanwhile. So tests that
+/// start processes and tests that look where new data was put take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // ---- killed processes ----------------------------------------------------
@@ -101,6 +112,7 @@ fn edits_until_killed() {
 #[test]
 fn killed_at_any_moment() {
     const KILLS: u64 = 300;
+    let _turn = turn();
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let path = folder.path().join("model.zt");
     let log = folder.path().join("log");
@@ -184,6 +196,7 @@ impl Drop for SmallDisk {
 
 #[test]
 fn a_full_disk_loses_nothing() {
+    let _turn = turn();
     let Some(disk) = SmallDisk::mount(64) else {
         println!("skipped: a small tmpfs cannot be mounted here (faults are injected in the unit tests)");
         return;
@@ -261,6 +274,7 @@ fn edits_without_permission() {
 
 #[test]
 fn read_only_files_and_folders() {
+    let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let set = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     set(folder.path(), 0o755);

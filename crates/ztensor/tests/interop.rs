@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde_json::{Value, json};
 use ztensor::edit::Placement;
@@ -22,17 +23,23 @@ fn peer(command: &str, folder: Option<&Path>) -> (Option<i32>, String) {
     }
 }
 
-/// Whether the other version is there. Two tests ask for it, one installs it.
-fn peer_is_there() -> bool {
-    static THERE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *THERE.get_or_init(|| match peer("setup", None) {
+/// The other version, for one test at a time; `None` where it is not to be had.
+///
+/// A process that one test starts has copies of the other's descriptors for a moment,
+/// and then a file is not the other's alone, to be changed in place.
+fn take_peer() -> Option<MutexGuard<'static, ()>> {
+    static THERE: OnceLock<bool> = OnceLock::new();
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let there = THERE.get_or_init(|| match peer("setup", None) {
         (Some(0), _) => true,
         (Some(77), why) => {
             println!("skipped: {why}");
             false
         }
         (_, why) => panic!("{why}"),
-    })
+    });
+    there.then_some(turn)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -98,9 +105,7 @@ fn write_plain(path: &Path, compression: Compression, checksum: Checksum) {
 
 #[test]
 fn it_reads_what_we_write_and_edit() {
-    if !peer_is_there() {
-        return;
-    }
+    let Some(_turn) = take_peer() else { return };
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| -> PathBuf { folder.path().join(name) };
     write_plain(&file("plain.zt"), Compression::None, Checksum::None);
@@ -141,9 +146,7 @@ fn it_reads_what_we_write_and_edit() {
 
 #[test]
 fn we_read_and_edit_what_it_writes() {
-    if !peer_is_there() {
-        return;
-    }
+    let Some(_turn) = take_peer() else { return };
     let folder = tempfile::tempdir().unwrap();
     let (code, text) = peer("make", Some(folder.path()));
     assert_eq!(code, Some(0), "{text}");

@@ -23,6 +23,9 @@ pub enum Placement {
     InPlace,
     /// At the end, because a reader has the file open or another tensor shares the
     /// old data. [`compact`](crate::compact) drops what is no longer used.
+    ///
+    /// A reader counts as open until every copy of its descriptor is closed; a process
+    /// that another thread is just starting has one until it runs its program.
     Appended,
 }
 
