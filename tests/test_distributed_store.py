@@ -105,15 +105,36 @@ def test_consolidating_from_and_to_a_store(s3: S3, compression: Any) -> None:
         consolidate(url, f"out.{kind}")
         found = load_file(f"out.{kind}")
         assert all(found[name].equal(tensor) for name, tensor in MODEL.items())
-    files = consolidate(url, s3.url("model/out.zt"), max_shard_size=1000)
-    assert files[0] == s3.url("model/out.zt.index.json") and len(files) > 2
-    found = load_file(files[0])
-    assert all(found[name].equal(tensor) for name, tensor in MODEL.items())
-    distribute(files[0], "back", ranks=2)
-    parts = load_tensor_parallel("back", {"rows": 1}, 1, 2)
-    assert parts["rows"].equal(MODEL["rows"][:, 10:])
-    with pytest.raises(ztensor.UnsupportedError, match="upload"):
-        consolidate(url, s3.url("model/out.safetensors"))
+        # The same bytes, wherever they are written to.
+        consolidate(url, s3.url(f"one.{kind}"))
+        uploaded = ztensor.store.read_bytes(s3.url(f"one.{kind}"))
+        assert kind == "zt" or uploaded == Path(f"out.{kind}").read_bytes()
+        files = consolidate(url, s3.url(f"model/out.{kind}"), max_shard_size=1000)
+        assert files[0] == s3.url(f"model/out.{kind}.index.json") and len(files) > 2
+        for file in (s3.url(f"one.{kind}"), files[0]):
+            found = load_file(file)
+            assert all(found[name].equal(tensor) for name, tensor in MODEL.items())
+        distribute(files[0], f"back-{kind}", ranks=2)
+        parts = load_tensor_parallel(f"back-{kind}", {"rows": 1}, 1, 2)
+        assert parts["rows"].equal(MODEL["rows"][:, 10:])
+
+
+@pytest.mark.parametrize("kind", ["zt", "safetensors"])
+def test_an_upload_that_is_stopped_leaves_nothing(s3: S3, kind: str) -> None:
+    save_file({f"{n}": torch.zeros(3 << 20) for n in range(3)}, "source.zt")
+    distribute("source.zt", "run", ranks=2)
+    told = []
+
+    def stop(done: int, total: int) -> None:
+        told.append(done)
+        raise KeyboardInterrupt
+
+    options = {"part_size": "5MiB"}
+    with pytest.raises(KeyboardInterrupt):
+        consolidate("run", s3.url(f"m.{kind}"), progress=stop, storage_options=options)
+    assert told
+    assert not ztensor.store.exists(s3.url(f"m.{kind}"))
+    assert s3.unfinished() == 0
 
 
 def test_parts_of_remote_tensors_take_their_own_bytes() -> None:

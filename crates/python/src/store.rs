@@ -1,15 +1,18 @@
-//! Small files of folders and stores, as Python sees them.
+//! Files of folders and stores that are no tensor files, as Python sees them.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
 
+use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use ztensor::remote::Options;
 use ztensor::remote::store;
 
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, invalid};
+use crate::items::array_bytes;
 
 /// How a store is reached.
 pub(crate) type Settings = HashMap<String, String>;
@@ -70,8 +73,76 @@ fn store_join(folder: PathBuf, name: &str) -> String {
     store::join(folder, name).display().to_string()
 }
 
+/// A file that is written from front to back and appears when it is complete.
+#[pyclass(frozen, module = "ztensor._native")]
+struct NewFile {
+    /// `None` when it is finished or given up.
+    file: Mutex<Option<store::NewFile>>,
+}
+
+impl NewFile {
+    fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Option<store::NewFile>>> {
+        self.file.try_lock().map_err(|_| invalid(py, "another thread is writing to this file"))
+    }
+
+    fn take(&self, py: Python<'_>) -> PyResult<Option<store::NewFile>> {
+        Ok(self.lock(py)?.take())
+    }
+}
+
+impl Drop for NewFile {
+    /// Taking an upload back takes a while, which others need not wait for.
+    fn drop(&mut self) {
+        let file = self.file.get_mut().ok().and_then(Option::take);
+        if file.is_some() {
+            Python::try_attach(|py| py.detach(|| drop(file)));
+        }
+    }
+}
+
+fn ended(py: Python<'_>) -> PyErr {
+    invalid(py, "the file is finished, or a write failed: nothing more can be written")
+}
+
+#[pymethods]
+impl NewFile {
+    #[staticmethod]
+    #[pyo3(signature = (path, *, remote = None))]
+    fn create(py: Python<'_>, path: PathBuf, remote: Option<Settings>) -> PyResult<NewFile> {
+        let file = py.detach(|| store::NewFile::create(path, &options(remote))).or_raise(py)?;
+        Ok(NewFile { file: Mutex::new(Some(file)) })
+    }
+
+    /// Adds the bytes of a contiguous array.
+    fn write(&self, py: Python<'_>, data: Bound<'_, PyUntypedArray>) -> PyResult<()> {
+        let bytes = array_bytes(py, &data)?;
+        let mut slot = self.lock(py)?;
+        let file = slot.as_mut().ok_or_else(|| ended(py))?;
+        let written = py.detach(|| file.write(bytes));
+        if written.is_err() {
+            // Part of it may be there: it must never be finished.
+            let broken = slot.take();
+            py.detach(|| drop(broken));
+        }
+        written.or_raise(py)
+    }
+
+    fn finish(&self, py: Python<'_>, durable: bool) -> PyResult<()> {
+        let file = self.take(py)?.ok_or_else(|| ended(py))?;
+        py.detach(|| file.finish(durable)).or_raise(py)
+    }
+
+    /// Leaves nothing behind.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        let file = self.take(py)?;
+        py.detach(|| drop(file));
+        Ok(())
+    }
+}
+
 /// Adds everything here to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<NewFile>()?;
     module.add_function(wrap_pyfunction!(store_delete, module)?)?;
     module.add_function(wrap_pyfunction!(store_join, module)?)?;
     module.add_function(wrap_pyfunction!(store_len, module)?)?;

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ztensor import _dtypes, _items, _native
@@ -22,7 +23,7 @@ from ztensor._types import Progress, StorageOptions
 from ztensor._writer import Compression, codec
 from ztensor.distributed import _layout, _values
 from ztensor.distributed._checkpoint import PLAIN
-from ztensor.distributed._layout import Target
+from ztensor.distributed._layout import Layout, Target
 from ztensor.distributed._place import place
 from ztensor.distributed._store import place_of, split
 from ztensor.distributed._team import Team
@@ -32,7 +33,7 @@ OBJECTS, PATHS = "ztensor.objects", "ztensor.paths"
 """Attributes of a consolidated file: what a checkpoint has besides tensors, as JSON."""
 
 _BATCH = 128 << 20
-"""Tensors that are compressed are held in memory up to this many bytes, or one of them."""
+"""Tensors that are compressed or uploaded are held in memory up to so many bytes, or one."""
 
 
 def consolidate(
@@ -69,7 +70,8 @@ def consolidate(
 
     In a process group every rank calls it and copies its share; all must see both folders. Returns
     the files that were written, which appear when they are complete. Both paths may be URLs of
-    object stores, which ``storage_options`` say how to reach; only ``.zt`` files are written there.
+    object stores, which ``storage_options`` say how to reach; a file is uploaded there by one rank,
+    in parts, from front to back.
     """
     team = Team(process_group, no_dist)
     home, name = split(out, storage_options)
@@ -79,8 +81,6 @@ def consolidate(
     coding = codec(compression)
     if (coding is not None or checksum != "none") and kind != "zt":
         raise InvalidArgumentError("a .safetensors file has neither compression nor checksums")
-    if not home.is_local and kind != "zt":
-        raise UnsupportedError("only .zt files are written to a store: make it here and upload it")
     origin = place_of(checkpoint, storage_options)
     source = team.each(lambda: CheckpointTensors(origin, threads))
     try:
@@ -94,8 +94,13 @@ def consolidate(
 
                 def write() -> None:
                     for file, shard in mine:
-                        writer = home.writer(file, durable)
-                        _stream(writer, source, shard, attributes, (coding, checksum), tell)
+                        if kind == "zt":
+                            writer = home.writer(file, durable)
+                            _stream(writer, source, shard, attributes, (coding, checksum), tell)
+                        else:
+                            layout = _layout.layout(kind, shard, attributes)
+                            new = home.new_file(file)
+                            _stream_planned(new, source, shard, layout, durable, tell)
 
                 team.each(write)
         else:
@@ -170,21 +175,50 @@ def _stream(
     try:
         writer.set_attributes(dict(attributes))
         for batch in _batches(targets):
-            boxes = []
-            for target in batch:
-                entry = target.entry
-                memory = torch.empty(entry.shape, dtype=_dtypes.torch_dtype(entry.element))
-                boxes.append(Box(target.source, (0,) * len(entry.shape), memory))
-            source.read(boxes)
             items = [
-                _items.from_torch(target.name, box.target).item
-                for target, box in zip(batch, boxes, strict=True)
+                _items.from_torch(target.name, tensor).item
+                for target, tensor in zip(batch, _read(source, batch), strict=True)
             ]
             writer.write(items, *options, False, tell)
         writer.finish()
     except BaseException:
         writer.abort()
         raise
+
+
+def _stream_planned(
+    file: _native.NewFile,
+    source: CheckpointTensors,
+    targets: list[Target],
+    layout: Layout,
+    durable: bool,
+    tell: Callable[[int], object] | None,
+) -> None:
+    """Writes a file whose layout is known, and leaves no gaps, from front to back."""
+    try:
+        file.write(np.frombuffer(layout.head, dtype=np.uint8))
+        in_order = sorted(targets, key=lambda target: (layout.offsets[target.name], target.nbytes))
+        for batch in _batches(in_order):
+            for tensor in _read(source, batch):
+                file.write(tensor.reshape(-1).view(torch.uint8).numpy())
+                if tell is not None:
+                    tell(tensor.nbytes)
+        file.write(np.frombuffer(layout.tail, dtype=np.uint8))
+        file.finish(durable)
+    except BaseException:
+        file.abort()
+        raise
+
+
+def _read(source: CheckpointTensors, targets: list[Target]) -> list[torch.Tensor]:
+    """Whole tensors, in memory of their own."""
+    boxes = []
+    for target in targets:
+        entry = target.entry
+        memory = torch.empty(entry.shape, dtype=_dtypes.torch_dtype(entry.element))
+        boxes.append(Box(target.source, (0,) * len(entry.shape), memory))
+    source.read(boxes)
+    return [box.target for box in boxes]
 
 
 def _batches(targets: list[Target]) -> list[list[Target]]:

@@ -31,7 +31,10 @@ class Store(Protocol):
         """Opens a tensor file."""
 
     def writer(self, name: str, durable: bool) -> _native.Writer:
-        """Begins a tensor file, which appears when it is finished."""
+        """Begins a ``.zt`` file, which appears when it is finished."""
+
+    def new_file(self, name: str) -> _native.NewFile:
+        """Begins a file of any kind, which appears when it is finished."""
 
     def read(self, name: str) -> bytes | None:
         """A small file; ``None`` if it is not there."""
@@ -72,6 +75,9 @@ class Folder:
 
     def writer(self, name: str, durable: bool) -> _native.Writer:
         return _native.Writer.create(self.path(name), durable=durable)
+
+    def new_file(self, name: str) -> _native.NewFile:
+        return _native.NewFile.create(self.path(name))
 
     def read(self, name: str) -> bytes | None:
         path = self._path / name
@@ -132,6 +138,9 @@ class Remote:
     def writer(self, name: str, durable: bool) -> _native.Writer:
         # Stores are durable, or not, by themselves.
         return _native.Writer.create(self.path(name), remote=store.settings(self._options))
+
+    def new_file(self, name: str) -> _native.NewFile:
+        return _native.NewFile.create(self.path(name), remote=store.settings(self._options))
 
     def read(self, name: str) -> bytes | None:
         try:

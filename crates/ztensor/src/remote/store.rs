@@ -1,11 +1,14 @@
-//! Small objects: whole files to and from a store or a folder, and what is there.
+//! Files that are no tensor files: whole ones to and from a store or a folder, new ones from
+//! front to back, and what is there.
 //!
 //! Every function takes a path or a URL, so that what is kept beside a model, such
 //! as its configuration, is found where the model is.
 
+use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crate::atomic::AtomicFile;
 use crate::error::{Error, Result};
 use crate::remote::{Options, Place, place};
 use crate::source::{self, MapMode};
@@ -39,16 +42,41 @@ pub fn read_range(path: impl AsRef<Path>, range: Range<u64>, options: &Options) 
 
 /// Writes a whole file, which appears when it is complete. Folders on the way are made.
 pub fn write(path: impl AsRef<Path>, bytes: &[u8], options: &Options) -> Result<()> {
-    let path = path.as_ref();
-    if let Place::Local(path) = place(path)?
-        && let Some(folder) = path.parent()
-    {
-        std::fs::create_dir_all(folder).map_err(|error| Error::io("cannot create", error).in_file(folder))?;
+    let mut file = NewFile::create(path, options)?;
+    file.write(bytes)?;
+    file.finish(false)
+}
+
+/// A file that is written from front to back and appears when it is complete. Dropped before
+/// [`finish`](NewFile::finish), it leaves nothing behind.
+#[derive(Debug)]
+pub struct NewFile {
+    path: PathBuf,
+    file: AtomicFile,
+}
+
+impl NewFile {
+    /// Begins a file that will replace what is there. Folders on the way are made.
+    pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<NewFile> {
+        let path = path.as_ref();
+        if let Place::Local(path) = place(path)?
+            && let Some(folder) = path.parent()
+        {
+            let failed = |error| Error::io("cannot create", error).in_file(folder);
+            std::fs::create_dir_all(folder).map_err(failed)?;
+        }
+        Ok(NewFile { path: path.to_owned(), file: AtomicFile::create_with(path, options)? })
     }
-    let mut file = crate::atomic::AtomicFile::create_with(path, options)?;
-    std::io::Write::write_all(&mut file, bytes)
-        .map_err(|error| Error::io("cannot write", error).in_file(path))?;
-    file.commit(false)
+
+    /// Adds to its end.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(|error| Error::io("cannot write", error).in_file(&self.path))
+    }
+
+    /// Puts it under its name; `durable` waits until the disk has it, as a store always does.
+    pub fn finish(self, durable: bool) -> Result<()> {
+        self.file.commit(durable)
+    }
 }
 
 /// The files below a folder or a prefix, sorted by name; none if it does not exist.
@@ -234,5 +262,23 @@ mod tests {
         delete(&path, &options).unwrap();
         assert!(list(&url, &options).unwrap().is_empty());
         assert!(list(join(dir.path(), "none"), &options).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_new_file_appears_when_it_is_finished() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::default();
+        let path = dir.path().join("made/new.bin");
+        for finished in [false, true] {
+            let mut file = NewFile::create(&path, &options).unwrap();
+            file.write(b"one ").unwrap();
+            file.write(b"two").unwrap();
+            assert!(!exists(&path, &options).unwrap());
+            if finished {
+                file.finish(true).unwrap();
+            }
+        }
+        assert_eq!(read(&path, &options).unwrap(), b"one two");
+        assert_eq!(list(dir.path(), &options).unwrap().len(), 1, "what was dropped left something");
     }
 }
