@@ -1,6 +1,6 @@
 """Deltas against z4ai 0.2 (sizes) and ZipNN (speed), in turns, one thread.
 
-    python benchmark/delta.py    # needs numpy, zipnn, z4ai==0.2.0 and a Rust toolchain
+    python benchmark/delta.py [FILTER]   # needs numpy, zipnn, z4ai==0.2.0 and a Rust toolchain
 
 Weights are synthetic: normal values with a scale that varies by row. ZipNN has no deltas, so its
 plain compression of the same buffer is the yardstick. Speeds are medians of at least nine rounds
@@ -106,12 +106,15 @@ def measure(ours, theirs, mine, yours, size):
 def main():
     import z4ai
 
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     build = ["cargo", "build", "--release", "-q", "-p", "z4ai", "--example", "measure_delta"]
     subprocess.run(build, cwd=REPOSITORY, check=True)
     binary = REPOSITORY / "target/release/examples/measure_delta"
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder, "reference"), Path(folder, "current")
         for name, kind, reference, current in cases():
+            if wanted not in f"{name} {kind}":
+                continue
             before.write_bytes(reference.tobytes())
             after.write_bytes(current.tobytes())
             size = current.nbytes

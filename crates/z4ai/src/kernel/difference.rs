@@ -78,7 +78,8 @@ macro_rules! word {
             fn difference(rule: Rule, current: &[u8], reference: &[u8], out: &mut [u8]) {
                 const TOP: u32 = $unsigned::BITS - 1;
                 // Floats in order: magnitudes of negative ones are counted backwards.
-                let ordered = |x: $unsigned| x ^ (x as $signed >> TOP) as $unsigned >> 1;
+                let ordered =
+                    |x: $unsigned| x ^ ((x as $signed >> TOP) as $unsigned & $signed::MAX as $unsigned);
                 let doubled = |d: $unsigned| d << 1 ^ (d as $signed >> TOP) as $unsigned;
                 let pairs = current.as_chunks::<$size>().0.iter().zip(reference.as_chunks::<$size>().0);
                 let out = out.as_chunks_mut::<$size>().0.iter_mut();
@@ -159,7 +160,7 @@ macro_rules! word {
         #[inline(always)]
         fn $restore(rule: Rule, count: usize, difference: impl Fn(usize) -> $unsigned, to: impl Target) {
             const TOP: u32 = $unsigned::BITS - 1;
-            let ordered = |x: $unsigned| x ^ (x as $signed >> TOP) as $unsigned >> 1;
+            let ordered = |x: $unsigned| x ^ ((x as $signed >> TOP) as $unsigned & $signed::MAX as $unsigned);
             let halved = |z: $unsigned| z >> 1 ^ (z & 1).wrapping_neg();
             let word = |bytes: [u8; $size]| $unsigned::from_le_bytes(bytes);
             let difference = |i| difference(i).to_le_bytes();
