@@ -240,6 +240,7 @@ class Split:
         axis = index.number(1)
         self.class_of = [0] * self.count
         self.contexts = None
+        self.is_one_stream = axis == 0
         if axis == 3:
             check(self.float, 26)
             joined = self.bits - EXPONENT_BITS[kind]
@@ -269,6 +270,11 @@ class Split:
         self.stored = sum(stream.stored for stream in streams) + 6 * patches
         self.stored += self.contexts.stored if self.contexts else 0
 
+    def code_of_patched(self) -> int:
+        """What stands where no code is needed."""
+        packed = self.is_one_stream and self.codes[0].coder == 2
+        return self.codes[0].palette[0] if packed else 0
+
     def decode(self, payload: Cursor) -> bytes:
         mids = [0] * self.count
         if self.mid:
@@ -284,10 +290,12 @@ class Split:
         check(all(a < b for a, b in itertools.pairwise(patched)), 14)
         patches = {index: payload.number(2) for index in patched}
         check(all(i < self.count and s >> self.bits == 0 for i, s in patches.items()), 14)
+        unused = self.code_of_patched()
         out = bytearray()
         for i in range(self.count):
-            symbol = next(runs[self.class_of[i]]) + self.base
-            symbol = patches.get(i, symbol)
+            code = next(runs[self.class_of[i]])
+            check(i not in patches or code == unused, 14)
+            symbol = patches.get(i, code + self.base)
             raw = mids[i]
             for plane in reversed(planes):
                 raw = raw << 8 | plane[i]

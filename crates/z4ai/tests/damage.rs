@@ -30,7 +30,10 @@ fn frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     add("bf16", bf16(flat), kind(Kind::Bf16));
     add("bf16 with outliers", bf16(&outliers), kind(Kind::Bf16));
     let fast = Options { effort: Effort::Fast, ..kind(Kind::Bf16) };
-    add("bf16 fast with patches", bf16(&outliers), fast);
+    add("bf16 fast with outliers", bf16(&outliers), fast.clone());
+    // Of many scales, more than a palette has, and as few as it pays to patch.
+    let scattered = weights(2400, |i| if i % 240 == 7 { 2f32.powi(i as i32 / 240 * 9 - 60) } else { 0.05 });
+    add("bf16 fast with patches", bf16(&scattered), fast);
     let columns = weights(16 * 64, |i| if i % 16 < 8 { 0.0001 } else { 4.0 });
     let shaped = Options { shape: vec![64, 16], ..kind(Kind::Bf16) };
     add("bf16 columns", bf16(&columns), shaped);
@@ -44,6 +47,9 @@ fn frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     add("int32", (0..300i32).flat_map(|v| (v * v % 97).to_le_bytes()).collect(), kind(Kind::I32));
     add("text", b"the same words, the same words again, ".repeat(40), kind(Kind::Raw));
     add("bool", (0..500u32).map(|v| (v * v % 7 == 1) as u8).collect(), kind(Kind::Bool));
+    // Six of the sixteen indices of a palette.
+    let six = (0..60u32).map(|v| [0, 1, 0x30, 0x46, 0x6b, 0xff][(v * v % 97 % 6) as usize]);
+    add("six values", six.collect(), kind(Kind::U8));
     add("empty", Vec::new(), kind(Kind::F16));
     add("odd tail", bf16(flat)[..555].to_vec(), kind(Kind::Bf16));
     // Structure. The signs of zeros, as of weights times a mask, are coded or all the same.
@@ -148,9 +154,18 @@ fn flipped_bits_of_large_frames_are_noticed() {
 }
 
 #[test]
-fn a_frame_has_signs_apart() {
-    let (_, _, frame) = frames().into_iter().find(|(name, ..)| name == "fp32 with leaning signs").unwrap();
-    assert!(z4ai::streams(&frame).unwrap().iter().any(|stream| stream.role == "signs"));
+fn frames_have_what_they_are_named_after() {
+    let frames = frames();
+    let has = |name: &str, role: &str, coder: &str| {
+        let (_, _, frame) = frames.iter().find(|frame| frame.0 == name).unwrap();
+        let streams = z4ai::streams(frame).unwrap();
+        let found = streams.iter().any(|stream| stream.role == role && stream.coder == coder);
+        assert!(found, "{name}: {streams:?}");
+    };
+    has("fp32 with leaning signs", "signs", "huffman");
+    has("bf16 fast with patches", "symbols", "palette");
+    has("bf16 fast with patches", "patches", "raw");
+    has("six values", "bytes", "palette");
 }
 
 #[test]

@@ -435,6 +435,20 @@ fn every_flipped_bit_is_noticed() {
     }
 }
 
+/// Of the sixteen indices of a palette, those that nothing needs meant the same as the first.
+#[test]
+fn a_palette_with_room_hides_no_damage() {
+    let current = b"kkkkk\xff\xff\xff\xff\xff\xff\xffFkkkkkk0kkk\0\0\0\x01\0\0\0\0\0kkk";
+    let reference = b"kkkkkkkkkkkkkkkkk\x97\x14\xf4Zx\x03\n\n\xcdEE;\xba\xbaLEE\0";
+    let frame = check(current, reference, &options(Kind::U8));
+    for bit in 0..8 * frame.len() {
+        let mut bad = frame.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        let result = delta::decompress(&bad, reference, &DecodeOptions::default());
+        assert!(result.is_err(), "bit {bit} of {}", frame.len());
+    }
+}
+
 #[test]
 fn frames_cut_anywhere_or_longer_are_refused() {
     for (frame, reference, _) in small_frames() {

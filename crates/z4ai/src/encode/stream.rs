@@ -285,11 +285,13 @@ fn few_symbols_of(counts: &[u32; 256]) -> Vec<u8> {
     (0..=255).filter(|&symbol| counts[usize::from(symbol)] > 0).collect()
 }
 
-/// A palette of up to sixteen symbols, and the index of each.
+/// A palette of up to sixteen symbols, and the index of each. What is left of it is filled with others, so
+/// that no two indices mean the same and every change of one is noticed.
 pub(crate) fn palette_of(symbols: &[u8]) -> ([u8; 16], [u8; 256]) {
     let mut palette = [0; 16];
     let mut index_of = [0; 256];
-    for (index, &symbol) in symbols.iter().enumerate() {
+    let others = (0..=255).filter(|symbol| !symbols.contains(symbol));
+    for (index, symbol) in symbols.iter().copied().chain(others).take(palette.len()).enumerate() {
         palette[index] = symbol;
         index_of[usize::from(symbol)] = index as u8;
     }

@@ -144,14 +144,15 @@ impl Fields {
         sign | symbol << shift | low
     }
 
-    /// Puts the symbol of the element at `bytes` right.
-    pub(crate) fn patch(self, bytes: &mut [u8], symbol: u16) {
+    /// Puts the symbol of the element at `bytes` right; returns the one that it had.
+    pub(crate) fn patch(self, bytes: &mut [u8], symbol: u16) -> u16 {
         let mut element = [0; 8];
         element[..self.size].copy_from_slice(bytes);
         let element = u64::from_le_bytes(element);
         let (mask, shift) = (self.symbol_mask(), self.symbol_shift());
         let patched = (element & !(mask << shift) | u64::from(symbol) << shift).to_le_bytes();
         bytes.copy_from_slice(&patched[..self.size]);
+        self.symbol(element) as u16
     }
 }
 

@@ -208,10 +208,19 @@ impl Split {
             }
             None => self.decode_codes(&mut payload, count, &mut scratch.codes, &mut scratch.runs, coders)?,
         };
-        let patches = Patches::read(&mut payload, self.patches as usize, self.fields.symbol_bits)?;
+        let patches =
+            Patches::read(&mut payload, self.patches as usize, self.fields, self.code_of_patched())?;
         let from = Join { codes: &[], mid, planes };
         grow(&mut scratch.part, Parts::LEN / self.fields.size);
         self.join(codes, &from, signs, patches, &mut scratch.part, out)
+    }
+
+    /// What elements that are patched have for a code: had they any, some damage would go unnoticed.
+    fn code_of_patched(&self) -> u8 {
+        match &self.codes[..] {
+            [Coder::Packed { palette, .. }] if self.classes.is_none() => palette[0],
+            _ => 0,
+        }
     }
 
     /// The signs, if they are apart.
@@ -251,7 +260,7 @@ impl Split {
                 let fields = from.part(self.fields, codes, at);
                 let signs = signs.map_or(&[][..], |signs| &signs[at / 8..]);
                 let from = FieldsAndSigns { fields, palette, signs };
-                let mut patching = patches.from(at, self.fields);
+                let mut patching = patches.from(at);
                 let joined = out.join((count - at) * size, self.fields, &from, &mut patching);
                 patching.result?;
                 // At first it may take some elements until lines of memory are whole.
@@ -276,7 +285,7 @@ impl Split {
                 if let Some(signs) = signs {
                     signs::put(size, &signs[range.start / 8..], out);
                 }
-                patches.apply(&range, |at, symbol| self.fields.patch(&mut out[at * size..][..size], symbol))
+                patches.apply(&range, out)
             })?;
         }
         if patches.left() > 0 {
@@ -327,16 +336,19 @@ impl Split {
 struct Patches<'a> {
     indices: Reader<'a>,
     symbols: Reader<'a>,
-    symbol_bits: u32,
+    fields: Fields,
+    /// The symbol that elements have before they are patched.
+    unpatched: u16,
     /// The index of the first of them.
     next: Option<u32>,
 }
 
 impl<'a> Patches<'a> {
-    fn read(payload: &mut Reader<'a>, count: usize, symbol_bits: u32) -> Result<Self> {
+    fn read(payload: &mut Reader<'a>, count: usize, fields: Fields, code: u8) -> Result<Self> {
         let indices = Reader::new(payload.take(count * 4)?);
         let symbols = Reader::new(payload.take(count * 2)?);
-        let mut patches = Self { indices, symbols, symbol_bits, next: None };
+        let unpatched = fields.base + u16::from(code);
+        let mut patches = Self { indices, symbols, fields, unpatched, next: None };
         patches.advance()?;
         Ok(patches)
     }
@@ -349,8 +361,9 @@ impl<'a> Patches<'a> {
         Ok(())
     }
 
-    /// Calls `patch` with place and symbol of all in `range`, which no part of may come again.
-    fn apply(&mut self, range: &Range<usize>, mut patch: impl FnMut(usize, u16)) -> Result<()> {
+    /// Puts right all in `range`, which no part of may come again.
+    fn apply(&mut self, range: &Range<usize>, elements: &mut [u8]) -> Result<()> {
+        let size = self.fields.size;
         while let Some(index) = self.next.filter(|&index| (index as usize) < range.end) {
             let Some(at) = (index as usize).checked_sub(range.start) else {
                 return Err(Error::corrupt("patches out of order"));
@@ -360,10 +373,12 @@ impl<'a> Patches<'a> {
                 return Err(Error::corrupt("patches out of order"));
             }
             let symbol = self.symbols.u16()?;
-            if u32::from(symbol) >> self.symbol_bits != 0 {
+            if u32::from(symbol) >> self.fields.symbol_bits != 0 {
                 return Err(Error::corrupt("a patch wider than its symbol"));
             }
-            patch(at, symbol);
+            if self.fields.patch(&mut elements[at * size..][..size], symbol) != self.unpatched {
+                return Err(Error::corrupt("a patched element with a code"));
+            }
         }
         Ok(())
     }
@@ -373,15 +388,14 @@ impl<'a> Patches<'a> {
     }
 
     /// Those of the elements from `start` on.
-    fn from(&mut self, start: usize, fields: Fields) -> PatchesFrom<'_, 'a> {
-        PatchesFrom { patches: self, fields, start, result: Ok(()) }
+    fn from(&mut self, start: usize) -> PatchesFrom<'_, 'a> {
+        PatchesFrom { patches: self, start, result: Ok(()) }
     }
 }
 
 /// [`Patches`] of the elements from `start` on.
 struct PatchesFrom<'a, 'b> {
     patches: &'a mut Patches<'b>,
-    fields: Fields,
     start: usize,
     /// What went wrong with the first that could not be applied; there are no others then.
     result: Result<()>,
@@ -397,10 +411,9 @@ impl Patching for PatchesFrom<'_, '_> {
     }
 
     fn patch(&mut self, first: usize, elements: &mut [u8]) {
-        let (size, first) = (self.fields.size, self.start + first);
-        let range = first..first + elements.len() / size;
-        let patch = |at: usize, symbol| self.fields.patch(&mut elements[at * size..][..size], symbol);
-        self.result = self.patches.apply(&range, patch);
+        let first = self.start + first;
+        let range = first..first + elements.len() / self.patches.fields.size;
+        self.result = self.patches.apply(&range, elements);
     }
 }
 
@@ -473,7 +486,8 @@ mod tests {
     use crate::layout::parts::Part;
 
     /// Many elements with these patches, decoded: the first blocks of them in one step where there is a way to.
-    fn decode(patches: &[(u32, u16)], large: bool) -> Result<Vec<u16>> {
+    /// Those that are patched have this code.
+    fn decode(patches: &[(u32, u16)], code: u8, large: bool) -> Result<Vec<u16>> {
         const COUNT: usize = 5000;
         let Some(fields) = Fields::new(Kind::Bf16, 8, 0) else { unreachable!("bf16 has such symbols") };
         let split = Split {
@@ -487,6 +501,8 @@ mod tests {
             codes: vec![Coder::Raw],
         };
         let mut payload = [vec![0x81; COUNT], vec![0x7f; COUNT]].concat();
+        let inside = patches.iter().map(|patch| patch.0 as usize).filter(|&index| index < COUNT);
+        inside.for_each(|index| payload[COUNT + index] = code);
         patches.iter().for_each(|patch| payload.put_u32(patch.0));
         patches.iter().for_each(|patch| payload.put_u16(patch.1));
         let mut part = Part::default();
@@ -500,7 +516,7 @@ mod tests {
     fn patches_are_applied_in_order_or_refused() {
         for large in [false, true] {
             let good = [(0, 1), (1, 2), (700, 0xff), (701, 3), (3000, 0), (4999, 4)];
-            for (index, element) in decode(&good, large).unwrap().into_iter().enumerate() {
+            for (index, element) in decode(&good, 0, large).unwrap().into_iter().enumerate() {
                 let patch = good.iter().find(|patch| patch.0 as usize == index);
                 let symbol = patch.map_or(0x7f, |patch| patch.1);
                 assert_eq!(element, 0x8001 | symbol << 7, "element {index}");
@@ -513,7 +529,10 @@ mod tests {
                 &[(700, 0x100)],
                 &[(5000, 1), (700, 1)],
             ] {
-                assert!(decode(bad, large).is_err(), "{bad:?}");
+                assert!(decode(bad, 0, large).is_err(), "{bad:?}");
+            }
+            for one in good {
+                assert!(decode(&[one], 1, large).is_err(), "{one:?} has a code");
             }
         }
     }
