@@ -83,15 +83,17 @@ impl Reader {
         let ranges: Vec<Ranges> = batches.iter().map(|batch| self.ranges(batch, limit)).collect();
         std::thread::scope(|scope| {
             let mut staged = match ranges.first() {
-                Some(first) => self.fetch(first)?,
+                Some(first) => self.fetch(first, Vec::new())?,
                 None => return Ok(()),
             };
+            let mut decoded = Vec::new();
             for (index, batch) in batches.into_iter().enumerate() {
-                let next = ranges
-                    .get(index + 1)
-                    .map(|next| std::thread::Builder::new().spawn_scoped(scope, move || self.fetch(next)));
-                let decoded = self.run_all(batch, observer);
-                drop(staged);
+                let next = ranges.get(index + 1).map(|next| {
+                    let before = std::mem::take(&mut decoded);
+                    std::thread::Builder::new().spawn_scoped(scope, move || self.fetch(next, before))
+                });
+                let result = self.run_all(batch, observer);
+                decoded = std::mem::take(&mut staged);
                 staged = match next {
                     None => Vec::new(),
                     Some(Ok(thread)) => {
@@ -100,9 +102,8 @@ impl Reader {
                     // No thread to be had: each is then fetched when it is decoded.
                     Some(Err(_)) => Vec::new(),
                 };
-                decoded?;
+                result?;
             }
-            drop(staged);
             Ok(())
         })
     }
@@ -143,11 +144,13 @@ impl Reader {
                 }
             }
         }
-        self.fetch(&ranges)
+        self.fetch(&ranges, Vec::new())
     }
 
-    fn fetch(&self, ranges: &Ranges) -> Result<Vec<Staged>> {
+    /// Fetches ranges, into memory of what was fetched `before`.
+    fn fetch(&self, ranges: &Ranges, before: Vec<Staged>) -> Result<Vec<Staged>> {
         let far = ranges.iter().filter_map(|(source, ranges)| Some((self.far(*source)?, ranges)));
-        far.map(|(far, ranges)| far.stage(ranges)).collect()
+        let mut before = before.into_iter();
+        far.map(|(far, ranges)| far.stage(ranges, before.next())).collect()
     }
 }

@@ -30,11 +30,11 @@ pub(crate) struct Z4ai {
 
 /// How a frame, or what is needed of it, comes here.
 enum Way {
-    /// All of it at once, or it is here already.
+    /// All of it at once.
     Whole,
     /// All chunks that are needed at once: requests take long.
     Cut,
-    /// Each chunk when it is decoded.
+    /// Each chunk when it is decoded: from a file, or from what was fetched before.
     Chunks,
 }
 
@@ -87,8 +87,8 @@ impl Z4ai {
         }
     }
 
-    /// How what a range needs comes here: frames without an index cannot be cut, and what is mapped or
-    /// here already need not be.
+    /// How what a range needs comes here: frames without an index cannot be cut, and what is mapped
+    /// need not be.
     fn way(&self, sources: &Sources, range: &Range<u64>) -> Result<Way> {
         if self.generation == Generation::First || self.extent.len < WORTH_CUTTING {
             return Ok(Way::Whole);
@@ -96,7 +96,8 @@ impl Z4ai {
         let source = sources.get(self.extent.source)?;
         let stored = self.extent.offset..self.extent.offset.saturating_add(self.extent.len);
         Ok(match source.remote() {
-            Some(far) if *range == (0..self.len) || far.holds(stored) => Way::Whole,
+            Some(far) if far.holds(stored) => Way::Chunks,
+            Some(_) if *range == (0..self.len) => Way::Whole,
             Some(_) => Way::Cut,
             None if source.is_mapped() => Way::Whole,
             None => Way::Chunks,

@@ -29,6 +29,8 @@ pub(crate) struct RemoteSource {
 }
 
 type Segments = BTreeMap<u64, Arc<Vec<u8>>>;
+/// What a [`Staged`] holds.
+type Held = Vec<Arc<Vec<u8>>>;
 
 /// What is here already.
 #[derive(Debug, Default)]
@@ -148,10 +150,16 @@ impl Source for RemoteSource {
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         check_range(self.len(), offset, out.len() as u64).map_err(|error| error.in_file(self.label()))?;
-        let (missing, parsing) = {
-            let known = self.known();
-            (known.copy(offset, out), known.parsing)
-        };
+        let known = self.known();
+        if let Some((start, bytes)) = known.at(offset)
+            && let Some(all) = bytes[(offset - start) as usize..].get(..out.len())
+        {
+            drop(known); // others are looking for theirs meanwhile
+            out.copy_from_slice(all);
+            return Ok(());
+        }
+        let (missing, parsing) = (known.copy(offset, out), known.parsing);
+        drop(known);
         if missing.is_empty() {
             return Ok(());
         }
@@ -220,13 +228,15 @@ impl Remote for RemoteSource {
         self.object.fetch(missing, done)
     }
 
-    fn stage(&self, ranges: &[Range<u64>]) -> Result<Staged> {
-        let mut buffers = self.buffers(ranges)?;
+    fn stage(&self, ranges: &[Range<u64>], before: Option<Staged>) -> Result<Staged> {
+        let before: Held = before.and_then(Staged::into_held).unwrap_or_default();
+        // A reader that has one of them still gets its bytes; the memory is not used again then.
+        let mut buffers = self.buffers(ranges, before.into_iter().filter_map(Arc::into_inner).collect())?;
         let requests = buffers.iter_mut().map(|(start, bytes)| (*start, &mut bytes[..])).collect();
         self.object.fetch(requests, &mut |_| Ok(()))?;
         let mut known = self.known();
         known.staged.retain(|_, bytes| bytes.strong_count() > 0);
-        let held: Vec<Arc<Vec<u8>>> = buffers
+        let held: Held = buffers
             .into_iter()
             .map(|(start, bytes)| {
                 let bytes = Arc::new(bytes);
@@ -238,7 +248,7 @@ impl Remote for RemoteSource {
     }
 
     fn fetch_headers(&self, ranges: &[Range<u64>]) -> Result<()> {
-        let mut buffers = self.buffers(ranges)?;
+        let mut buffers = self.buffers(ranges, Vec::new())?;
         let requests = buffers.iter_mut().map(|(start, bytes)| (*start, &mut bytes[..])).collect();
         self.object.fetch(requests, &mut |_| Ok(()))?;
         let mut known = self.known();
@@ -250,12 +260,23 @@ impl Remote for RemoteSource {
 }
 
 impl RemoteSource {
-    /// Memory for those of some ranges that are not known.
-    fn buffers(&self, ranges: &[Range<u64>]) -> Result<Vec<(u64, Vec<u8>)>> {
+    /// Memory for those of some ranges that are not known: spare one, where it is about as long.
+    fn buffers(&self, ranges: &[Range<u64>], mut spare: Vec<Vec<u8>>) -> Result<Vec<(u64, Vec<u8>)>> {
         let known = self.known();
         let clipped = ranges.iter().map(|range| range.start.min(self.len())..range.end.min(self.len()));
         let wanted = merged(clipped.filter(|range| range.start < range.end && !known.holds(range)).collect());
-        wanted.into_iter().map(|range| Ok((range.start, zeroed(range.end - range.start)?))).collect()
+        let mut memory = |len: u64| {
+            let fits = |spare: &Vec<u8>| (len..=len + len / 4).contains(&(spare.capacity() as u64));
+            match spare.iter().position(fits) {
+                Some(index) => {
+                    let mut bytes = spare.swap_remove(index);
+                    bytes.resize(len as usize, 0);
+                    Ok(bytes)
+                }
+                None => zeroed(len),
+            }
+        };
+        wanted.into_iter().map(|range| Ok((range.start, memory(range.end - range.start)?))).collect()
     }
 }
 

@@ -26,12 +26,17 @@ pub struct Budget {
 }
 
 /// Bytes that were fetched and can be read without a request as long as this lives.
-pub struct Staged(#[allow(dead_code)] Box<dyn Any + Send + Sync>); // held, never looked at
+pub struct Staged(Box<dyn Any + Send + Sync>);
 
 impl Staged {
     /// Holds what holds the bytes.
     pub fn new(held: impl Any + Send + Sync) -> Staged {
         Staged(Box::new(held))
+    }
+
+    /// What it was made of, for the source that made it: its memory can be used again.
+    pub fn into_held<T: Any>(self) -> Option<T> {
+        self.0.downcast().ok().map(|held| *held)
     }
 }
 
@@ -60,8 +65,9 @@ pub trait Remote: Source {
         done: &mut (dyn FnMut(u64) -> Result<()> + Send),
     ) -> Result<()>;
 
-    /// Fetches ranges for those who read them piece by piece.
-    fn stage(&self, ranges: &[Range<u64>]) -> Result<Staged>;
+    /// Fetches ranges for those who read them piece by piece, into the memory of what was staged
+    /// `before`, as far as that fits: fresh memory takes longer to touch than to fill.
+    fn stage(&self, ranges: &[Range<u64>], before: Option<Staged>) -> Result<Staged>;
 
     /// Fetches ranges that a parser is about to read; ends are clipped.
     fn fetch_headers(&self, ranges: &[Range<u64>]) -> Result<()>;
