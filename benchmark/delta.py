@@ -3,7 +3,7 @@
     python benchmark/delta.py [FILTER]   # needs numpy, zipnn, z4ai==0.2.0 and a Rust toolchain
 
 Weights are synthetic: normal values with a scale that varies by row. ZipNN has no deltas, so its
-plain compression of the same buffer is the yardstick. Speeds are medians of at least nine rounds
+plain compression of the same buffer is the yardstick. Speeds are medians of many rounds
 in which both take turns; ratios are medians of the pairs, with their quartiles. Memory is touched
 first and reused by both.
 """
@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROUNDS = 11
+ROUNDS = 41
 ELEMENTS = 8 << 20
 REPOSITORY = Path(__file__).resolve().parent.parent
 
