@@ -9,7 +9,7 @@ use super::hash::{self, BLOCK, STRIPE, STRIPES, Sums};
 use super::{Avx512, Isa, LANES, avx2::cast};
 
 /// Stripes that are written at a time: memory takes them faster than one by one.
-const BURST: usize = 4;
+pub(super) const BURST: usize = 4;
 
 impl Avx512 {
     /// Joins whole blocks; returns how many bytes that were.
@@ -121,11 +121,11 @@ fn set_signs(lanes: [u16; LANES], signs: u32) -> [u16; LANES] {
 }
 
 /// How stripes get to where they stay.
-struct Writer {
+pub(super) struct Writer {
     /// Whether they go past the caches.
     past: bool,
     /// The stripe before, the last bytes of which have not been written.
-    before: __m512i,
+    pub(super) before: __m512i,
     /// Which words of it and of the next make a line.
     order: __m512i,
 }
@@ -133,7 +133,7 @@ struct Writer {
 impl Writer {
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn new(waiting: Option<&Waiting>, start: usize) -> Self {
+    pub(super) fn new(waiting: Option<&Waiting>, start: usize) -> Self {
         let (mut before, mut words) = ([0; STRIPE], 0);
         if let Some(waiting) = waiting {
             assert!(start.is_multiple_of(STRIPE) && waiting.len < STRIPE && waiting.len.is_multiple_of(8));
@@ -149,7 +149,7 @@ impl Writer {
 
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn write(&mut self, stripes: [__m512i; BURST], out: &mut [u8; BURST * STRIPE]) {
+    pub(super) fn write(&mut self, stripes: [__m512i; BURST], out: &mut [u8; BURST * STRIPE]) {
         for (&stripe, out) in stripes.iter().zip(out.as_chunks_mut::<STRIPE>().0) {
             if self.past {
                 let line = _mm512_permutex2var_epi64(self.before, self.order, stripe);

@@ -3,6 +3,8 @@
 //! A difference is as wide as an element. Small changes are small numbers, whatever their
 //! direction, so that high bytes are zero.
 
+use super::fields::Waiting;
+use super::hash::Sums;
 use super::marked::SKIP;
 use super::{Isa, dispatch, dispatch_wide};
 
@@ -227,6 +229,37 @@ dispatch_wide! {
         = restore_planes_with
 }
 
+/// As [`restore_planes`], or as [`restore_planes_in_place`] without a reference: of the first whole blocks as
+/// many as go in one step, in which they are hashed as well and, if any bytes wait, written past the caches.
+/// Returns how many bytes those are. That may be none: on machines that gain nothing from it, or where bytes
+/// wait by odd numbers.
+pub(crate) fn restore_hashed(
+    (rule, size): (Rule, usize),
+    reference: Option<&[u8]>,
+    planes: &[&[u8]],
+    sums: &mut Sums,
+    out: &mut [u8],
+    waiting: Option<&mut Waiting>,
+) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(isa) = super::Avx512::new()
+        && waiting.as_ref().is_none_or(|waiting| waiting.len.is_multiple_of(8))
+    {
+        return match (size, planes) {
+            (2, &[a]) => isa.restore_blocks::<2, 1>(rule, reference, [a], sums, out, waiting),
+            (2, &[a, b]) => isa.restore_blocks::<2, 2>(rule, reference, [a, b], sums, out, waiting),
+            (4, &[a, b]) => isa.restore_blocks::<4, 2>(rule, reference, [a, b], sums, out, waiting),
+            (4, &[a, b, c]) => isa.restore_blocks::<4, 3>(rule, reference, [a, b, c], sums, out, waiting),
+            (4, &[a, b, c, d]) => {
+                isa.restore_blocks::<4, 4>(rule, reference, [a, b, c, d], sums, out, waiting)
+            }
+            _ => 0,
+        };
+    }
+    let _ = (rule, size, reference, planes, sums, out, waiting);
+    0
+}
+
 dispatch_wide! {
     /// As [`restore_planes`], for references that are written over.
     pub(crate) fn restore_planes_in_place(rule: Rule, size: usize, planes: &[&[u8]], elements: &mut [u8])
@@ -414,7 +447,7 @@ impl<'a> Scatter<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Portable;
+    use super::super::{Portable, hash};
     use super::*;
 
     fn noise(len: usize, seed: u32) -> Vec<u8> {
@@ -599,6 +632,43 @@ mod tests {
                 assert!(scatter(&gaps).is_none());
                 gaps.truncate(1);
                 assert!(scatter(&gaps).is_none());
+            }
+        }
+    }
+
+    /// Memory that starts with a line.
+    #[repr(align(64))]
+    struct Lines([u8; 4096]);
+
+    #[test]
+    fn what_is_restored_in_one_step_is_hashed_and_written() {
+        let noise = noise(5 * 4096, 9);
+        let (reference, bytes) = noise.split_at(4096);
+        let cases = [(2, 1), (2, 2), (4, 2), (4, 3), (4, 4)];
+        for ((size, count), rule) in cases.into_iter().flat_map(|case| RULES.map(|rule| (case, rule))) {
+            let planes: Vec<&[u8]> = (0..count).map(|i| &bytes[i * 4096..][..4096 / size]).collect();
+            let mut expected = vec![0; 4096];
+            restore_planes(rule, size, reference, &planes, &mut expected);
+            let mut expected_sums = [7; 8];
+            hash::sum_up(&mut expected_sums, &expected);
+            // In place, elsewhere, and past the caches behind so many bytes.
+            for waits in [None, Some(None), Some(Some(0)), Some(Some(8)), Some(Some(56))] {
+                let (mut out, mut sums) = (Lines([0; 4096]), [7; 8]);
+                let mut waiting = Waiting { line: [0xa5; 64], len: waits.flatten().unwrap_or(0) };
+                let to = waits.flatten().map(|_| &mut waiting);
+                if waits.is_none() {
+                    out.0.copy_from_slice(reference);
+                }
+                let other = waits.map(|_| reference);
+                let made = restore_hashed((rule, size), other, &planes, &mut sums, &mut out.0, to);
+                if made == 0 {
+                    continue; // this machine has no such step
+                }
+                assert_eq!((made, sums), (4096, expected_sums), "{rule:?} {size} {count} {waits:?}");
+                let late = waiting.len;
+                assert!(out.0[..late].iter().all(|&byte| byte == 0xa5));
+                assert_eq!(out.0[late..], expected[..4096 - late], "{rule:?} {size} {count} {waits:?}");
+                assert_eq!(waiting.line[64 - late..], expected[4096 - late..]);
             }
         }
     }

@@ -20,6 +20,8 @@ mod avx512_cut;
 #[cfg(target_arch = "x86_64")]
 mod avx512_join;
 #[cfg(target_arch = "x86_64")]
+mod avx512_restore;
+#[cfg(target_arch = "x86_64")]
 mod avx512_sums;
 mod blocks;
 pub(crate) mod classes;

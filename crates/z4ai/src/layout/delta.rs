@@ -340,7 +340,10 @@ impl Difference {
         let restore = Restore { reference, part: &mut scratch.part, next: &mut scratch.next };
         if let ([class], []) = (&self.classes[..], &self.thresholds[..]) {
             let mut class = class.open(payload, size, true, &mut scratch.class, coders)?;
-            restore.fill(&mut out, |to, part| class.restore(rule, to, part))?;
+            match class.in_planes {
+                true => restore.fill_by_planes(&mut out, rule, &mut class)?,
+                false => restore.fill(&mut out, |to, part| class.restore(rule, to, part))?,
+            }
             class.finish()?;
             return Ok(out.finish());
         }
@@ -402,6 +405,38 @@ impl Restore<'_> {
     }
 }
 
+impl Restore<'_> {
+    /// Makes all of `out` by the planes of the only class.
+    fn fill_by_planes(self, out: &mut Parts<'_>, rule: Rule, class: &mut Opened<'_>) -> Result<()> {
+        let size = class.size;
+        let mut references = self.reference.map(|reference| reference.chunks(Parts::LEN));
+        while !out.is_done() {
+            self.next.advance();
+            let len = out.left().min(Parts::LEN);
+            let reference = references.as_mut().map(|references| references.next().unwrap_or_default());
+            let (planes, count) = class.all_planes(len / size, self.part)?;
+            let made = out.in_one_step(len, |sums, out, waiting| {
+                difference::restore_hashed((rule, size), reference, &planes[..count], sums, out, waiting)
+            });
+            if made == len {
+                continue;
+            }
+            let planes = planes.map(|plane| plane.get(made / size..).unwrap_or_default());
+            out.next_of(Parts::LEN - made, |out| {
+                let planes = &planes[..count];
+                match reference {
+                    Some(reference) => {
+                        difference::restore_planes(rule, size, &reference[made..], planes, out);
+                    }
+                    None => difference::restore_planes_in_place(rule, size, planes, out),
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
 /// Where a part is restored to.
 enum To<'a> {
     /// Other memory than the part's reference.
@@ -422,13 +457,6 @@ impl To<'_> {
         match self {
             To::Other(reference, out) => difference::restore(rule, size, reference, differences, out),
             To::Reference(elements) => difference::restore_in_place(rule, size, differences, elements),
-        }
-    }
-
-    fn restore_planes(self, rule: Rule, size: usize, planes: &[&[u8]]) {
-        match self {
-            To::Other(reference, out) => difference::restore_planes(rule, size, reference, planes, out),
-            To::Reference(elements) => difference::restore_planes_in_place(rule, size, planes, elements),
         }
     }
 }
@@ -592,24 +620,27 @@ impl<'a> Opened<'a> {
     /// Restores the next elements: a multiple of eight, unless they are the last. `part` has room for
     /// their differences.
     fn restore(&mut self, rule: Rule, to: To<'_>, part: &mut [u8]) -> Result<()> {
-        let len = to.reference().len();
-        if !self.in_planes {
-            let part = &mut part[..len];
-            self.next(part)?;
-            to.restore(rule, self.size, part);
-            return Ok(());
-        }
-        let mut planes = self.next_planes(len / self.size);
-        let mut count = self.planes;
-        if !matches!(self.list, Listed::None) {
-            let plane = &mut part[..len / self.size];
-            plane.fill(0);
-            self.put_listed(plane)?;
-            planes[count] = plane;
-            count += 1;
-        }
-        to.restore_planes(rule, self.size, &planes[..count]);
+        let part = &mut part[..to.reference().len()];
+        self.next(part)?;
+        to.restore(rule, self.size, part);
         Ok(())
+    }
+
+    /// All that is not zero of the next elements, where that is [in planes](Self::in_planes): these, and how
+    /// many they are. `part` has room for one.
+    fn all_planes<'b>(&mut self, elements: usize, part: &'b mut [u8]) -> Result<([&'b [u8]; 8], usize)>
+    where
+        'a: 'b,
+    {
+        let mut planes = self.next_planes(elements);
+        if matches!(self.list, Listed::None) {
+            return Ok((planes, self.planes));
+        }
+        let plane = &mut part[..elements];
+        plane.fill(0);
+        self.put_listed(plane)?;
+        planes[self.planes] = plane;
+        Ok((planes, self.planes + 1))
     }
 
     /// Puts the next differences together: a multiple of eight, unless they are the last.

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::kernel::copy;
 use crate::kernel::fields::{self, Fields, FieldsAndSigns, Joined, Patching, Waiting};
-use crate::kernel::hash::{self, Hasher};
+use crate::kernel::hash::{self, Hasher, Sums};
 
 /// The decoded bytes of a chunk on their way.
 pub(crate) struct Parts<'a> {
@@ -63,6 +63,11 @@ impl<'a> Parts<'a> {
         self.out
     }
 
+    /// Bytes that are not made yet.
+    pub(super) fn left(&self) -> usize {
+        self.out.len() - self.done
+    }
+
     pub(super) fn is_done(&self) -> bool {
         self.done == self.out.len()
     }
@@ -76,12 +81,21 @@ impl<'a> Parts<'a> {
         from: &FieldsAndSigns<'_>,
         patches: &mut dyn Patching,
     ) -> usize {
+        self.in_one_step(len, |sums, out, waiting| {
+            fields::join_hashed(fields, from, Joined { patches, sums, out, waiting })
+        })
+    }
+
+    /// Has as many whole blocks as it likes of the next `len` bytes made, hashed and written by `make`, which is
+    /// given the hash, the memory and what waits to be written before; returns how many bytes those are.
+    pub(super) fn in_one_step(
+        &mut self,
+        len: usize,
+        make: impl FnOnce(&mut Sums, &mut [u8], Option<&mut Waiting>) -> usize,
+    ) -> usize {
         let Self { out, done, carried, .. } = self;
-        let joined = match &mut self.aside {
-            None => self.hasher.added_by(len, |sums, due| {
-                let out = &mut out[*done..*done + due];
-                fields::join_hashed(fields, from, Joined { patches, sums, out, waiting: None })
-            }),
+        let made = match &mut self.aside {
+            None => self.hasher.added_by(len, |sums, due| make(sums, &mut out[*done..*done + due], None)),
             Some(Part(room)) => self.hasher.added_by(len, |sums, due| {
                 let start = *done - *carried;
                 let out = &mut out[start..start + due];
@@ -90,14 +104,13 @@ impl<'a> Parts<'a> {
                 }
                 let Some(line) = room.0.first_chunk_mut::<LINE>() else { return 0 };
                 let mut waiting = Waiting { line: *line, len: *carried };
-                let to = Joined { patches, sums, out, waiting: Some(&mut waiting) };
-                let joined = fields::join_hashed(fields, from, to);
+                let made = make(sums, out, Some(&mut waiting));
                 *line = waiting.line;
-                joined
+                made
             }),
         };
-        self.done += joined;
-        joined
+        self.done += made;
+        made
     }
 
     /// Makes the next part, by filling what it is given.
