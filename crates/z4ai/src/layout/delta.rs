@@ -403,9 +403,7 @@ impl Restore<'_> {
         }
         Ok(())
     }
-}
 
-impl Restore<'_> {
     /// Makes all of `out` by the planes of the only class.
     fn fill_by_planes(self, out: &mut Parts<'_>, rule: Rule, class: &mut Opened<'_>) -> Result<()> {
         let size = class.size;

@@ -215,7 +215,8 @@ impl Split {
         self.join(codes, &from, signs, patches, &mut scratch.part, out)
     }
 
-    /// What elements that are patched have for a code: had they any, some damage would go unnoticed.
+    /// The code of elements that are patched. It means nothing; if any would do, damage to it would go
+    /// unnoticed.
     fn code_of_patched(&self) -> u8 {
         match &self.codes[..] {
             [Coder::Packed { palette, .. }] if self.classes.is_none() => palette[0],
