@@ -1,4 +1,4 @@
-.PHONY: demo test lint bench bench-all venv wheel install rust-test python-test doc
+.PHONY: demo test lint bench bench-all venv wheel install rust-test simd-test python-test doc
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -22,8 +22,13 @@ lint: $(VENV)/.tools
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-rust-test: $(VENV)/.tools
+rust-test: $(VENV)/.tools simd-test
 	cargo test --workspace
+
+# The codec's tests at every SIMD level below the machine's best one, at which all tests run anyway.
+simd-test:
+	levels=$$(cargo run --quiet -p z4ai --example simd_levels) && for level in $$levels; do \
+		echo "z4ai at the level $$level"; Z4AI_CPU=$$level cargo test --quiet -p z4ai || exit 1; done
 
 doc: $(VENV)/.tools
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps

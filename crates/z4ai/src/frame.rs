@@ -18,6 +18,7 @@ use crate::layout::palette::Palette;
 use crate::layout::{Context, Layout};
 use crate::options::{Array, FrameInfo};
 use crate::partial::Stored;
+use crate::simd::SimdLevel;
 use crate::streams::Streams;
 use crate::wire::{Put, Reader};
 
@@ -126,6 +127,8 @@ impl<'a, D: Describe> Frame<'a, D> {
 
     /// The same of a frame of which at least head and index are here.
     pub(crate) fn parse_stored(stored: Stored<'a>) -> Result<Self> {
+        // Here, as every call that decodes passes: kernels have no errors.
+        SimdLevel::current()?;
         let head = stored.head();
         if !starts_like::<D>(head) {
             return Err(Error::unsupported("not a frame of this codec, or of another version"));

@@ -27,6 +27,7 @@ mod memory;
 mod options;
 mod parallel;
 pub mod partial;
+mod simd;
 mod streams;
 mod wire;
 
@@ -34,6 +35,9 @@ pub use element::Kind;
 pub use encode::DEFAULT_LEVEL;
 pub use error::{Error, ErrorKind, Result};
 pub use options::{Array, DecodeOptions, Effort, FrameInfo, Observer, Options};
+#[doc(hidden)]
+pub use simd::ForcedLevel;
+pub use simd::SimdLevel;
 pub use streams::StreamInfo;
 
 use frame::Frame;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::element::Kind;
 use crate::error::{Error, Result};
+use crate::simd::SimdLevel;
 
 /// How much work to spend on a smaller frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -92,8 +93,9 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Refuses levels that zstd does not have.
+    /// Refuses levels that zstd does not have, and a forced SIMD level that the machine lacks.
     pub(crate) fn check(&self) -> Result<()> {
+        SimdLevel::current()?;
         match self.level {
             Some(level) if !(1..=22).contains(&level) => {
                 Err(Error::invalid(format_args!("zstd levels are 1 to 22, not {level}")))

@@ -3,6 +3,7 @@
 mod common;
 
 use common::Random;
+use common::data::nudge;
 use proptest::prelude::*;
 use z4ai::{Array, DecodeOptions, Effort, ErrorKind, Kind, Options, delta};
 
@@ -25,20 +26,6 @@ fn weights(kind: Kind, count: usize, random: &mut Random) -> Vec<u8> {
         }
     }
     bytes
-}
-
-/// Moves one element in `one_in` by up to `steps` of its lowest bit, either way.
-fn nudge(bytes: &mut [u8], size: usize, one_in: usize, steps: i64, random: &mut Random) {
-    for element in bytes.chunks_exact_mut(size) {
-        if random.below(one_in) == 0 {
-            let mut word = [0; 8];
-            word[..size].copy_from_slice(element);
-            let change = (random.next() % (2 * steps as u64)) as i64 - steps;
-            let change = if change >= 0 { change + 1 } else { change };
-            let moved = i64::from_le_bytes(word).wrapping_add(change).to_le_bytes();
-            element.copy_from_slice(&moved[..size]);
-        }
-    }
 }
 
 /// Encodes, decodes by every door, and returns the frame.

@@ -1,4 +1,4 @@
-//! Runs a loop with the widest instructions that this processor has.
+//! Runs a loop with AVX2 where the current [SIMD level](z4ai::SimdLevel) has it.
 //!
 //! A [`Kernel`] is ordinary portable code. [`run`] compiles it twice, once for
 //! the baseline and once with AVX2 allowed, and picks at run time: the compiler
@@ -14,8 +14,8 @@ pub(crate) trait Kernel {
 /// Runs `kernel` with what the processor has.
 pub(crate) fn run(kernel: impl Kernel) {
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the line above checked that the processor has AVX2.
+    if z4ai::SimdLevel::current().is_ok_and(|level| level >= z4ai::SimdLevel::Avx2) {
+        // SAFETY: the machine has every feature of the current level, which includes AVX2.
         return unsafe { avx2(kernel) };
     }
     kernel.run();

@@ -257,8 +257,9 @@ pub(super) struct Entries {
     pub(super) entries: [u64; TABLE_SIZE],
     /// Symbols of an entry, at most.
     pub(super) most: usize,
-    targets: [*mut u8; STREAMS],
-    sources: [*const u8; STREAMS],
+    /// Addresses of the streams; meaningful inside [`run_eight`] only.
+    targets: [usize; STREAMS],
+    sources: [usize; STREAMS],
     steps: usize,
     ahead: Ahead,
     idle_target: [u8; IDLE_STEPS * PER_STEP * PER_ENTRY + WORD],
@@ -269,19 +270,14 @@ impl Default for Entries {
         Self {
             entries: [0; TABLE_SIZE],
             most: PER_ENTRY,
-            targets: [std::ptr::null_mut(); STREAMS],
-            sources: [std::ptr::null(); STREAMS],
+            targets: [0; STREAMS],
+            sources: [0; STREAMS],
             steps: 0,
             ahead: Ahead::default(),
             idle_target: [0; IDLE_STEPS * PER_STEP * PER_ENTRY + WORD],
         }
     }
 }
-
-// SAFETY: the pointers are used by `run_eight` only, which sets them first.
-unsafe impl Send for Entries {}
-// SAFETY: as above; it takes the table exclusively.
-unsafe impl Sync for Entries {}
 
 /// So many [steps](Cursor::step) of all streams. Written by hand, so that the processor always sees
 /// work of several streams: what waits for a look-up of one must not keep it from those of the others.
@@ -295,12 +291,12 @@ unsafe impl Sync for Entries {}
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 unsafe fn run_eight(cursors: &mut [Cursor<'_>], table: &mut Entries, ahead: &mut Ahead, steps: usize) {
     use std::mem::offset_of;
-    table.targets = [table.idle_target.as_mut_ptr(); STREAMS];
-    table.sources = [IDLE_SOURCE.as_ptr(); STREAMS];
+    table.targets = [table.idle_target.as_mut_ptr().expose_provenance(); STREAMS];
+    table.sources = [IDLE_SOURCE.as_ptr().expose_provenance(); STREAMS];
     let mut bits = [1; STREAMS];
     for (i, cursor) in cursors.iter().enumerate() {
-        table.targets[i] = cursor.target;
-        table.sources[i] = cursor.source;
+        table.targets[i] = cursor.target.expose_provenance();
+        table.sources[i] = cursor.source.expose_provenance();
         bits[i] = cursor.bits;
     }
     table.steps = steps;
@@ -470,8 +466,8 @@ unsafe fn run_eight(cursors: &mut [Cursor<'_>], table: &mut Entries, ahead: &mut
     *ahead = table.ahead;
     for (i, (cursor, bits)) in cursors.iter_mut().zip([a, b, c, d, e, f, g, h]).enumerate() {
         cursor.bits = bits;
-        cursor.target = table.targets[i];
-        cursor.source = table.sources[i];
+        cursor.target = cursor.target.with_addr(table.targets[i]);
+        cursor.source = cursor.source.with_addr(table.sources[i]);
     }
 }
 

@@ -3,9 +3,9 @@
 use std::arch::x86_64::*;
 
 use super::hash::{STRIPE, Sums};
-use super::level::{self, Level};
 use super::window::{JOINED, Window};
 use super::{Bytes, Isa, LANES, Lanes, UNPACKED};
+use crate::simd::{self, SimdLevel};
 
 /// A value of this type proves that AVX2 and BMI2 were detected.
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +15,7 @@ impl Avx2 {
     /// The proof, on a machine that has both.
     #[inline]
     pub(crate) fn new() -> Option<Self> {
-        level::has(Level::Avx2).then_some(Self(()))
+        simd::has(SimdLevel::Avx2).then_some(Self(()))
     }
 }
 

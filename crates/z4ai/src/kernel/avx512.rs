@@ -6,9 +6,9 @@ use std::arch::x86_64::*;
 use super::avx2::{cast, unpackers};
 use super::fields::Cut;
 use super::hash::{STRIPE, Sums};
-use super::level::{self, Level};
 use super::window::Window;
 use super::{Avx2, Bytes, Isa, LANES, Lanes, UNPACKED};
+use crate::simd::{self, SimdLevel};
 
 /// A value of this type proves that all of it was detected, and AVX2 with BMI2.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +19,7 @@ impl Avx512 {
     #[inline]
     pub(crate) fn new() -> Option<Self> {
         let narrower = Avx2::new()?;
-        level::has(Level::Avx512).then_some(Self(narrower))
+        simd::has(SimdLevel::Avx512).then_some(Self(narrower))
     }
 }
 

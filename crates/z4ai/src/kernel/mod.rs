@@ -33,8 +33,6 @@ pub(crate) mod fields;
 pub(crate) mod filter;
 pub(crate) mod hash;
 pub(crate) mod histogram;
-#[cfg(target_arch = "x86_64")]
-mod level;
 pub(crate) mod lookup;
 pub(crate) mod magnitude;
 pub(crate) mod marked;

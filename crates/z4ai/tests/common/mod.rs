@@ -1,6 +1,7 @@
-//! What the tests of version 1 frames share.
+//! What tests share: synthetic weights, version 1 samples, a random generator.
 #![allow(dead_code)] // every test file uses its own part
 
+pub mod data;
 pub mod memory;
 
 use std::path::PathBuf;
