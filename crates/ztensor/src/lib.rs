@@ -40,59 +40,57 @@
 //! files that others may change meanwhile, open with [`source::MapMode::Never`]:
 //! every byte is then read, and trouble is an error.
 
-pub mod ahead;
-pub mod assemble;
-mod atomic;
-mod batch;
-mod buffer;
+mod base;
+pub mod catalog;
 mod codec;
-mod cold;
-mod compress;
-mod crc;
 mod decode;
+pub mod delta;
 pub mod digest;
-mod disk;
 pub mod dtype;
 pub mod edit;
 pub mod error;
-pub mod export;
 pub mod format;
-mod gather;
-pub mod model_delta;
-pub mod numbers;
-pub mod object;
-pub mod parallel;
-mod parts;
 pub mod progress;
-mod quantized;
 pub mod read;
 pub mod remote;
-mod simd;
 pub mod source;
 pub mod tensor;
-mod transfer;
-mod validate;
-pub mod value;
 pub mod write;
 
 #[doc(hidden)]
-pub use atomic::write_atomically;
-#[doc(hidden)]
-pub use buffer::advise_huge;
+pub use base::huge_pages::advise_huge;
+pub use base::parallel;
+pub use catalog::{Component, Extent, Layout, Object, Shape};
 pub use digest::{Checksum, Digest};
 pub use dtype::{DType, Element};
 pub use edit::{compact, compact_to, merge, remove_tensors, repair, replace_tensor};
 pub use error::{Error, Kind, Result};
 pub use format::Format;
 pub use format::{gguf, zstn};
-pub use object::{Component, Extent, Layout, Object, Shape};
-pub use parts::Part;
 pub use progress::Observer;
-pub use read::{OpenOptions, Reader, Verification};
+pub use read::{OpenOptions, Part, Reader, Verification};
+pub use tensor::value::{Attributes, Value};
 pub use tensor::{Array, Tensor};
-pub use value::{Attributes, Value};
+#[doc(hidden)]
+pub use write::atomic::write_atomically;
 pub use write::{Compression, Plan, WriteOptions, Writer};
 pub use z4ai::Effort;
+
+// Earlier paths of public modules, kept for one release.
+#[doc(hidden)]
+pub use catalog as object;
+#[doc(hidden)]
+pub use delta as model_delta;
+#[doc(hidden)]
+pub use read::prefetch as ahead;
+#[doc(hidden)]
+pub use tensor::{to_f64 as numbers, value};
+#[doc(hidden)]
+pub use write::{assemble, export};
+
+use base::{crc32c_combine as crc, huge_pages as buffer, simd};
+use catalog::validate;
+use write::{atomic, compress, disk, vectored as gather};
 
 /// Opens a tensor file of any format: the same as [`Reader::open`].
 pub fn open(path: impl AsRef<std::path::Path>) -> Result<Reader> {

@@ -22,17 +22,17 @@ mod options;
 #[cfg(feature = "remote")]
 mod cache;
 #[cfg(feature = "remote")]
-mod direct;
+mod coalesce;
 #[cfg(feature = "remote")]
 mod failure;
 #[cfg(feature = "remote")]
-mod object;
+mod fetch;
 #[cfg(feature = "remote")]
-mod pace;
+mod limiter;
 #[cfg(feature = "remote")]
-mod plan;
+mod pinned;
 #[cfg(feature = "remote")]
-mod receive;
+mod raw_http;
 #[cfg(feature = "remote")]
 mod runtime;
 #[cfg(feature = "remote")]
@@ -46,6 +46,8 @@ mod upload;
 pub(crate) use location::local;
 pub use location::{Location, Place, Scheme, is_url, place};
 pub use options::Options;
+#[cfg(feature = "remote")]
+use {coalesce as plan, fetch as receive, limiter as pace, pinned as object, raw_http as direct};
 
 #[cfg(feature = "remote")]
 pub(crate) use source::RemoteSource;

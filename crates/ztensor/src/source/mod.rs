@@ -1,13 +1,13 @@
 //! Where bytes live: a mapped file, positioned reads, memory, or somewhere else.
 
-pub(crate) mod beside;
 mod cursor;
-mod direct;
 mod file;
 mod memory;
+mod o_direct;
 mod pieces;
+mod pool;
 mod remote;
-mod spare;
+pub(crate) mod sibling;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,6 +21,9 @@ pub use file::{FileSource, MapMode};
 pub use memory::MemorySource;
 pub use remote::{Access, Budget, Remote, Staged};
 
+use o_direct as direct;
+use pool as spare;
+pub(crate) use sibling as beside;
 use spare::Spare;
 
 use crate::error::{Error, Result};

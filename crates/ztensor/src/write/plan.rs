@@ -8,7 +8,7 @@ use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Storage, e
 use crate::source::Sources;
 use crate::value::Attributes;
 
-use super::duplicate;
+use super::writer::duplicate;
 
 /// Where the raw tensors of a `.zt` file lie, for callers that write them there themselves:
 /// several at once, or by copying ranges of other files.

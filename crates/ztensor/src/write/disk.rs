@@ -140,7 +140,7 @@ pub(crate) mod watch {
         work()
     }
 
-    pub(super) fn step(step: Step<'_>) -> io::Result<()> {
+    pub(crate) fn step(step: Step<'_>) -> io::Result<()> {
         // Taken out meanwhile: what the watcher itself does is not watched.
         let Some(mut watcher) = WATCHER.take() else { return Ok(()) };
         let result = watcher(step);

@@ -4,6 +4,10 @@
 //! [`Writer::write_object`](crate::Writer::write_object) takes one. Nothing is
 //! converted unless one of the `into_…` calls asks for it.
 
+pub(crate) mod quantized;
+pub mod to_f64;
+pub mod value;
+
 use std::borrow::Cow;
 
 use crate::dtype::{DType, Element};
@@ -11,7 +15,6 @@ use crate::error::{Error, Result};
 use crate::format::gguf::{self, GgmlType};
 use crate::format::zt::manifest::role;
 use crate::object::{Component, Extent, Layout, Object, Role, Shape, elements};
-use crate::quantized;
 use crate::validate;
 use crate::value::{Attributes, Value};
 

@@ -4,6 +4,8 @@
 //! typed [`Component`]s: a dense tensor has one, a sparse one two or three. A
 //! component knows where its bytes are ([`Storage`]), not the bytes.
 
+pub(crate) mod validate;
+
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;

@@ -17,8 +17,8 @@ use crate::digest::{Digest, Hasher};
 use crate::error::{Error, Result};
 use crate::object::{Component, Storage};
 use crate::parallel;
-use crate::parts::Runs;
 use crate::progress::{Observer, advance};
+use crate::read::Runs;
 use crate::read::{Reader, compare};
 
 /// A box of a tensor, stored as a dense tensor of its own.

@@ -1,0 +1,15 @@
+//! Reading: from a catalog to the caller's memory.
+//!
+//! [`reader`](self) is the [`Reader`] itself. The other files are parts of it: batches of remote
+//! tensors, subarrays, cold loads with `O_DIRECT`, and decoding ahead of the consumer.
+
+mod batch;
+mod direct_io;
+pub mod prefetch;
+mod reader;
+mod subarray;
+
+pub(crate) use reader::{Job, compare, hasher};
+pub use reader::{OpenOptions, Reader, Verification};
+pub use subarray::Part;
+pub(crate) use subarray::Runs;

@@ -1,0 +1,630 @@
+//! The streaming writer of `.zt` files.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::options::{Compression, WriteOptions};
+use super::sink::{NewFile, Plain, Sink};
+use crate::atomic::AtomicFile;
+use crate::compress::{Blob, Compressors, JOBS_ABOVE};
+use crate::digest::{Checksum, Digest};
+use crate::dtype::Element;
+use crate::error::{Error, Result, quoted};
+use crate::format::Format;
+use crate::format::zt::{ALIGNMENT, MAGIC, MAX_MANIFEST, manifest};
+use crate::gather::{Gather, LONGEST_PIECE};
+use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage, elements};
+use crate::parallel;
+use crate::progress::{Observer, advance};
+use crate::remote;
+use crate::source::Sources;
+use crate::tensor::{Array, Tensor, check_coo, check_csr};
+use crate::value::Value;
+
+/// Writes a `.zt` file from front to back. Peak memory is one tensor; where several are compressed,
+/// one, or for each thread as many as have 32 MB.
+///
+/// Made by [`Writer::create`], the file appears under its name when
+/// [`finish`](Writer::finish) returns; a writer that is dropped leaves nothing.
+/// Made by [`Writer::append`], it adds to a file, which stays as it was until then.
+pub struct Writer<'w> {
+    out: BufWriter<Box<dyn Sink + 'w>>,
+    position: u64,
+    pub(crate) catalog: Catalog,
+    threads: usize,
+    compressors: Compressors,
+    /// The file, for messages.
+    label: Option<PathBuf>,
+    /// A write failed, so that positions no longer mean anything.
+    broken: bool,
+}
+
+/// Small tensors are gathered in a buffer of this size; larger writes pass it by.
+const BUFFER: usize = 1 << 20;
+
+/// Tensors of this size on average are written from where they lie. Copying smaller ones into
+/// the buffer costs less than a piece of a gathered write does.
+const WORTH_GATHERING: u64 = 2 << 10;
+
+/// For each thread, tensors of this size may be compressed and not yet written.
+const ENCODED_AHEAD: u64 = JOBS_ABOVE as u64;
+
+impl Writer<'static> {
+    /// Starts a new file, which replaces an old one of that name only when finished.
+    pub fn create(path: impl AsRef<Path>) -> Result<Writer<'static>> {
+        Self::create_file(path.as_ref(), false)
+    }
+
+    /// Like [`create`](Writer::create); `finish` then also waits until the disk has it all.
+    pub fn create_durable(path: impl AsRef<Path>) -> Result<Writer<'static>> {
+        Self::create_file(path.as_ref(), true)
+    }
+
+    /// Like [`create`](Writer::create), for a URL whose store has to be told how to reach it.
+    pub fn create_remote(path: impl AsRef<Path>, options: &remote::Options) -> Result<Writer<'static>> {
+        let path = path.as_ref();
+        Self::into_file(AtomicFile::create_with(path, options)?, path, false)
+    }
+
+    fn create_file(path: &Path, durable: bool) -> Result<Writer<'static>> {
+        Self::into_file(AtomicFile::create(path)?, path, durable)
+    }
+
+    fn into_file(file: AtomicFile, path: &Path, durable: bool) -> Result<Writer<'static>> {
+        let mut writer = Self::start(Box::new(NewFile { file, durable }))?;
+        writer.label = Some(path.to_owned());
+        Ok(writer)
+    }
+}
+
+impl<'w> Writer<'w> {
+    /// Writes to anything, such as a vector or a socket.
+    pub fn new(out: impl Write + Send + 'w) -> Result<Writer<'w>> {
+        Self::start(Box::new(Plain(out)))
+    }
+
+    fn start(sink: Box<dyn Sink + 'w>) -> Result<Writer<'w>> {
+        let catalog = Catalog::new(Format::Zt, Sources::default());
+        let mut writer = Self::resume(sink, 0, catalog, None);
+        writer.put(MAGIC)?;
+        Ok(writer)
+    }
+
+    /// A writer that goes on at `position` of a file that already holds `catalog`.
+    pub(crate) fn resume(
+        sink: Box<dyn Sink + 'w>,
+        position: u64,
+        catalog: Catalog,
+        label: Option<PathBuf>,
+    ) -> Writer<'w> {
+        let out = BufWriter::with_capacity(BUFFER, sink);
+        Writer {
+            out,
+            position,
+            catalog,
+            threads: 0,
+            compressors: Compressors::default(),
+            label,
+            broken: false,
+        }
+    }
+
+    /// Threads for compression; 0 is one per core. The bytes written do not depend on it.
+    pub fn set_threads(&mut self, threads: usize) {
+        self.threads = threads;
+    }
+
+    /// Sets an attribute of the whole file.
+    pub fn set_attribute(&mut self, name: impl Into<String>, value: impl Into<Value>) {
+        self.catalog.attributes.insert(name.into(), value.into());
+    }
+
+    /// Whether a tensor of that name was written, or was there before.
+    pub fn contains(&self, name: &str) -> bool {
+        self.catalog.objects.contains_key(name)
+    }
+
+    /// Writes a dense tensor as it is.
+    pub fn add<T: Element>(&mut self, name: &str, shape: &[u64], data: &[T]) -> Result<()> {
+        self.add_with(name, shape, data).write()
+    }
+
+    /// Writes a dense tensor with compression or a checksum.
+    pub fn add_with<'a, T: Element>(
+        &'a mut self,
+        name: &'a str,
+        shape: &[u64],
+        data: &'a [T],
+    ) -> Add<'a, 'w> {
+        Add {
+            writer: self,
+            name,
+            shape: shape.into(),
+            array: Array::from_slice(data),
+            options: WriteOptions::default(),
+        }
+    }
+
+    /// Writes a sparse matrix by rows; indices of any integer type are stored as `u64`.
+    pub fn add_csr<T: Element, I: Copy + TryInto<u64>, P: Copy + TryInto<u64>>(
+        &mut self,
+        name: &str,
+        shape: [u64; 2],
+        values: &[T],
+        indices: &[I],
+        indptr: &[P],
+    ) -> Result<()> {
+        let invalid = |error: Error| Error::invalid(error.to_string()).in_tensor(name);
+        let (indices, indptr) = (unsigned(indices).map_err(invalid)?, unsigned(indptr).map_err(invalid)?);
+        check_csr(shape, values.len() as u64, &indices, &indptr).map_err(invalid)?;
+        let components = [
+            (Role::Borrowed("values"), Array::from_slice(values)),
+            (Role::Borrowed("indices"), Array::from_slice(&indices)),
+            (Role::Borrowed("indptr"), Array::from_slice(&indptr)),
+        ];
+        let tensor = Tensor::new(&shape[..], Layout::SparseCsr, components, None)?;
+        self.write_object(name, &tensor)
+    }
+
+    /// Writes a sparse tensor by coordinates: all of dimension 0 first, then all of dimension 1, …
+    pub fn add_coo<T: Element, I: Copy + TryInto<u64>>(
+        &mut self,
+        name: &str,
+        shape: &[u64],
+        values: &[T],
+        coords: &[I],
+    ) -> Result<()> {
+        let invalid = |error: Error| Error::invalid(error.to_string()).in_tensor(name);
+        let coords = unsigned(coords).map_err(invalid)?;
+        check_coo(shape, values.len() as u64, &coords).map_err(invalid)?;
+        let components = [
+            (Role::Borrowed("values"), Array::from_slice(values)),
+            (Role::Borrowed("coords"), Array::from_slice(&coords)),
+        ];
+        let tensor = Tensor::new(shape, Layout::SparseCoo, components, None)?;
+        self.write_object(name, &tensor)
+    }
+
+    /// Writes a tensor of any layout as it is.
+    pub fn write_object(&mut self, name: &str, tensor: &Tensor<'_>) -> Result<()> {
+        self.write_object_with(name, tensor, WriteOptions::default())
+    }
+
+    /// Writes a tensor of any layout with compression or a checksum.
+    pub fn write_object_with(
+        &mut self,
+        name: &str,
+        tensor: &Tensor<'_>,
+        options: WriteOptions,
+    ) -> Result<()> {
+        self.write_many(&[(name, tensor)], options)
+    }
+
+    /// Writes several tensors; when they are compressed, several at a time.
+    pub fn write_many<'t>(
+        &mut self,
+        tensors: &[(&'t str, &'t Tensor<'t>)],
+        options: WriteOptions,
+    ) -> Result<()> {
+        self.write_many_observed(tensors, options, None)
+    }
+
+    /// Like [`write_many`](Writer::write_many), for calls long enough to watch.
+    /// A cancelled writer must be dropped: part of a tensor may be in the file.
+    pub fn write_many_observed<'t>(
+        &mut self,
+        tensors: &[(&'t str, &'t Tensor<'t>)],
+        options: WriteOptions,
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
+        options.compression.check()?;
+        let mut names = HashSet::with_capacity(tensors.len());
+        for (name, tensor) in tensors {
+            if self.contains(name) || !names.insert(*name) {
+                return Err(duplicate(name));
+            }
+            tensor.check().map_err(|error| error.in_tensor(*name))?;
+        }
+        if options.compression == Compression::None {
+            self.reserve(tensors.iter().map(|(_, tensor)| byte_len(tensor)).sum())?;
+        }
+        if options.compression != Compression::None {
+            return self.write_encoded(tensors, options, observer);
+        }
+        for batch in batches(tensors, self.threads) {
+            if self.gathers(batch, options) {
+                self.write_gathered(batch, observer)?;
+                continue;
+            }
+            for (name, tensor) in batch {
+                let plain = tensor.components.iter().map(|_| None);
+                self.write_components(name, tensor, plain, options, observer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes tensors in order, while the next ones are compressed by other threads.
+    fn write_encoded<'t>(
+        &mut self,
+        tensors: &[(&'t str, &'t Tensor<'t>)],
+        options: WriteOptions,
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
+        let threads = parallel::resolve(self.threads);
+        let most = ENCODED_AHEAD * threads as u64;
+        let total = tensors.iter().map(|(_, tensor)| byte_len(tensor)).sum::<u64>().min(most);
+        let compressors = std::mem::take(&mut self.compressors);
+        let encode = |(name, tensor): (&'t str, &'t Tensor<'t>)| {
+            let shape = if tensor.layout == Layout::Dense { &tensor.shape[..] } else { &[] };
+            let frames = tensor.components.iter().map(|(_, array)| {
+                let blob = Blob { bytes: &array.bytes, dtype: array.dtype, shape };
+                let workers = parallel::share(threads, blob.bytes.len() as u64, total);
+                let frame = compressors.encode(&blob, options.compression, workers);
+                advance(observer, 0).and(frame)
+            });
+            Ok((name, tensor, frames.collect::<Result<Vec<_>>>()?))
+        };
+        let items = tensors.iter().map(|item| (byte_len(item.1), *item)).collect();
+        let written = parallel::in_order(threads, items, most, encode, |(name, tensor, mut frames)| {
+            let encoded = frames.iter().map(Option::as_deref);
+            self.write_components(name, tensor, encoded, options, observer)?;
+            frames.drain(..).flatten().for_each(|frame| compressors.recycle(frame));
+            Ok(())
+        });
+        self.compressors = compressors;
+        written
+    }
+
+    /// Writes what a tensor consists of, each with its frame if there is one, and records it.
+    fn write_components<'f>(
+        &mut self,
+        name: &str,
+        tensor: &Tensor<'_>,
+        encoded: impl Iterator<Item = Option<&'f [u8]>>,
+        options: WriteOptions,
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
+        let mut components = Vec::with_capacity(tensor.components.len());
+        for ((role, array), frame) in tensor.components.iter().zip(encoded) {
+            let component = self.write_component(array, frame, options, observer)?;
+            components.push((role.clone(), component));
+        }
+        self.record(name, tensor, components)
+    }
+
+    /// Adds a tensor whose components are written to the list of contents.
+    fn record(&mut self, name: &str, tensor: &Tensor<'_>, components: Vec<(Role, Component)>) -> Result<()> {
+        let mut object = Object::new(tensor.shape.clone(), tensor.layout.clone(), components);
+        object.attributes = tensor.attributes.clone();
+        self.catalog.insert(name, object)
+    }
+
+    /// Whether a batch is written from where it lies: raw tensors that are no crumbs.
+    fn gathers(&self, batch: &[(&str, &Tensor<'_>)], options: WriteOptions) -> bool {
+        let pieces: usize = batch.iter().map(|(_, tensor)| tensor.components.len()).sum();
+        let bytes: u64 = batch.iter().map(|(_, tensor)| byte_len(tensor)).sum();
+        options == WriteOptions::default()
+            && self.out.get_ref().gathers()
+            && bytes >= BUFFER as u64
+            && bytes >= pieces as u64 * WORTH_GATHERING
+    }
+
+    /// Writes raw tensors without a buffer between.
+    fn write_gathered(
+        &mut self,
+        batch: &[(&str, &Tensor<'_>)],
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
+        let mut gather = Gather::default();
+        for (name, tensor) in batch {
+            let mut components = Vec::with_capacity(tensor.components.len());
+            for (role, array) in &tensor.components {
+                let padding = self.padding();
+                self.queue(&mut gather, padding, observer)?;
+                let extent = Extent::new(self.position, array.bytes.len() as u64);
+                for piece in array.bytes.chunks(LONGEST_PIECE) {
+                    self.queue(&mut gather, piece, observer)?;
+                }
+                let mut component = Component::new(array.dtype, extent.len, Storage::Plain(extent));
+                component.unknown_type = array.unknown_type.clone();
+                components.push((role.clone(), component));
+            }
+            self.record(name, tensor, components)?;
+        }
+        self.put_gathered(&mut gather, observer)
+    }
+
+    /// Counts bytes as written that will be with the rest of `gather`.
+    fn queue<'a>(
+        &mut self,
+        gather: &mut Gather<'a>,
+        bytes: &'a [u8],
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
+        if gather.is_full() {
+            self.put_gathered(gather, observer)?;
+        }
+        gather.push(bytes);
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn put_gathered(&mut self, gather: &mut Gather<'_>, observer: Option<&dyn Observer>) -> Result<()> {
+        self.check_whole()?;
+        let written = self.out.flush().and_then(|()| gather.write_to(self.out.get_mut()));
+        let bytes = self.check(written)?;
+        advance(observer, bytes)
+    }
+
+    /// Gives a tensor that was already written a second name; its bytes are stored once.
+    pub fn tie(&mut self, name: &str, existing: &str) -> Result<()> {
+        if self.contains(name) {
+            return Err(duplicate(name));
+        }
+        let object = self.catalog.objects.get(existing).cloned().ok_or_else(|| {
+            Error::not_found(format!(
+                "{} cannot be tied to {}, which was not written",
+                quoted(name),
+                quoted(existing)
+            ))
+        })?;
+        self.catalog.insert(name, object)
+    }
+
+    /// Like [`tie`](Writer::tie), for a dense tensor whose second name stands for another shape
+    /// of the same elements.
+    pub fn tie_shaped(&mut self, name: &str, existing: &str, shape: &[u64]) -> Result<()> {
+        self.tie(name, existing)?;
+        let Some(tied) = self.catalog.objects.get_mut(name) else { return Ok(()) };
+        if *tied.shape == *shape {
+            return Ok(());
+        }
+        if tied.layout != Layout::Dense || elements(shape) != tied.elements() {
+            let message =
+                format!("{:?} is not another shape of the dense tensor {}", shape, quoted(existing));
+            self.catalog.objects.shift_remove(name);
+            return Err(Error::invalid(message).in_tensor(name));
+        }
+        tied.shape = shape.into();
+        Ok(())
+    }
+
+    /// Lists the tensors in the order of `names`; those not named stay in front.
+    pub fn reorder<'n>(&mut self, names: impl IntoIterator<Item = &'n str>) {
+        let order: HashMap<&str, usize> = names.into_iter().zip(1..).collect();
+        self.catalog.objects.sort_by_cached_key(|name, _| order.get(&**name).copied());
+    }
+
+    /// Writes the manifest and the footer, and returns the size of the file.
+    pub fn finish(mut self) -> Result<u64> {
+        let manifest = manifest::encode(&self.catalog)?;
+        if manifest.len() as u64 > MAX_MANIFEST {
+            // No reader would open it.
+            let error = Error::invalid("the names and attributes of all tensors take more than 1 GiB");
+            return Err(self.name_file(error));
+        }
+        self.put(&manifest)?;
+        self.put(&(manifest.len() as u64).to_le_bytes())?;
+        self.flush()?;
+        self.out.get_mut().seal()?;
+        self.put(MAGIC)?;
+        self.flush()?;
+        // The buffer is empty, so there is nothing that could fail.
+        let sink = self.out.into_inner().map_err(|error| Error::io("cannot write", error.into_error()))?;
+        sink.finish()?;
+        Ok(self.position)
+    }
+
+    /// Writes one blob and says where it is.
+    fn write_component(
+        &mut self,
+        array: &Array<'_>,
+        encoded: Option<&[u8]>,
+        options: WriteOptions,
+        observer: Option<&dyn Observer>,
+    ) -> Result<Component> {
+        let len = array.bytes.len() as u64;
+        let blob = encoded.unwrap_or(&array.bytes);
+        let (extent, digest) = self.write_blob(blob, options.checksum, observer)?;
+        // Progress counts what the tensors hold, not what compression left of it.
+        advance(observer, len.saturating_sub(extent.len))?;
+        let storage = match encoded {
+            Some(_) => manifest::encoded(options.compression.encoding(), extent, len)?,
+            None => Storage::Plain(extent),
+        };
+        let mut component = Component::new(array.dtype, len, storage);
+        component.unknown_type = array.unknown_type.clone();
+        component.digest = digest;
+        Ok(component)
+    }
+
+    /// Writes bytes at the next multiple of 64.
+    pub(crate) fn write_blob(
+        &mut self,
+        blob: &[u8],
+        checksum: Checksum,
+        observer: Option<&dyn Observer>,
+    ) -> Result<(Extent, Option<Digest>)> {
+        self.align()?;
+        let extent = Extent::new(self.position, blob.len() as u64);
+        let digest = match checksum.hasher() {
+            None => {
+                self.put_observed(blob, observer)?;
+                None
+            }
+            Some(mut hasher) if blob.len() < 2 * BUFFER => {
+                hasher.update(blob);
+                self.put_observed(blob, observer)?;
+                Some(hasher.finish())
+            }
+            // Hashing and writing take about as long: do both at once.
+            Some(mut hasher) => std::thread::scope(|scope| {
+                let hashed = scope.spawn(move || {
+                    hasher.update(blob);
+                    hasher.finish()
+                });
+                self.put_observed(blob, observer)?;
+                let digest = hashed.join().map_err(|_| Error::invalid("the hashing thread failed"))?;
+                Ok::<_, Error>(Some(digest))
+            })?,
+        };
+        Ok((extent, digest))
+    }
+
+    /// Copies stored bytes of another file to the next multiple of 64, as they are.
+    /// `each` piece that was copied is shown, and may end the copying.
+    pub(crate) fn copy_blob(
+        &mut self,
+        sources: &Sources,
+        from: Extent,
+        mut each: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<Extent> {
+        self.align()?;
+        self.reserve(from.len)?;
+        let to = Extent::new(self.position, from.len);
+        sources.for_pieces(from, self.threads, |piece| {
+            self.put(piece)?;
+            each(piece)
+        })?;
+        Ok(to)
+    }
+
+    /// Records an object whose bytes were written.
+    pub(crate) fn insert(&mut self, name: &str, object: Object) -> Result<()> {
+        if self.contains(name) {
+            return Err(duplicate(name));
+        }
+        self.catalog.insert(name, object)
+    }
+
+    /// Fills up with zeros to the next multiple of 64.
+    fn align(&mut self) -> Result<()> {
+        self.put(self.padding())
+    }
+
+    /// The zeros that are missing to the next multiple of 64.
+    fn padding(&self) -> &'static [u8] {
+        static ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
+        let padding = self.position.next_multiple_of(ALIGNMENT) - self.position;
+        &ZEROS[..padding as usize]
+    }
+
+    fn reserve(&mut self, len: u64) -> Result<()> {
+        let reserved = self.out.get_mut().reserve(len);
+        self.check(reserved)
+    }
+
+    fn put_observed(&mut self, bytes: &[u8], observer: Option<&dyn Observer>) -> Result<()> {
+        for piece in bytes.chunks(LONGEST_PIECE) {
+            self.put(piece)?;
+            advance(observer, piece.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.check_whole()?;
+        let written = self.out.write_all(bytes);
+        self.check(written)?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn check_whole(&self) -> Result<()> {
+        match self.broken {
+            false => Ok(()),
+            true => {
+                let error = Error::invalid("an earlier write failed, so this file cannot be finished");
+                Err(self.name_file(error))
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let flushed = self.out.flush();
+        self.check(flushed)
+    }
+
+    /// Remembers that a write failed: part of it may have been written.
+    fn check<T>(&mut self, result: std::io::Result<T>) -> Result<T> {
+        result.map_err(|error| {
+            self.broken = true;
+            self.name_file(Error::io("cannot write", error))
+        })
+    }
+
+    fn name_file(&self, error: Error) -> Error {
+        match &self.label {
+            Some(path) => error.in_file(path),
+            None => error,
+        }
+    }
+}
+
+pub(crate) fn duplicate(name: &str) -> Error {
+    Error::invalid(format!("a tensor named {} was already written: names must differ", quoted(name)))
+}
+
+/// Index arrays of any integer type, as the `u64` that files store.
+fn unsigned<I: Copy + TryInto<u64>>(indices: &[I]) -> Result<Vec<u64>> {
+    let unsigned = |&index: &I| index.try_into().map_err(|_| Error::invalid("an index is negative"));
+    indices.iter().map(unsigned).collect()
+}
+
+fn byte_len(tensor: &Tensor<'_>) -> u64 {
+    tensor.components.iter().map(|(_, array)| array.bytes.len() as u64).sum()
+}
+
+/// Cuts a list of tensors into runs that are written at once.
+fn batches<'a, 'b>(
+    tensors: &'a [(&'b str, &'b Tensor<'b>)],
+    threads: usize,
+) -> impl Iterator<Item = &'a [(&'b str, &'b Tensor<'b>)]> {
+    let budget = (16 << 20) * parallel::resolve(threads) as u64;
+    let mut rest = tensors;
+    std::iter::from_fn(move || {
+        let mut bytes = 0u64;
+        let fits = |(_, tensor): &&(&str, &Tensor<'_>)| {
+            let first = bytes == 0;
+            bytes += byte_len(tensor).max(1);
+            first || bytes <= budget
+        };
+        let count = rest.iter().take_while(fits).count();
+        let (batch, after) = rest.split_at(count);
+        rest = after;
+        (!batch.is_empty()).then_some(batch)
+    })
+}
+
+/// A dense tensor about to be written.
+#[must_use = "nothing is written until `write` is called"]
+pub struct Add<'a, 'w> {
+    writer: &'a mut Writer<'w>,
+    name: &'a str,
+    shape: Shape,
+    array: Array<'a>,
+    options: WriteOptions,
+}
+
+impl Add<'_, '_> {
+    /// How its bytes are stored.
+    pub fn compress(mut self, compression: Compression) -> Self {
+        self.options.compression = compression;
+        self
+    }
+
+    /// Which digest is stored with them.
+    pub fn checksum(mut self, checksum: Checksum) -> Self {
+        self.options.checksum = checksum;
+        self
+    }
+
+    /// Writes it.
+    pub fn write(self) -> Result<()> {
+        let tensor = Tensor::new(self.shape, Layout::Dense, [(Role::Borrowed("data"), self.array)], None)
+            .map_err(|error| error.in_tensor(self.name))?;
+        self.writer.write_object_with(self.name, &tensor, self.options)
+    }
+}
