@@ -513,3 +513,14 @@ except KeyboardInterrupt:
 """
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, capture_output=True, timeout=300).returncode == 7
+
+
+def test_every_element_type_is_compressed_as_the_table_says():
+    from z4ai import _memory
+    from ztensor import _dtypes
+
+    for element in _dtypes.ELEMENTS:
+        if element.numpy is None or element.bits % 8:
+            continue
+        array = np.zeros(4, _dtypes.numpy_dtype(element))
+        assert _memory.data_of(array, None).kind == element.codec, element.name

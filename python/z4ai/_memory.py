@@ -48,8 +48,6 @@ DTYPE_WIDTHS: dict[str | None, int] = {
 
 # The codec has one name for each of its types.
 _SAME = {None: "raw", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
-# Types of ml_dtypes whose fields the codec knows; the others are bytes to it.
-_ML_DTYPES = {"bfloat16": "bf16", "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}
 
 
 def dtype_width(dtype: str | None) -> int:
@@ -97,9 +95,7 @@ def _tensor_data(tensor: Any, given: str | None) -> Data:
     memory = tensor_memory(tensor)
     kind = given
     if kind is None or DTYPE_WIDTHS.get(kind) != element.bits // 8:
-        kind = _ML_DTYPES.get(element.numpy)
-        if kind is None:
-            kind = _kind(np.dtype(element.numpy)) if element.is_native else "raw"
+        kind = element.codec
     hint = [*tensor.shape, 2] if "complex" in element.name else []
     return Data(memory, kind, hint, (element.numpy, list(tensor.shape)))
 
@@ -188,8 +184,10 @@ def _sizes(shape: Sequence[int] | None) -> list[int]:
 
 def _kind(dtype: np.dtype[Any]) -> str:
     """The codec's type for the elements of an array."""
-    if dtype.name in _ML_DTYPES:
-        return _ML_DTYPES[dtype.name]
+    element = _dtypes.find_numpy(dtype)
+    if element is not None:
+        return element.codec
+    # Byte-swapped numbers, dates and structures are not in the table.
     size, is_native = dtype.itemsize, dtype.newbyteorder("=") == dtype
     if dtype.kind == "c":
         size //= 2

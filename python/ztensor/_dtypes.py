@@ -28,6 +28,8 @@ class Element(NamedTuple):
     numpy: str | None
     torch: str | None
     safetensors: str | None
+    codec: str
+    """The weight codec's element type."""
 
     @property
     def is_native(self) -> bool:
@@ -62,11 +64,17 @@ def described(dtype: str, logical: str | None) -> Element | None:
     return element if element is not None and element.storage == named(dtype).name else None
 
 
-def of_numpy(dtype: np.dtype[Any]) -> Element:
-    """The element type of a NumPy dtype, of any byte order."""
+def find_numpy(dtype: np.dtype[Any]) -> Element | None:
+    """The element type of a NumPy or ml_dtypes dtype in native byte order, if there is one."""
     element = _BY_NUMPY.get(dtype)
     if element is None and dtype.isbuiltin == 2:
         element = _BY_ML_DTYPES.get(dtype.name)
+    return element
+
+
+def of_numpy(dtype: np.dtype[Any]) -> Element:
+    """The element type of a NumPy dtype, of any byte order."""
+    element = find_numpy(dtype)
     if element is None:
         element = _BY_NUMPY.get(dtype.newbyteorder("<"))
     if element is None:

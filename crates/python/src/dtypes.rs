@@ -9,7 +9,8 @@ use ztensor::DType;
 use crate::errors::invalid;
 
 /// The table as Python sees it: name, `.zt` name, storage type's name, logical
-/// name or `None`, bits, and the names in NumPy, torch and safetensors or `None`.
+/// name or `None`, bits, the names in NumPy, torch and safetensors or `None`, and the weight
+/// codec's element type.
 pub(crate) fn table(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     let rows = DType::ALL.map(|dtype| {
         (
@@ -21,6 +22,7 @@ pub(crate) fn table(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
             dtype.numpy_name(),
             dtype.torch_name(),
             dtype.safetensors_name(),
+            dtype.codec_kind().name(),
         )
     });
     PyList::new(py, rows)

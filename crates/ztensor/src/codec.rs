@@ -1,6 +1,6 @@
 //! What the weight codec is told about tensors, and what its errors mean here.
 
-use z4ai::{ErrorKind, Kind};
+use z4ai::ErrorKind;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -9,34 +9,9 @@ use crate::object::elements;
 /// No frame decodes to more than this many times its own length.
 pub(crate) const MAX_EXPANSION: u64 = 1 << 24;
 
-/// How the codec sees elements of `dtype`. Complex numbers are two floats each,
-/// packed elements of fewer than eight bits are bytes.
-pub(crate) fn kind(dtype: DType) -> Kind {
-    match dtype {
-        DType::F64 | DType::C128 => Kind::F64,
-        DType::F32 | DType::C64 => Kind::F32,
-        DType::F16 | DType::C32 => Kind::F16,
-        DType::BF16 => Kind::Bf16,
-        DType::I64 => Kind::I64,
-        DType::I32 => Kind::I32,
-        DType::I16 => Kind::I16,
-        DType::I8 => Kind::I8,
-        DType::U64 => Kind::U64,
-        DType::U32 => Kind::U32,
-        DType::U16 => Kind::U16,
-        DType::U8 | DType::F8E8M0 => Kind::U8,
-        DType::Bool => Kind::Bool,
-        DType::F8E4M3FN | DType::F8E4M3FNUZ => Kind::F8E4M3,
-        DType::F8E5M2 | DType::F8E5M2FNUZ => Kind::F8E5M2,
-        DType::F6E2M3 | DType::F6E3M2 | DType::F4E2M1 | DType::I4 | DType::U4 | DType::I2 | DType::U2 => {
-            Kind::Raw
-        }
-    }
-}
-
-/// The shape of `len` bytes as elements of [`kind`], or nothing where `shape` does not describe them.
+/// The shape of `len` bytes as elements of [`DType::codec_kind`], or nothing where `shape` does not describe them.
 pub(crate) fn shape_hint(dtype: DType, shape: &[u64], len: u64) -> Vec<u64> {
-    let size = kind(dtype).size() as u64;
+    let size = dtype.codec_kind().size() as u64;
     let mut shape = shape.to_vec();
     if u64::from(dtype.bits()) == 16 * size {
         shape.push(2); // complex: real and imaginary part
@@ -56,7 +31,7 @@ pub(crate) fn options(
     threads: usize,
 ) -> z4ai::Options {
     z4ai::Options {
-        kind: kind(dtype),
+        kind: dtype.codec_kind(),
         effort,
         threads,
         shape: shape_hint(dtype, shape, len),
@@ -104,14 +79,6 @@ pub(crate) fn not_encoded(error: z4ai::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn elements_of_every_type_are_whole_elements_of_the_codec() {
-        for dtype in DType::ALL {
-            let size = kind(dtype).size() as u32 * 8;
-            assert!(size == dtype.bits() || 2 * size == dtype.bits() || dtype.bits() < 8, "{dtype}");
-        }
-    }
 
     #[test]
     fn hints_describe_the_bytes_or_are_empty() {

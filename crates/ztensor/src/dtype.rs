@@ -5,6 +5,8 @@
 //! both: `DType::F8E4M3FN` is a logical type stored as `u8`. Sub-byte types are
 //! packed, first element in the lowest bits.
 
+use z4ai::Kind;
+
 /// The type of one tensor element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)] // the names say it; `DType::ALL` is the documentation
@@ -37,13 +39,16 @@ struct Row {
     onnx: i32,
     /// `ggml_type`, -1 for none.
     gguf: i32,
+    /// The element type that the weight codec compresses it as. Complex numbers are two floats
+    /// each, packed elements of fewer than eight bits are bytes.
+    codec: Kind,
 }
 
 macro_rules! table {
-    ($($dtype:ident $storage:ident $bits:literal $zt:literal $python:literal $numpy:literal $torch:literal $safetensors:literal $onnx:literal $gguf:literal;)*) => {
+    ($($dtype:ident $storage:ident $bits:literal $zt:literal $python:literal $numpy:literal $torch:literal $safetensors:literal $onnx:literal $gguf:literal $codec:ident;)*) => {
         const TABLE: [Row; DType::ALL.len()] = [$(Row {
             dtype: DType::$dtype, storage: DType::$storage, bits: $bits, zt: $zt, python: $python, numpy: $numpy,
-            torch: $torch, safetensors: $safetensors, onnx: $onnx, gguf: $gguf,
+            torch: $torch, safetensors: $safetensors, onnx: $onnx, gguf: $gguf, codec: Kind::$codec,
         }),*];
         impl DType {
             /// Every type, in the order of the table.
@@ -54,35 +59,35 @@ macro_rules! table {
 
 #[rustfmt::skip]
 table! {
-//  type       stored as bits  .zt             python             numpy/ml_dtypes     torch               safetensors  onnx gguf
-    F64        F64        64 "f64"            "float64"          "<f8"               "float64"           "F64"         11 28;
-    F32        F32        32 "f32"            "float32"          "<f4"               "float32"           "F32"          1  0;
-    F16        F16        16 "f16"            "float16"          "<f2"               "float16"           "F16"         10  1;
-    BF16       BF16       16 "bf16"           "bfloat16"         "bfloat16"          "bfloat16"          "BF16"        16 30;
-    I64        I64        64 "i64"            "int64"            "<i8"               "int64"             "I64"          7 27;
-    I32        I32        32 "i32"            "int32"            "<i4"               "int32"             "I32"          6 26;
-    I16        I16        16 "i16"            "int16"            "<i2"               "int16"             "I16"          5 25;
-    I8         I8          8 "i8"             "int8"             "|i1"               "int8"              "I8"           3 24;
-    U64        U64        64 "u64"            "uint64"           "<u8"               "uint64"            "U64"         13 -1;
-    U32        U32        32 "u32"            "uint32"           "<u4"               "uint32"            "U32"         12 -1;
-    U16        U16        16 "u16"            "uint16"           "<u2"               "uint16"            "U16"          4 -1;
-    U8         U8          8 "u8"             "uint8"            "|u1"               "uint8"             "U8"           2 -1;
-    Bool       Bool        8 "bool"           "bool"             "|b1"               "bool"              "BOOL"         9 -1;
-    F8E4M3FN   U8          8 "f8_e4m3fn"      "float8_e4m3fn"    "float8_e4m3fn"     "float8_e4m3fn"     "F8_E4M3"     17 -1;
-    F8E5M2     U8          8 "f8_e5m2"        "float8_e5m2"      "float8_e5m2"       "float8_e5m2"       "F8_E5M2"     19 -1;
-    F8E4M3FNUZ U8          8 "f8_e4m3fnuz"    "float8_e4m3fnuz"  "float8_e4m3fnuz"   "float8_e4m3fnuz"   "F8_E4M3FNUZ" 18 -1;
-    F8E5M2FNUZ U8          8 "f8_e5m2fnuz"    "float8_e5m2fnuz"  "float8_e5m2fnuz"   "float8_e5m2fnuz"   "F8_E5M2FNUZ" 20 -1;
-    F8E8M0     U8          8 "f8_e8m0fnu"     "float8_e8m0fnu"   "float8_e8m0fnu"    "float8_e8m0fnu"    "F8_E8M0"     24 -1;
-    F6E2M3     U8          6 "f6_e2m3fn"      "float6_e2m3fn"    ""                  ""                  "F6_E2M3"     27 -1;
-    F6E3M2     U8          6 "f6_e3m2fn"      "float6_e3m2fn"    ""                  ""                  "F6_E3M2"     28 -1;
-    F4E2M1     U8          4 "f4_e2m1fn"      "float4_e2m1fn"    ""                  "float4_e2m1fn_x2"  "F4"          23 -1;
-    I4         U8          4 "i4"             "int4"             ""                  ""                  ""            22 -1;
-    U4         U8          4 "u4"             "uint4"            ""                  ""                  ""            21 -1;
-    I2         U8          2 "i2"             "int2"             ""                  ""                  ""            26 -1;
-    U2         U8          2 "u2"             "uint2"            ""                  ""                  ""            25 -1;
-    C32        F16        32 "complex32"      "complex32"        ""                  "complex32"         ""             0 -1;
-    C64        F32        64 "complex64"      "complex64"        "<c8"               "complex64"         "C64"         14 -1;
-    C128       F64       128 "complex128"     "complex128"       "<c16"              "complex128"        ""            15 -1;
+//  type       stored as bits  .zt             python             numpy/ml_dtypes     torch               safetensors  onnx gguf codec
+    F64        F64        64 "f64"            "float64"          "<f8"               "float64"           "F64"         11 28 F64;
+    F32        F32        32 "f32"            "float32"          "<f4"               "float32"           "F32"          1  0 F32;
+    F16        F16        16 "f16"            "float16"          "<f2"               "float16"           "F16"         10  1 F16;
+    BF16       BF16       16 "bf16"           "bfloat16"         "bfloat16"          "bfloat16"          "BF16"        16 30 Bf16;
+    I64        I64        64 "i64"            "int64"            "<i8"               "int64"             "I64"          7 27 I64;
+    I32        I32        32 "i32"            "int32"            "<i4"               "int32"             "I32"          6 26 I32;
+    I16        I16        16 "i16"            "int16"            "<i2"               "int16"             "I16"          5 25 I16;
+    I8         I8          8 "i8"             "int8"             "|i1"               "int8"              "I8"           3 24 I8;
+    U64        U64        64 "u64"            "uint64"           "<u8"               "uint64"            "U64"         13 -1 U64;
+    U32        U32        32 "u32"            "uint32"           "<u4"               "uint32"            "U32"         12 -1 U32;
+    U16        U16        16 "u16"            "uint16"           "<u2"               "uint16"            "U16"          4 -1 U16;
+    U8         U8          8 "u8"             "uint8"            "|u1"               "uint8"             "U8"           2 -1 U8;
+    Bool       Bool        8 "bool"           "bool"             "|b1"               "bool"              "BOOL"         9 -1 Bool;
+    F8E4M3FN   U8          8 "f8_e4m3fn"      "float8_e4m3fn"    "float8_e4m3fn"     "float8_e4m3fn"     "F8_E4M3"     17 -1 F8E4M3;
+    F8E5M2     U8          8 "f8_e5m2"        "float8_e5m2"      "float8_e5m2"       "float8_e5m2"       "F8_E5M2"     19 -1 F8E5M2;
+    F8E4M3FNUZ U8          8 "f8_e4m3fnuz"    "float8_e4m3fnuz"  "float8_e4m3fnuz"   "float8_e4m3fnuz"   "F8_E4M3FNUZ" 18 -1 F8E4M3;
+    F8E5M2FNUZ U8          8 "f8_e5m2fnuz"    "float8_e5m2fnuz"  "float8_e5m2fnuz"   "float8_e5m2fnuz"   "F8_E5M2FNUZ" 20 -1 F8E5M2;
+    F8E8M0     U8          8 "f8_e8m0fnu"     "float8_e8m0fnu"   "float8_e8m0fnu"    "float8_e8m0fnu"    "F8_E8M0"     24 -1 U8;
+    F6E2M3     U8          6 "f6_e2m3fn"      "float6_e2m3fn"    ""                  ""                  "F6_E2M3"     27 -1 Raw;
+    F6E3M2     U8          6 "f6_e3m2fn"      "float6_e3m2fn"    ""                  ""                  "F6_E3M2"     28 -1 Raw;
+    F4E2M1     U8          4 "f4_e2m1fn"      "float4_e2m1fn"    ""                  "float4_e2m1fn_x2"  "F4"          23 -1 Raw;
+    I4         U8          4 "i4"             "int4"             ""                  ""                  ""            22 -1 Raw;
+    U4         U8          4 "u4"             "uint4"            ""                  ""                  ""            21 -1 Raw;
+    I2         U8          2 "i2"             "int2"             ""                  ""                  ""            26 -1 Raw;
+    U2         U8          2 "u2"             "uint2"            ""                  ""                  ""            25 -1 Raw;
+    C32        F16        32 "complex32"      "complex32"        ""                  "complex32"         ""             0 -1 F16;
+    C64        F32        64 "complex64"      "complex64"        "<c8"               "complex64"         "C64"         14 -1 F32;
+    C128       F64       128 "complex128"     "complex128"       "<c16"              "complex128"        ""            15 -1 F64;
 }
 
 fn named(name: &'static str) -> Option<&'static str> {
@@ -172,6 +177,11 @@ impl DType {
     /// The number of the plain (not block) type in GGUF.
     pub fn gguf_id(self) -> Option<u32> {
         u32::try_from(self.row().gguf).ok()
+    }
+
+    /// The element type that the weight codec compresses it as.
+    pub fn codec_kind(self) -> Kind {
+        self.row().codec
     }
 
     /// A storage type by its `.zt` name.
@@ -291,6 +301,14 @@ mod tests {
         assert_eq!(DType::from_safetensors_name(""), None);
         assert_eq!(DType::from_torch_name(""), None);
         assert_eq!(DType::from_onnx_id(0), None);
+    }
+
+    #[test]
+    fn elements_are_whole_elements_of_the_codec() {
+        for dtype in DType::ALL {
+            let bits = dtype.codec_kind().size() as u32 * 8;
+            assert!(bits == dtype.bits() || 2 * bits == dtype.bits() || dtype.bits() < 8, "{dtype}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 use ztensor::gguf::{self, GgmlType};
-use ztensor::{Array, DType, Layout, Object, Reader, Tensor};
+use ztensor::{Array, Layout, Object, Reader, Tensor};
 
 use crate::statistics::{Statistics, Steps};
 use crate::values::{Values, block_statistics};
@@ -108,7 +108,7 @@ fn estimate(tensor: &Tensor<'_>, threads: usize) -> (u64, u64) {
     let row = tensor.shape.split_first().map_or(1, |(_, inner)| inner.iter().product::<u64>().max(1));
     let mut total = (0, 0);
     for (_, array) in &tensor.components {
-        let kind = kind(array.dtype);
+        let kind = array.dtype.codec_kind();
         let columns = if tensor.layout == Layout::Dense { row } else { 1 };
         for piece in sample(array, columns.saturating_mul(kind.size() as u64)) {
             let rows = piece.len() as u64 / kind.size() as u64 / columns;
@@ -136,32 +136,10 @@ fn sample<'a>(array: &'a Array<'_>, row: u64) -> Vec<&'a [u8]> {
     (0..PLACES).map(|place| &bytes[place * apart..place * apart + len]).collect()
 }
 
-/// The codec's name for an element type; bytes where it has none.
-fn kind(dtype: DType) -> z4ai::Kind {
-    use z4ai::Kind;
-    match dtype {
-        DType::F64 | DType::C128 => Kind::F64,
-        DType::F32 | DType::C64 => Kind::F32,
-        DType::F16 | DType::C32 => Kind::F16,
-        DType::BF16 => Kind::Bf16,
-        DType::F8E4M3FN | DType::F8E4M3FNUZ => Kind::F8E4M3,
-        DType::F8E5M2 | DType::F8E5M2FNUZ => Kind::F8E5M2,
-        DType::I64 => Kind::I64,
-        DType::I32 => Kind::I32,
-        DType::I16 => Kind::I16,
-        DType::I8 => Kind::I8,
-        DType::U64 => Kind::U64,
-        DType::U32 => Kind::U32,
-        DType::U16 => Kind::U16,
-        DType::U8 => Kind::U8,
-        DType::Bool => Kind::Bool,
-        _ => Kind::Raw,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ztensor::DType;
 
     #[test]
     fn samples_are_whole_rows_from_the_first_to_the_last() {
