@@ -262,6 +262,28 @@ def test_a_cache_on_disk(web: RangeServer, tmp_path: Path, monkeypatch: pytest.M
     assert equal(load_file(url), other)
 
 
+def test_a_cache_that_others_can_write_to(
+    web: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    monkeypatch.setenv("ZTENSOR_REMOTE_CACHE", str(cache))
+    url = web.put("m.zt", saved(tensors()))
+    cache.chmod(0o777)
+    with pytest.raises(OSError, match="every user can write to it"):
+        load_file(url)
+    cache.chmod(0o1777)  # like /tmp: nobody can replace the folder that is made in it
+    assert equal(load_file(url), tensors())
+    (folder,) = cache.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    # Blocks that another user may have written are not believed, though their checksums are right.
+    web.counted()
+    for block in folder.iterdir():
+        block.chmod(0o666)
+    assert equal(load_file(url), tensors())
+    assert web.counted() > 1
+
+
 # Shards
 
 

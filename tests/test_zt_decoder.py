@@ -41,3 +41,20 @@ def test_what_the_library_writes_is_read(tmp_path: Path) -> None:
     assert (
         objects["complex"]["components"]["data"] == np.array([1 + 2j], dtype=np.complex64).tobytes()
     )
+
+
+def test_damage_to_the_manifest_is_noticed_by_both(tmp_path: Path) -> None:
+    ztensor = pytest.importorskip("ztensor")
+    path = tmp_path / "model.zt"
+    with ztensor.Writer(path) as writer:
+        writer.write_numpy("w", np.arange(3, dtype=np.float32))
+    whole = path.read_bytes()
+    assert whole.count(b"manifest_checksum") == 1
+    read(path)
+    damaged = bytearray(whole)
+    damaged[whole.rindex(b"1.2.0") + 4] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(AssertionError, match="damaged"):
+        read(path)
+    with pytest.raises(ztensor.ZTensorError, match="damaged"):
+        ztensor.open(path)

@@ -97,6 +97,14 @@ def read_component(file: bytes, component: dict[str, Any]) -> bytes:
     return blob
 
 
+def check_manifest(file: bytes, offset: int, value: bytes) -> None:
+    assert len(value) == 16 and file[-32:-16] == value
+    place, place_crc, crc = struct.unpack("<QII", value)
+    assert crc32c(value[:8]) == place_crc
+    if place == offset:  # else an editor copied it from another manifest
+        assert crc32c(file[offset:-20] + file[-16:]) == crc, "the manifest is damaged"
+
+
 def element_bits(component: dict[str, Any]) -> int:
     bits = 8 * STORAGE[component["dtype"]]
     logical = component.get("type")
@@ -112,6 +120,8 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     manifest = cbor.value()
     assert cbor.at == length
     assert manifest["version"].split(".")[0] == "1"
+    if list(manifest)[-1] == "manifest_checksum":
+        check_manifest(file, len(file) - 16 - length, manifest["manifest_checksum"])
     objects = {}
     for name, entry in manifest["objects"].items():
         components = {

@@ -11,12 +11,13 @@ Needs torch and safetensors: ``pip install ztensor[hf]``.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import importlib
 import importlib.util
 import json
 import os
-import shutil
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ from pathlib import Path as _Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from z4ai import safetensors as _packed
-from ztensor import _native
+from ztensor import _errors, _native
 from ztensor import safe_open as _open_any
 from ztensor._errors import FileError, InvalidArgumentError
 from ztensor._reader import Reader
@@ -384,12 +385,16 @@ def pack_model(
     effort: str | None = None,
     threads: int = 0,
     progress: Progress = None,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Packs the safetensors files of a model folder, single or in shards with their index.
 
     The packed files get the names under which ``from_pretrained(..., variant="z4ai")`` looks
     for them, and stand beside the originals, or in ``out_folder`` with a copy of everything
     else that the folder holds (configuration, tokenizer), weights of other formats excepted.
+
+    Packed files that are there already are refused, unless ``overwrite`` says to replace them; the
+    originals are never touched, and no symbolic link that the folder holds is written through.
 
     Returns the sums of ``original_bytes`` and ``compressed_bytes``, ``ratio``, ``saved_pct``
     and ``files``.
@@ -399,25 +404,30 @@ def pack_model(
     if not variant or not variant.replace("-", "").replace("_", "").isalnum():
         raise InvalidArgumentError(f"a variant is a short name of letters and digits: {variant!r}")
     renamed = _shards(source, variant)
+    index_name = f"model.safetensors.index.{variant}.json"
+    sharded = (source / _INDEX).is_file()
     target.mkdir(parents=True, exist_ok=True)
+    if not overwrite:
+        _refuse_existing(target, [*renamed.values(), *([index_name] if sharded else [])])
     if not target.samefile(source):
         _copy_others(source, target)
     original = stored = 0
     for name, packed in renamed.items():
-        stats = _packed.compress_file(
+        stats = _packed._compress_file(
             source / name,
             target / packed,
-            level=level,
-            effort=effort,
-            threads=threads,
-            progress=progress,
+            _packed._settings(level, threads, None, effort),
+            progress,
+            # A name made up here, in a folder that may be a download: links in it do not count.
+            derived=True,
+            overwrite=overwrite,
         )
         original += stats["original_bytes"]
         stored += stats["compressed_bytes"]
-    if (source / _INDEX).is_file():
+    if sharded:
         index = json.loads((source / _INDEX).read_text())
         index["weight_map"] = {name: renamed[file] for name, file in index["weight_map"].items()}
-        _write(target / f"model.safetensors.index.{variant}.json", json.dumps(index, indent=2))
+        _write(target / index_name, json.dumps(index, indent=2).encode(), overwrite=overwrite)
     return {
         "original_bytes": original,
         "compressed_bytes": stored,
@@ -435,11 +445,35 @@ def _shards(folder: _Path, variant: str) -> dict[str, str]:
         for name in names:
             if _Path(name).name != name:
                 raise InvalidArgumentError(f"{_INDEX} names a file outside of the folder: {name!r}")
-        # Transformers' own names: model.VARIANT-00001-of-00002.safetensors
-        return {name: name.replace("model", f"model.{variant}", 1) for name in names}
+        renamed = {name: _packed_name(name, variant) for name in names}
+        # Whatever the index says, no original is written to, nor one file twice.
+        if len({*renamed, *renamed.values()}) < 2 * len(renamed):
+            raise InvalidArgumentError(
+                f"packed files would replace others that {_INDEX} names: choose another variant"
+            )
+        return renamed
     if (folder / _SINGLE).is_file():
         return {_SINGLE: f"model.{variant}.safetensors"}
     raise FileError(f"{folder} has neither {_SINGLE} nor {_INDEX}")
+
+
+def _packed_name(name: str, variant: str) -> str:
+    """Transformers' own names: model.VARIANT-00001-of-00002.safetensors"""
+    if "model" in name:
+        return name.replace("model", f"model.{variant}", 1)
+    stem, dot, ending = name.rpartition(".")
+    if not dot:
+        stem, ending = name, ""
+    number = re.search(r"-\d+-of-\d+$", stem)
+    at = number.start() if number else len(stem)
+    return f"{stem[:at]}.{variant}{stem[at:]}{dot}{ending}"
+
+
+def _refuse_existing(folder: _Path, names: list[str]) -> None:
+    for name in names:
+        if os.path.lexists(folder / name):
+            message = f"{folder / name} is there already: overwrite=True replaces it"
+            raise _errors.make("io", message, errno.EEXIST, str(folder / name))
 
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx", ".zstn")
@@ -448,15 +482,9 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", "
 def _copy_others(source: _Path, target: _Path) -> None:
     for path in source.iterdir():
         if path.is_file() and path.suffix not in _WEIGHTS and ".index." not in path.name:
-            shutil.copy2(path, target / path.name)
+            _write(target / path.name, path.read_bytes(), overwrite=True)
 
 
-def _write(path: _Path, text: str) -> None:
-    """A file that appears under its name when it is complete."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+def _write(path: _Path, data: bytes, *, overwrite: bool) -> None:
+    """A file that appears under its name when it is complete; a link of that name leads nowhere."""
+    _native.store_write(path, data, derived=True, overwrite=overwrite)

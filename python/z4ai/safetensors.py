@@ -67,9 +67,23 @@ def compress_file(
 
     Returns ``original_bytes``, ``compressed_bytes``, ``ratio`` and ``saved_pct``.
     """
-    settings = _settings(level, threads, workers, effort)
+    return _compress_file(in_path, out_path, _settings(level, threads, workers, effort), progress)
+
+
+def _compress_file(
+    in_path: Path,
+    out_path: Path,
+    settings: Any,
+    progress: Progress,
+    *,
+    derived: bool = False,
+    overwrite: bool = True,
+) -> dict[str, Any]:
+    """Packs a file. A ``derived`` name stays in its folder: no link of that name is followed."""
     with reporting(progress, _size(in_path, progress), "packing") as tell:
-        packed = _native.zstn_pack(in_path, out_path, settings, tell)
+        packed = _native.zstn_pack(
+            in_path, out_path, settings, tell, derived=derived, overwrite=overwrite
+        )
     return _stats(packed)
 
 

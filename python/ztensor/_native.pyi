@@ -54,6 +54,9 @@ def zstn_pack(
     output: str | PathLike[str],
     settings: _Pack,
     progress: _Progress = None,
+    *,
+    derived: bool = False,
+    overwrite: bool = True,
 ) -> _Packed: ...
 def zstn_pack_bytes(data: bytes | bytearray, settings: _Pack) -> bytes: ...
 def zstn_pack_parts(
@@ -143,7 +146,12 @@ def store_read(
     remote: dict[str, str] | None = None,
 ) -> bytes: ...
 def store_write(
-    path: str | PathLike[str], data: bytes | bytearray, remote: dict[str, str] | None = None
+    path: str | PathLike[str],
+    data: bytes | bytearray,
+    remote: dict[str, str] | None = None,
+    *,
+    derived: bool = False,
+    overwrite: bool = True,
 ) -> None: ...
 
 @final
@@ -152,7 +160,14 @@ class Mapping: ...
 @final
 class NewFile:
     @staticmethod
-    def create(path: str | PathLike[str], *, remote: dict[str, str] | None = None) -> NewFile: ...
+    def create(
+        path: str | PathLike[str],
+        *,
+        derived: bool = False,
+        overwrite: bool = True,
+        remote: dict[str, str] | None = None,
+    ) -> NewFile: ...
+    def temporary(self) -> tuple[int, str]: ...
     def write(self, data: _Array) -> None: ...
     def finish(self, durable: bool) -> None: ...
     def abort(self) -> None: ...
@@ -214,6 +229,7 @@ class Writer:
         path: str | PathLike[str],
         *,
         durable: bool = False,
+        derived: bool = False,
         remote: dict[str, str] | None = None,
     ) -> Writer: ...
     @staticmethod

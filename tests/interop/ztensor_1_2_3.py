@@ -3,6 +3,7 @@
     python3 ztensor_1_2_3.py setup          makes an environment with that version
     python3 ztensor_1_2_3.py check FOLDER   reads each X.zt and compares it with X.json
     python3 ztensor_1_2_3.py make FOLDER    writes X.zt and X.json
+    python3 ztensor_1_2_3.py edit FOLDER    edits the file ours.zt in three ways, in copies
 
 `setup` exits with 77 and says why where the version cannot be had (offline, say).
 The JSON gives shape, type, layout and the bytes of each component in hexadecimal.
@@ -144,12 +145,28 @@ def make(folder: Path) -> int:
     return 0
 
 
+def edit(folder: Path) -> int:
+    import numpy as np
+
+    import ztensor
+
+    ours = folder / "ours.zt"
+    for name in ("appended.zt", "replaced.zt"):
+        (folder / name).write_bytes(ours.read_bytes())
+    writer = ztensor.Writer.append(str(folder / "appended.zt"))
+    writer.write_numpy("later", np.arange(100, dtype=np.float32))
+    writer.finish()
+    ztensor.replace_tensor(str(folder / "replaced.zt"), "f64", np.ones((3, 4, 5)))
+    ztensor.remove_tensors(str(ours), str(folder / "removed.zt"), ["f64"])
+    return 0
+
+
 def main(command: str, *arguments: str) -> int:
     if command == "setup":
         return setup()
     if Path(sys.prefix) != HOME:
         os.execv(PYTHON, [str(PYTHON), __file__, command, *arguments])
-    return {"check": check, "make": make}[command](Path(*arguments))
+    return {"check": check, "edit": edit, "make": make}[command](Path(*arguments))
 
 
 if __name__ == "__main__":

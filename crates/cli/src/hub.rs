@@ -1,6 +1,6 @@
 //! A model's files on the Hugging Face Hub, or a server that speaks the same paths.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use ureq::http::Response;
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
-use ztensor::Observer;
+use ztensor::{Destination, Observer};
 
 use crate::failure::Failure;
 
@@ -109,12 +109,12 @@ impl Model {
             let name = &file.name;
             return Err(Failure::bad_file(format!("{name}: arrived damaged and was deleted: run again")));
         }
-        std::fs::rename(&part, folder.join(&file.name))?;
+        ztensor::rename_new(&part, &Destination::derived(folder, &file.name)?)?;
         Ok(())
     }
 
     fn fetch_rest(&self, file: &RemoteFile, part: &Path, observer: &dyn Observer) -> Result<(), Stop> {
-        let mut out = OpenOptions::new().create(true).append(true).open(part)?;
+        let mut out = ztensor::trusted::append(part)?;
         let mut have = out.metadata()?.len();
         if have > file.size {
             out.set_len(0)?;

@@ -1,6 +1,8 @@
 //! The `ztensor` and `z4ai` command lines, as a library: one piece of code behind the Rust
 //! program and the console script of the Python wheel.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod args;
 mod coding;
 mod commands;

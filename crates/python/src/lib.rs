@@ -2,6 +2,8 @@
 //! and the library, and no logic of its own. Its types are private; the
 //! documented classes are in the Python package around it.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod arrays;
 mod codec;
 mod dlpack;

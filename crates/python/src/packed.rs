@@ -9,10 +9,11 @@ use pyo3::types::PyBytes;
 use ztensor::remote::Options;
 use ztensor::source::{self, MapMode, MemorySource, Source};
 use ztensor::zstn::{self, Info, PackOptions, PackStats, UnpackOptions};
-use ztensor::{Error, Kind, Observer};
+use ztensor::{Destination, Error, Kind, Observer};
 
 use crate::codec::{Input, effort, new_bytes};
 use crate::errors::OrRaise;
+use crate::store::destination;
 use crate::watch::Watch;
 
 /// `(effort, level, threads)`
@@ -41,14 +42,17 @@ fn stats(stats: PackStats) -> Stats {
 
 /// Packs a file.
 #[pyfunction]
-#[pyo3(signature = (input, output, settings, progress = None))]
+#[pyo3(signature = (input, output, settings, progress = None, *, derived = false, overwrite = true))]
 pub(crate) fn zstn_pack(
     py: Python<'_>,
     input: PathBuf,
     output: PathBuf,
     settings: Settings,
     progress: Option<Py<PyAny>>,
+    derived: bool,
+    overwrite: bool,
 ) -> PyResult<Stats> {
+    let output = destination(&output, derived, overwrite).or_raise(py)?;
     pack_to_file(py, || source::open(&input, MapMode::Auto, &Options::default()), output, &settings, progress)
 }
 
@@ -74,22 +78,23 @@ pub(crate) fn zstn_pack_parts(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Stats> {
     let source = Arc::new(Parts::new(header, parts));
-    pack_to_file(py, || Ok(source), output, &settings, progress)
+    pack_to_file(py, || Ok(source), output.into(), &settings, progress)
 }
 
 fn pack_to_file(
     py: Python<'_>,
     open: impl FnOnce() -> ztensor::Result<Arc<dyn Source>> + Send,
-    output: PathBuf,
+    output: Destination,
     settings: &Settings,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Stats> {
     let watch = Watch::new(progress);
     let options = options(py, settings, &watch)?;
     let packed = watch.run(py, |_| {
+        output.check()?;
         let source = open()?;
         let mut packed = PackStats::default();
-        ztensor::write_atomically(&output, |mut out| {
+        ztensor::write_atomically(output.clone(), |mut out| {
             packed = zstn::pack_source(Arc::clone(&source), &mut out, &options)
                 .map_err(|error| about(error, &*source))?;
             Ok(())

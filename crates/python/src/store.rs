@@ -1,13 +1,15 @@
 //! Files of folders and stores that are no tensor files, as Python sees them.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
+use ztensor::Destination;
 use ztensor::remote::Options;
 use ztensor::remote::store;
 
@@ -19,6 +21,15 @@ pub(crate) type Settings = HashMap<String, String>;
 
 pub(crate) fn options(settings: Option<Settings>) -> Options {
     settings.unwrap_or_default().into_iter().collect()
+}
+
+/// Where a new file goes: `derived` names stay in their folder, others may lead through links.
+pub(crate) fn destination(path: &Path, derived: bool, overwrite: bool) -> ztensor::Result<Destination> {
+    match (derived, path.parent(), path.file_name()) {
+        (false, _, _) => Ok(Destination::explicit(path, overwrite)),
+        (true, Some(folder), Some(name)) => Ok(Destination::derived(folder, name)?.overwrite(overwrite)),
+        (true, _, _) => Err(ztensor::Error::invalid("this is not the name of a file").in_file(path)),
+    }
 }
 
 /// All bytes of a file, or a range of them.
@@ -40,9 +51,17 @@ fn store_read<'py>(
 
 /// Writes a whole file.
 #[pyfunction]
-#[pyo3(signature = (path, data, remote = None))]
-fn store_write(py: Python<'_>, path: PathBuf, data: PyBackedBytes, remote: Option<Settings>) -> PyResult<()> {
-    py.detach(|| store::write(path, &data, &options(remote))).or_raise(py)
+#[pyo3(signature = (path, data, remote = None, *, derived = false, overwrite = true))]
+fn store_write(
+    py: Python<'_>,
+    path: PathBuf,
+    data: PyBackedBytes,
+    remote: Option<Settings>,
+    derived: bool,
+    overwrite: bool,
+) -> PyResult<()> {
+    let write = || store::write(destination(&path, derived, overwrite)?, &data, &options(remote));
+    py.detach(write).or_raise(py)
 }
 
 /// Names and sizes of what is below a folder or a prefix.
@@ -107,10 +126,30 @@ fn ended(py: Python<'_>) -> PyErr {
 #[pymethods]
 impl NewFile {
     #[staticmethod]
-    #[pyo3(signature = (path, *, remote = None))]
-    fn create(py: Python<'_>, path: PathBuf, remote: Option<Settings>) -> PyResult<NewFile> {
-        let file = py.detach(|| store::NewFile::create(path, &options(remote))).or_raise(py)?;
+    #[pyo3(signature = (path, *, derived = false, overwrite = true, remote = None))]
+    fn create(
+        py: Python<'_>,
+        path: PathBuf,
+        derived: bool,
+        overwrite: bool,
+        remote: Option<Settings>,
+    ) -> PyResult<NewFile> {
+        let create = || {
+            let destination = destination(&path, derived, overwrite)?;
+            store::NewFile::create(destination, &options(remote))
+        };
+        let file = py.detach(create).or_raise(py)?;
         Ok(NewFile { file: Mutex::new(Some(file)) })
+    }
+
+    /// The descriptor of the file until it is finished, and its path until then.
+    fn temporary(&self, py: Python<'_>) -> PyResult<(i32, PathBuf)> {
+        let slot = self.lock(py)?;
+        let file = slot.as_ref().ok_or_else(|| ended(py))?;
+        match file.temporary() {
+            Some((file, path)) => Ok((file.as_raw_fd(), path.to_owned())),
+            None => Err(invalid(py, "only a file of this machine has a descriptor")),
+        }
     }
 
     /// Adds the bytes of a contiguous array.

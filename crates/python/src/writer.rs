@@ -95,16 +95,20 @@ fn closed(py: Python<'_>) -> PyErr {
 #[pymethods]
 impl Writer {
     #[staticmethod]
-    #[pyo3(signature = (path, *, durable = false, remote = None))]
+    #[pyo3(signature = (path, *, durable = false, derived = false, remote = None))]
     fn create(
         py: Python<'_>,
         path: PathBuf,
         durable: bool,
+        derived: bool,
         remote: Option<store::Settings>,
     ) -> PyResult<Writer> {
-        let create = || match durable && remote.is_none() {
-            true => ztensor::Writer::create_durable(path),
-            false => ztensor::Writer::create_remote(path, &store::options(remote)),
+        let create = || {
+            let to = store::destination(&path, derived, true)?;
+            match durable && remote.is_none() {
+                true => ztensor::Writer::create_durable(to),
+                false => ztensor::Writer::create_remote(to, &store::options(remote)),
+            }
         };
         py.detach(create).or_raise(py).map(Writer::of)
     }

@@ -12,6 +12,8 @@
 //! # Ok::<(), z4ai::Error>(())
 //! ```
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod coder;
 mod copies;
 mod decode;

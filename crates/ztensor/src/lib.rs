@@ -40,6 +40,8 @@
 //! files that others may change meanwhile, open with [`source::MapMode::Never`]:
 //! every byte is then read, and trouble is an error.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod base;
 pub mod catalog;
 mod codec;
@@ -60,6 +62,8 @@ pub mod write;
 #[doc(hidden)]
 pub use base::huge_pages::advise_huge;
 pub use base::parallel;
+#[doc(hidden)]
+pub use base::trusted;
 pub use catalog::{Component, Extent, Layout, Object, Shape};
 pub use digest::{Checksum, Digest};
 pub use dtype::{DType, Element};
@@ -72,7 +76,8 @@ pub use read::{OpenOptions, Part, Reader, Verification};
 pub use tensor::value::{Attributes, Value};
 pub use tensor::{Array, Tensor};
 #[doc(hidden)]
-pub use write::atomic::write_atomically;
+pub use write::atomic::{rename_new, write_atomically};
+pub use write::destination::Destination;
 pub use write::{Compression, Plan, WriteOptions, Writer};
 pub use z4ai::Effort;
 
@@ -90,7 +95,7 @@ pub use write::{assemble, export};
 
 use base::{crc32c_combine as crc, huge_pages as buffer, simd};
 use catalog::validate;
-use write::{atomic, compress, disk, vectored as gather};
+use write::{atomic, compress, destination, disk, vectored as gather};
 
 /// Opens a tensor file of any format: the same as [`Reader::open`].
 pub fn open(path: impl AsRef<std::path::Path>) -> Result<Reader> {

@@ -145,6 +145,41 @@ fn it_reads_what_we_write_and_edit() {
 }
 
 #[test]
+fn we_read_our_files_after_it_edited_them() {
+    let Some(_turn) = take_peer() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| -> PathBuf { folder.path().join(name) };
+    write_plain(&file("ours.zt"), Compression::None, Checksum::Crc32c);
+    let checksums = |name: &str| {
+        let bytes = std::fs::read(file(name)).unwrap();
+        let len = u64::from_le_bytes(bytes[bytes.len() - 16..][..8].try_into().unwrap()) as usize;
+        let manifest = &bytes[bytes.len() - 16 - len..];
+        manifest.windows(17).filter(|window| window == b"manifest_checksum").count()
+    };
+    assert_eq!(checksums("ours.zt"), 1);
+    let (code, text) = peer("edit", Some(folder.path()));
+    assert_eq!(code, Some(0), "{text}");
+    for name in ["appended.zt", "replaced.zt", "removed.zt"] {
+        // It drops what it does not know: no checksum of another manifest is left.
+        assert_eq!(checksums(name), 0, "{name}");
+        let reader = Reader::open(file(name)).unwrap();
+        reader.verify_all(None).unwrap();
+        assert_eq!(reader.read_as::<u8>("u8").unwrap(), (0..60).collect::<Vec<u8>>(), "{name}");
+        assert_eq!(reader.contains("later"), name == "appended.zt");
+        assert_eq!(reader.contains("f64"), name != "removed.zt");
+        drop(reader);
+        // Our next edit gives it one again.
+        let mut writer = Writer::append(file(name)).unwrap();
+        writer.add("more", &[1], &[1u8]).unwrap();
+        writer.finish().unwrap();
+        assert_eq!(checksums(name), 1, "{name}");
+        Reader::open(file(name)).unwrap().verify_all(None).unwrap();
+    }
+    let replaced = Reader::open(file("replaced.zt")).unwrap();
+    assert_eq!(replaced.read_as::<f64>("f64").unwrap(), [1.0; 60]);
+}
+
+#[test]
 fn we_read_and_edit_what_it_writes() {
     let Some(_turn) = take_peer() else { return };
     let folder = tempfile::tempdir().unwrap();

@@ -446,3 +446,74 @@ fn tied_tensors_are_stored_once_and_equal_ones_are_not_tied() {
     assert_eq!(extent("a"), extent("tied"));
     assert_ne!(extent("a"), extent("equal"));
 }
+
+/// A sink that changes the mapped file at `path` before each write: what another thread that uses
+/// an array while it is saved would do, at the worst moments.
+struct Meddling<'a> {
+    out: &'a mut Vec<u8>,
+    file: std::fs::File,
+    len: usize,
+    round: u8,
+}
+
+impl std::io::Write for Meddling<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.round += 1;
+        self.file.write_all_at(&vec![self.round; self.len], 0)?;
+        self.out.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Memory of `len` bytes that `Meddling` changes.
+fn changing(folder: &Path, len: usize) -> (ztensor::source::FileSource, std::fs::File) {
+    let path = folder.join("memory");
+    std::fs::write(&path, vec![0; len]).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    (ztensor::source::FileSource::open(&path, MapMode::Auto).unwrap(), file)
+}
+
+#[test]
+fn memory_that_changes_while_it_is_saved_matches_its_checksum() {
+    use ztensor::source::Source;
+    let dir = tempfile::tempdir().unwrap();
+    for len in [3 << 19, 5 << 20] {
+        for checksum in [Checksum::Crc32c, Checksum::Sha256] {
+            let (source, file) = changing(dir.path(), len);
+            let mut out = Vec::new();
+            let sink = Meddling { out: &mut out, file, len, round: 0 };
+            let mut writer = Writer::new(sink).unwrap();
+            let data = source.mapped().unwrap();
+            writer.add_with("w", &[len as u64], data).checksum(checksum).write().unwrap();
+            writer.finish().unwrap();
+            let saved = Reader::from_bytes(out).unwrap().read("w").unwrap();
+            assert!(saved.iter().any(|byte| *byte != 0), "nothing was changed while it was saved");
+        }
+    }
+}
+
+#[test]
+fn archives_of_memory_that_changes_are_whole_or_refused() {
+    use ztensor::export::{ExportFormat, ExportOptions, TensorList, export_to};
+    use ztensor::source::Source;
+    let dir = tempfile::tempdir().unwrap();
+    let len = 3 << 20;
+    for deflate in [None, Some(1)] {
+        let (source, file) = changing(dir.path(), len);
+        let mut out = Vec::new();
+        let data = Array::from_slice(source.mapped().unwrap());
+        let tensor =
+            Tensor::new([len as u64].as_slice(), Layout::Dense, [(Role::Borrowed("data"), data)], None);
+        let list = TensorList { tensors: vec![("w".into(), tensor.unwrap())], ..TensorList::default() };
+        let mut sink = Meddling { out: &mut out, file, len, round: 0 };
+        let options = ExportOptions::default().deflate(deflate);
+        match export_to(&list, &mut sink, ExportFormat::Npz, &options) {
+            Ok(()) => drop(Reader::from_bytes(out).unwrap().read("w").unwrap()),
+            Err(error) => assert!(error.to_string().contains("changed while it was written"), "{error}"),
+        }
+    }
+}

@@ -183,6 +183,32 @@ fn rules() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         }
         e.null().unwrap();
     });
+    // The checksum of a file that the library wrote: its last sixteen bytes before the footer.
+    let checked = {
+        let mut bytes = Vec::new();
+        let mut writer = ztensor::Writer::new(&mut bytes).unwrap();
+        writer.add("w", &[3], &[1u8, 2, 3]).unwrap();
+        writer.finish().unwrap();
+        bytes
+    };
+    let value = checked.len() - 32;
+    let flipped = |at: usize| {
+        let mut bytes = checked.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    let named = |text: &str, skip: usize| {
+        checked.windows(text.len()).rposition(|window| window == text.as_bytes()).unwrap() + skip
+    };
+    let not_bytes = with_manifest(cbor(|e| {
+        e.map(3).unwrap();
+        text(e, "version");
+        text(e, "1.2.0");
+        text(e, "objects");
+        e.map(0).unwrap();
+        text(e, "manifest_checksum");
+        text(e, "another kind");
+    }));
     let without = |key: &'static str| {
         with_manifest(manifest(1, |e| {
             text(e, "w");
@@ -381,6 +407,15 @@ fn rules() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         ("layout.coo", vec![coo(&[0, 2, 0, 1]), coo(&[0, 1, 0, 3]), coo(&[0, 1, 0])]),
         ("layout.quantized", vec![one(&[7; 64], "quantized_group", &[64], &[part("scales", "f32", 64, 64)])]),
         ("zt.v01-entry", vec![v01]),
+        (
+            "zt.manifest-checksum",
+            // The version, the shape's size, the type's name, and each part of the value.
+            [named("1.2.0", 4), named("dense", 0), value, value + 8, value + 12, value + 15]
+                .map(flipped)
+                .into_iter()
+                .chain([not_bytes])
+                .collect(),
+        ),
     ]
 }
 
@@ -464,4 +499,121 @@ fn keys_in_unusual_spellings_mean_the_same() {
         e.writer_mut().extend_from_slice(b"\x78\x05shape\x80\x65shape\x80");
     });
     assert_eq!(Reader::from_bytes(file(&[], &twice)).unwrap_err().rule(), Some("zt.key-duplicate"));
+}
+
+/// The bytes of a file that the library wrote, with the checksum's entry changed by `change`.
+fn rewritten(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = ztensor::Writer::new(&mut bytes).unwrap();
+    writer.add("w", &[3], &[1u8, 2, 3]).unwrap();
+    writer.finish().unwrap();
+    let len = u64::from_le_bytes(bytes[bytes.len() - 16..][..8].try_into().unwrap()) as usize;
+    let start = bytes.len() - 16 - len;
+    let mut manifest = bytes[start..bytes.len() - 16].to_vec();
+    change(&mut manifest);
+    bytes.truncate(start);
+    bytes.extend_from_slice(&manifest);
+    bytes.extend_from_slice(&(manifest.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(b"ZTEN1000");
+    bytes
+}
+
+#[test]
+fn a_checksum_that_an_editor_copied_to_another_manifest_is_ignored() {
+    /// The key and the value, with their heads.
+    const ENTRY: usize = 1 + 17 + 1 + 16;
+    assert_eq!(broken_rule(rewritten(|_| ())), None);
+    // In front of the rest, where an editor that keeps unknown keys may put it.
+    let moved = rewritten(|manifest| {
+        let entry = manifest.split_off(manifest.len() - ENTRY);
+        let rest = manifest.split_off(1);
+        manifest.extend(entry);
+        manifest.extend(rest);
+    });
+    assert_eq!(broken_rule(moved.clone()), None);
+    // Still the last entry, but of a manifest that lies elsewhere and says something else.
+    let bytes = rewritten(|_| ());
+    let (data, manifest) = (&bytes[..67], &bytes[67..bytes.len() - 16]);
+    let mut manifest = manifest.to_vec();
+    let at = manifest.windows(5).position(|window| window == b"dense").unwrap();
+    manifest[at] = b'D';
+    let copied = file(&[data, &[0; 64]].concat()[64..], &manifest);
+    assert_eq!(broken_rule(copied), None);
+    // Whatever became of it, the next edit writes a right one.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.zt");
+    std::fs::write(&path, moved).unwrap();
+    let mut writer = ztensor::Writer::append(&path).unwrap();
+    writer.add("x", &[1], &[1u8]).unwrap();
+    writer.finish().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    assert_eq!(bytes.windows(17).filter(|window| window == b"manifest_checksum").count(), 2);
+    assert_eq!(broken_rule(bytes.clone()), None);
+    let version = bytes.windows(5).rposition(|window| window == b"1.2.0").unwrap();
+    bytes[version + 4] ^= 1;
+    assert_eq!(broken_rule(bytes), Some("zt.manifest-checksum"));
+}
+
+/// All that a file says: names, shapes, types, layouts, attributes and contents.
+fn contents(bytes: Vec<u8>) -> ztensor::Result<String> {
+    let reader = Reader::from_bytes(bytes)?;
+    let mut said = format!("{:?}", reader.attributes());
+    for (name, object) in reader.objects() {
+        said += &format!("{name:?} {:?} {:?} {:?}", object.shape, object.layout, object.attributes);
+        for (role, component) in &object.components {
+            let bytes = reader.read_component(name, role)?;
+            said += &format!("{role} {:?} {:?} {bytes:?}", component.dtype, component.type_name());
+        }
+    }
+    Ok(said)
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    use ztensor::{Checksum, Compression};
+    let mut bytes = Vec::new();
+    let mut writer = ztensor::Writer::new(&mut bytes).unwrap();
+    writer.set_attribute("step", 7);
+    writer.set_attribute("author", "test");
+    for (name, compression, checksum) in [
+        ("a.weight", Compression::None, Checksum::Crc32c),
+        ("b.weight", Compression::None, Checksum::Sha256),
+        ("c.weight", Compression::Zstd(3), Checksum::Crc32c),
+        ("d.weight", Compression::Z4ai(ztensor::Effort::Fast), Checksum::Sha256),
+    ] {
+        let values: Vec<f32> = (0..24).map(|n| n as f32).collect();
+        writer.add_with(name, &[4, 6], &values).compress(compression).checksum(checksum).write().unwrap();
+    }
+    writer.tie("e.weight", "a.weight").unwrap();
+    writer.finish().unwrap();
+    let expected = contents(bytes.clone()).unwrap();
+    let reader = Reader::from_bytes(bytes.clone()).unwrap();
+    let blobs: Vec<_> = reader
+        .objects()
+        .flat_map(|(_, object)| &object.components)
+        .map(|(_, component)| component.extent().unwrap())
+        .map(|extent| extent.offset as usize..(extent.offset + extent.len) as usize)
+        .collect();
+    let manifest =
+        bytes.len() - 16 - u64::from_le_bytes(bytes[bytes.len() - 16..][..8].try_into().unwrap()) as usize;
+    // Zeros between blobs, which nothing reads.
+    let padding = |at: usize| (8..manifest).contains(&at) && !blobs.iter().any(|blob| blob.contains(&at));
+    // The name of the checksum: without it the file is one of those that have none.
+    let key = bytes.windows(17).rposition(|window| window == b"manifest_checksum").unwrap();
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << bit;
+            match contents(flipped) {
+                Err(_) => {}
+                Ok(said) => {
+                    assert!(
+                        padding(at) || (key..key + 17).contains(&at),
+                        "byte {at}, bit {bit} is not noticed"
+                    );
+                    assert_eq!(said, expected, "byte {at}, bit {bit} changes what is read");
+                }
+            }
+        }
+    }
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -74,10 +73,10 @@ class Folder:
         return Reader(self.path(name), threads=threads)
 
     def writer(self, name: str, durable: bool) -> _native.Writer:
-        return _native.Writer.create(self.path(name), durable=durable)
+        return _native.Writer.create(self.path(name), durable=durable, derived=True)
 
     def new_file(self, name: str) -> _native.NewFile:
-        return _native.NewFile.create(self.path(name))
+        return _native.NewFile.create(self.path(name), derived=True)
 
     def read(self, name: str) -> bytes | None:
         path = self._path / name
@@ -228,25 +227,15 @@ class NewFile(NamedTuple):
 @contextlib.contextmanager
 def replacing(path: Path, durable: bool) -> Iterator[NewFile]:
     """A new file that takes a name when the block ends well, and else disappears."""
-    path = Path(os.path.realpath(path))  # what a link names is replaced, not the link
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
-    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+    # Its name is made up from that of a checkpoint: a link of that name leads nowhere.
+    file = _native.NewFile.create(path, derived=True)
     with named(path):
-        descriptor = os.open(temporary, flags, 0o666)
         try:
-            try:
-                yield NewFile(descriptor, str(temporary))
-                if durable:
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(temporary, path)
+            yield NewFile(*file.temporary())
         except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+            file.abort()
             raise
-        if durable:
-            sync_folder(path.parent)
+        file.finish(durable)
 
 
 def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
@@ -255,15 +244,6 @@ def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
     while rest:
         written = os.pwrite(descriptor, rest, offset)
         rest, offset = rest[written:], offset + written
-
-
-def sync_folder(path: Path) -> None:
-    """Waits until the disk has the entries of a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

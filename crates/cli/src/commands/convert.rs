@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
+use ztensor::Destination;
 use ztensor::export::{ExportFormat, ExportOptions, ExportSource, export};
 use ztensor::source::Staged;
 use ztensor::{Attributes, Compression, Layout, Object, Observer, Reader, Tensor, WriteOptions, Writer};
@@ -17,8 +18,8 @@ use crate::ui::Progress;
 
 pub fn convert(options: &Convert, common: Common) -> Outcome {
     let paths: Vec<&Path> = options.inputs.iter().map(|input| input.as_path()).collect();
-    let output = options.output.check(&paths)?;
-    let target = Target::of(output)?;
+    let output = &options.output.check(&paths)?;
+    let target = Target::of(output.path())?;
     let readers = paths.iter().map(|path| common.open(path)).collect::<Result<Vec<_>, _>>()?;
     if options.delete_original {
         check_deletable(&paths, &readers)?;
@@ -36,7 +37,7 @@ pub fn convert(options: &Convert, common: Common) -> Outcome {
         }
         Target::Other(format) => write_other(&chosen, output, format, options, common)?,
     }
-    report(output, chosen.stored, common)?;
+    report(output.path(), chosen.stored, common)?;
     if options.delete_original {
         delete_originals(&paths, output, &chosen, common)?;
     }
@@ -44,14 +45,14 @@ pub fn convert(options: &Convert, common: Common) -> Outcome {
 }
 
 pub fn compress(options: &Compress, common: Common) -> Outcome {
-    let output = options.output.check(&[&options.input])?;
+    let output = &options.output.check(&[&options.input])?;
     let compression = options.coding.compression()?.unwrap_or(Compression::Zstd(3));
     let write = WriteOptions { compression, checksum: options.checksum.into() };
     rewrite(&options.input, output, write, common)
 }
 
 pub fn decompress(options: &Rewrite, common: Common) -> Outcome {
-    let output = options.output.check(&[&options.input])?;
+    let output = &options.output.check(&[&options.input])?;
     let write = WriteOptions { compression: Compression::None, checksum: options.checksum.into() };
     rewrite(&options.input, output, write, common)
 }
@@ -64,14 +65,14 @@ pub fn migrate(options: &Rewrite, common: Common) -> Outcome {
     decompress(options, common)
 }
 
-fn rewrite(input: &Path, output: &Path, write: WriteOptions, common: Common) -> Outcome {
-    if !matches!(Target::of(output)?, Target::Zt) {
+fn rewrite(input: &Path, output: &Destination, write: WriteOptions, common: Common) -> Outcome {
+    if !matches!(Target::of(output.path())?, Target::Zt) {
         return Err(Failure::usage("this command writes .zt files: use `ztensor convert` for others"));
     }
     let readers = [common.open(input)?];
     let chosen = Chosen::new(&Which { only: Vec::new(), exclude: Vec::new() }, Clash::Refuse, &readers)?;
     write_zt(&chosen, output, write, false, common)?;
-    report(output, chosen.stored, common)?;
+    report(output.path(), chosen.stored, common)?;
     Ok(FINE)
 }
 
@@ -146,12 +147,12 @@ impl<'a> Chosen<'a> {
 
 fn write_zt(
     chosen: &Chosen<'_>,
-    output: &Path,
+    output: &Destination,
     write: WriteOptions,
     dequantize: bool,
     common: Common,
 ) -> Result<(), Failure> {
-    let mut writer = Writer::create(output)?;
+    let mut writer = Writer::create(output.clone())?;
     writer.set_threads(common.threads);
     for (key, value) in &chosen.attributes {
         writer.set_attribute(key.clone(), value.clone());
@@ -238,7 +239,7 @@ impl ExportSource for Exported<'_> {
 
 fn write_other(
     chosen: &Chosen<'_>,
-    output: &Path,
+    output: &Destination,
     format: ExportFormat,
     options: &Convert,
     common: Common,
@@ -273,7 +274,7 @@ fn write_other(
         .drop_attributes(options.drop_metadata)
         .observer(Some(&progress));
     let source = Exported { chosen, dequantize: options.dequantize };
-    export(&source, output, format, &export_options)?;
+    export(&source, output.clone(), format, &export_options)?;
     Ok(())
 }
 
@@ -299,11 +300,11 @@ fn check_deletable(paths: &[&Path], readers: &[Reader]) -> Result<(), Failure> {
 /// Deletes the inputs, once every tensor was read back from the new file and is the same.
 fn delete_originals(
     paths: &[&Path],
-    output: &Path,
+    output: &Destination,
     chosen: &Chosen<'_>,
     common: Common,
 ) -> Result<(), Failure> {
-    let written = common.open(output)?;
+    let written = common.open(output.path())?;
     let progress = Progress::new("reading back", chosen.bytes, common.quiet);
     for (name, object, reader) in &chosen.tensors {
         let (before, after) = (reader.read_object(name)?, written.read_object(name)?);

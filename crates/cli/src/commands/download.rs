@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use ztensor::Destination;
+
 use super::{Common, convert};
 use crate::args::{Clash, Convert, Digest, DownloadHf, Output, Which};
 use crate::coding::Coding;
@@ -18,7 +20,7 @@ pub fn run(options: &DownloadHf, common: Common) -> Outcome {
     let folder = &options.output;
     let packed = (options.compress || options.level.is_some()).then(|| folder.join("model.zt"));
     if let Some(packed) = &packed
-        && packed.exists()
+        && Destination::explicit(packed, false).is_taken()?
     {
         let message = format!("{} is there already: move it or choose another folder", packed.display());
         return Err(Failure::usage(message));
@@ -60,7 +62,7 @@ fn missing<'a>(files: &'a [RemoteFile], folder: &Path) -> Result<Vec<&'a RemoteF
     let mut missing = Vec::new();
     for file in files {
         let path = folder.join(&file.name);
-        if !path.exists() {
+        if std::fs::symlink_metadata(&path).is_err() {
             missing.push(file);
         } else if !is_right(file, &path)? {
             let message =

@@ -21,9 +21,9 @@ pub fn merge(options: &Merge, common: Common) -> Outcome {
     };
     let size = {
         let progress = Progress::new("merging", sizes(&inputs), common.quiet);
-        CopyOptions::default().clash(clash).observer(&progress).merge(&inputs, output)?
+        CopyOptions::default().clash(clash).observer(&progress).merge(&inputs, output.clone())?
     };
-    common.say(format_args!("{}: {} files, {}", output.display(), inputs.len(), human::bytes(size)));
+    common.say(format_args!("{}: {} files, {}", output.path().display(), inputs.len(), human::bytes(size)));
     Ok(FINE)
 }
 
@@ -52,11 +52,15 @@ pub fn remove(options: &Remove, common: Common) -> Outcome {
     let output = options.output.check(&[&options.file])?;
     let size = {
         let progress = Progress::new("copying", sizes(&[&options.file]), common.quiet);
-        CopyOptions::default().observer(&progress).remove_tensors(&options.file, output, &options.names)?
+        CopyOptions::default().observer(&progress).remove_tensors(
+            &options.file,
+            output.clone(),
+            &options.names,
+        )?
     };
     common.say(format_args!(
         "{}: {} tensors fewer, {}",
-        output.display(),
+        output.path().display(),
         options.names.len(),
         human::bytes(size)
     ));
@@ -67,17 +71,16 @@ pub fn compact(options: &Compact, common: Common) -> Outcome {
     let output = match &options.output {
         Some(output) => {
             let output = Output { output: output.clone(), force: options.force };
-            output.check(&[&options.file])?;
-            output.output
+            output.check(&[&options.file])?
         }
-        None => options.file.clone(),
+        None => options.file.as_path().into(),
     };
     let done = {
         let progress = Progress::new("compacting", sizes(&[&options.file]), common.quiet);
-        CopyOptions::default().observer(&progress).compact_to(&options.file, &output)?
+        CopyOptions::default().observer(&progress).compact_to(&options.file, output.clone())?
     };
     let saved = human::bytes(done.before.saturating_sub(done.after));
-    let written = output.display();
+    let written = output.path().display();
     common.say(format_args!("{written}: {} now, {saved} dropped", human::bytes(done.after)));
     Ok(FINE)
 }

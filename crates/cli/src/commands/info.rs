@@ -118,6 +118,14 @@ fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object
             human::bytes(dead)
         )?;
     }
+    if reader.is_limited_by_journal() {
+        writeln!(
+            out,
+            "{:<12} an edit is under way or was interrupted: this is the state that the journal beside the \
+             file names; `ztensor repair` makes it final",
+            "journal",
+        )?;
+    }
     if !reader.attributes().is_empty() {
         writeln!(out, "\nmetadata")?;
         for (name, value) in reader.attributes() {
@@ -138,6 +146,7 @@ fn document(options: &Info, reader: &Reader, objects: &[(&str, &Object)]) -> Jso
         "totals": all.json(),
         "by_dtype": by_dtype,
         "dead_bytes": reader.catalog().dead_bytes(),
+        "limited_by_journal": reader.is_limited_by_journal(),
         "metadata": json::attributes(reader.attributes()),
     })
 }

@@ -13,6 +13,7 @@ mod verify;
 use std::path::Path;
 
 use clap::CommandFactory;
+use ztensor::Destination;
 
 use crate::args::{Arguments, Command, Output};
 use crate::failure::{Failure, Outcome};
@@ -73,7 +74,7 @@ pub fn run(arguments: Arguments) -> Outcome {
 
 impl Output {
     /// Refuses to overwrite, unless told to, and to write over an input.
-    fn check(&self, inputs: &[&Path]) -> Result<&Path, Failure> {
+    fn check(&self, inputs: &[&Path]) -> Result<Destination, Failure> {
         let output = &self.output;
         let same = |input: &&&Path| match (input.canonicalize(), output.canonicalize()) {
             (Ok(input), Ok(output)) => input == output,
@@ -83,11 +84,12 @@ impl Output {
             let message = format!("{} is the input too: choose another output", input.display());
             return Err(Failure::usage(message));
         }
-        // A pipe or a device is there too, though it is no file.
-        if !self.force && (output.exists() || ztensor::remote::store::exists(output, &Default::default())?) {
+        let destination = Destination::explicit(output, self.force);
+        // A symbolic link is there too, whatever it leads to, and so is a named pipe.
+        if !self.force && destination.is_taken()? {
             let message = format!("{} is there already: --force replaces it", output.display());
             return Err(Failure::usage(message));
         }
-        Ok(output)
+        Ok(destination)
     }
 }

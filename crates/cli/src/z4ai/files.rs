@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use z4ai::Observer;
-use ztensor::Observer as _;
 use ztensor::source::{FileSource, MapMode, MemorySource, Source};
+use ztensor::{Destination, Observer as _};
 
 use crate::failure::Failure;
 use crate::human;
@@ -108,7 +108,12 @@ fn read(from: &mut dyn Read, path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// Where a result goes: chosen, or named after the input.
-pub struct Target(PathBuf);
+pub enum Target {
+    /// Standard output.
+    Pipe,
+    /// A file of either kind, or a URL.
+    File(Destination),
+}
 
 impl Target {
     /// Refuses to overwrite, unless told to, and to write over an input.
@@ -124,7 +129,7 @@ impl Target {
                 let message = "standard output is a terminal: choose a file with -o, or --force";
                 return Err(Failure::usage(message));
             }
-            return Ok(Target(path));
+            return Ok(Target::Pipe);
         }
         let same = |input: &&&Path| match (input.canonicalize(), path.canonicalize()) {
             (Ok(input), Ok(output)) => input == output,
@@ -133,19 +138,26 @@ impl Target {
         if let Some(input) = inputs.iter().find(same) {
             return Err(Failure::usage(format!("{} is the input too: choose another output", name(input))));
         }
-        if !force && ztensor::remote::store::exists(&path, &Default::default())? {
+        let destination = match (chosen, path.parent(), path.file_name()) {
+            // Made up here, perhaps in a folder that came from elsewhere: links in it do not count.
+            (None, Some(folder), Some(name)) if !ztensor::remote::is_url(&path) => {
+                Destination::derived(folder, name)?.overwrite(force)
+            }
+            _ => Destination::explicit(&path, force),
+        };
+        if !force && destination.is_taken()? {
             return Err(Failure::usage(format!("{} is there already: --force replaces it", name(&path))));
         }
-        Ok(Target(path))
+        Ok(Target::File(destination))
     }
 
-    /// The path, where only a file will do; from here on Ctrl-C is caught, to clean up.
-    pub fn file(&self) -> Result<&Path, Failure> {
-        match is_pipe(&self.0) {
-            true => Err(Failure::usage("this command writes files, not pipes: choose one with -o")),
-            false => {
+    /// The place, where only a file will do; from here on Ctrl-C is caught, to clean up.
+    pub fn file(&self) -> Result<Destination, Failure> {
+        match self {
+            Target::Pipe => Err(Failure::usage("this command writes files, not pipes: choose one with -o")),
+            Target::File(destination) => {
                 crate::ui::catch_interrupts();
-                Ok(&self.0)
+                Ok(destination.clone())
             }
         }
     }
@@ -155,18 +167,18 @@ impl Target {
         &self,
         fill: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        if is_pipe(&self.0) {
+        let Target::File(destination) = self else {
             let mut out = Watched { out: &mut std::io::stdout(), failure: None };
-            fill(&mut out).map_err(|failure| out.blame(&self.0, failure))?;
+            fill(&mut out).map_err(|failure| out.blame(Path::new("-"), failure))?;
             return Ok(out.flush()?);
-        }
+        };
         // From here on there is something to clean up; before, the system's own way is best.
         crate::ui::catch_interrupts();
         let mut failure = None;
-        let written = ztensor::write_atomically(&self.0, |out| {
+        let written = ztensor::write_atomically(destination.clone(), |out| {
             let mut out = Watched { out, failure: None };
             fill(&mut out).map_err(|error| {
-                failure = Some(out.blame(&self.0, error));
+                failure = Some(out.blame(destination.path(), error));
                 ztensor::Error::cancelled()
             })
         });

@@ -192,6 +192,29 @@ fn a_download_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn a_download_writes_through_no_link() {
+    let place = Place::new();
+    let files = model(&place);
+    let endpoint = Arc::new(Hub::new(&files)).start();
+    std::fs::create_dir(place.path("got")).unwrap();
+    std::fs::write(place.path("precious"), b"keep").unwrap();
+    let part = place.path(&format!("got/{}.part", files[0].0));
+    std::os::unix::fs::symlink("../precious", &part).unwrap();
+    download(&place, &endpoint, &["-q"]).fails(4, &["symbolic link", ".part"]);
+    assert_eq!(std::fs::read(place.path("precious")).unwrap(), b"keep");
+    // Nor is a part that others can write to gone on with.
+    std::fs::remove_file(&part).unwrap();
+    std::fs::write(&part, [7; 500]).unwrap();
+    std::fs::set_permissions(&part, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    download(&place, &endpoint, &["-q"]).fails(4, &["other users can write", ".part"]);
+    std::fs::remove_file(&part).unwrap();
+    // A link by the name of the file itself is there already, whatever it leads to.
+    std::os::unix::fs::symlink("../planted", place.path(&format!("got/{}", files[0].0))).unwrap();
+    assert_ne!(download(&place, &endpoint, &["-q"]).code, 0);
+    assert!(!place.path("planted").exists());
+}
+
+#[test]
 fn shards_become_one_compressed_file() {
     let place = Place::new();
     let endpoint = Arc::new(Hub::new(&model(&place))).start();

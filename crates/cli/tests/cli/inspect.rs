@@ -69,7 +69,10 @@ fn check_schema(document: &Value) {
     };
     let mut keys: Vec<_> = document.as_object().unwrap().keys().map(String::as_str).collect();
     keys.sort_unstable();
-    assert_eq!(keys, ["by_dtype", "dead_bytes", "file", "format", "metadata", "tensors", "totals"]);
+    let promised =
+        ["by_dtype", "dead_bytes", "file", "format", "limited_by_journal", "metadata", "tensors", "totals"];
+    assert_eq!(keys, promised);
+    assert!(document["limited_by_journal"].is_boolean());
     assert!(document["file"].is_string() && document["format"].is_string());
     assert!(document["dead_bytes"].is_null() || document["dead_bytes"].is_u64());
     assert!(document["metadata"].is_object());

@@ -271,3 +271,42 @@ fn devices_and_pipes_are_not_replaced() {
     let legacy = fixture("zt/legacy_v01.zt");
     place.run(&["migrate", legacy.to_str().unwrap(), "-o", "/dev/null", "--force"]).ends(2);
 }
+
+#[test]
+fn names_that_are_links_are_taken() {
+    let place = Place::new();
+    place.model("m.zt");
+    std::fs::write(place.path("precious"), b"keep").unwrap();
+    std::os::unix::fs::symlink("planted", place.path("new.zt")).unwrap();
+    std::os::unix::fs::symlink("precious", place.path("old.zt")).unwrap();
+    for link in ["new.zt", "old.zt"] {
+        for args in [&["convert", "m.zt", "-o", link], &["compress", "m.zt", "-o", link]] {
+            place.run(args).fails(2, &[link, "is there already", "--force"]);
+        }
+    }
+    assert_eq!(std::fs::read(place.path("precious")).unwrap(), b"keep");
+    assert!(!place.path("planted").exists());
+    // What was chosen by hand and by force leads where the link does.
+    place.run(&["convert", "m.zt", "-o", "new.zt", "--force"]).ends(0);
+    assert!(place.path("new.zt").is_symlink());
+    place.run(&["info", "planted"]).ends(0);
+}
+
+#[test]
+fn a_journal_that_was_used_is_mentioned() {
+    let place = Place::new();
+    place.model("m.zt");
+    let before = std::fs::read(place.path("m.zt")).unwrap();
+    let mut writer = ztensor::Writer::append(place.path("m.zt")).unwrap();
+    let journal = std::fs::read(place.path("m.zt.journal")).unwrap();
+    writer.add("new", &[1], &[1u8]).unwrap();
+    writer.finish().unwrap();
+    assert!(!place.run(&["info", "m.zt"]).ends(0).out.contains("journal"));
+    std::fs::write(place.path("m.zt.journal"), journal).unwrap();
+    let run = place.run(&["info", "m.zt"]).ends(0);
+    assert!(run.out.contains("journal") && run.out.contains("repair"), "{}", run.out);
+    let json = place.run(&["info", "m.zt", "--json"]).ends(0).out;
+    assert!(json.contains("\"limited_by_journal\": true"), "{json}");
+    place.run(&["repair", "m.zt"]).ends(0);
+    assert!(std::fs::read(place.path("m.zt")).unwrap() == before);
+}

@@ -450,3 +450,29 @@ fn model_deltas() {
     place.z4ai(&["decompress", "l.z4dm", "-o", "no"]).fails(3, &["z4ai model-delta apply"]);
     assert_eq!(place.list(), before);
 }
+
+#[test]
+fn results_named_after_their_input_never_leave_its_folder() {
+    let place = Place::new();
+    let original = model(&place);
+    std::fs::write(place.path("precious"), b"keep").unwrap();
+    std::fs::create_dir(place.path("m")).unwrap();
+    std::fs::write(place.path("m/model.safetensors"), &original).unwrap();
+    for leads_to in ["../planted", "../precious"] {
+        let link = place.path("m/model.zstn");
+        std::os::unix::fs::symlink(leads_to, &link).unwrap();
+        place.z4ai(&["pack", "m/model.safetensors"]).fails(2, &["m/model.zstn is there already"]);
+        // By force the link is replaced, not what it leads to.
+        place.z4ai(&["pack", "m/model.safetensors", "--force"]).ends(0);
+        assert!(!link.is_symlink());
+        std::fs::remove_file(link).unwrap();
+    }
+    assert_eq!(read(&place, "precious"), b"keep");
+    assert!(!place.path("planted").exists());
+    let piped =
+        place.program("z4ai", &["pack", "m/model.safetensors", "-o", "/dev/stdout"]).output().unwrap();
+    assert!(piped.status.success() && piped.stdout.starts_with(b"ZSTN"));
+    std::fs::write(place.path("piped"), piped.stdout).unwrap();
+    place.z4ai(&["unpack", "piped", "-o", "back"]).ends(0);
+    assert!(read(&place, "back") == original);
+}

@@ -316,6 +316,9 @@ pub struct Catalog {
     pub(crate) version: Option<Box<str>>,
     /// Where the manifest of a `.zt` file lies: blobs lie before it, the footer behind.
     pub(crate) manifest: Option<Extent>,
+    /// Whether a journal beside the file said how much of it is good: an edit is under way, or
+    /// was interrupted.
+    pub(crate) by_journal: bool,
 }
 
 impl Catalog {
@@ -329,6 +332,7 @@ impl Catalog {
             unknown: Unknown::default(),
             version: None,
             manifest: None,
+            by_journal: false,
         }
     }
 

@@ -11,11 +11,11 @@ use super::container;
 use super::model::Model;
 use super::segments::{BaseCheck, Delta, How, Place};
 use super::v1;
-use crate::atomic::AtomicFile;
+use crate::atomic::{AtomicFile, scratch_file};
 use crate::codec;
 use crate::decode::Z4ai;
+use crate::destination::Destination;
 use crate::digest::Digest;
-use crate::disk;
 use crate::error::{Error, Kind, Result};
 use crate::object::Decode;
 use crate::parallel;
@@ -49,10 +49,10 @@ impl Default for ApplyOptions<'_> {
 pub fn apply(
     base: impl AsRef<Path>,
     delta: impl AsRef<Path>,
-    output: impl AsRef<Path>,
+    output: impl Into<Destination>,
     options: &ApplyOptions<'_>,
 ) -> Result<u64> {
-    apply_one(base.as_ref(), &Arc::new(open(delta.as_ref())?), output.as_ref(), options)
+    apply_one(base.as_ref(), &Arc::new(open(delta.as_ref())?), &output.into(), options)
 }
 
 /// Applies several deltas one after another, each to what the one before it made.
@@ -61,10 +61,10 @@ pub fn apply(
 pub fn apply_chain<P: AsRef<Path>>(
     base: impl AsRef<Path>,
     deltas: &[P],
-    output: impl AsRef<Path>,
+    output: impl Into<Destination>,
     options: &ApplyOptions<'_>,
 ) -> Result<u64> {
-    let output = output.as_ref();
+    let output = &output.into();
     let opened = deltas.iter().map(|delta| open(delta.as_ref()).map(Arc::new)).collect::<Result<Vec<_>>>()?;
     check_links(&opened)?;
     let Some((last, others)) = opened.split_last() else {
@@ -72,10 +72,9 @@ pub fn apply_chain<P: AsRef<Path>>(
     };
     let mut step: Option<tempfile::NamedTempFile> = None;
     for delta in others {
-        let next = tempfile::Builder::new().prefix(".z4dm.").tempfile_in(disk::folder(output));
-        let next = next.map_err(|error| Error::io("cannot create", error).in_file(output))?;
+        let next = scratch_file(output, "")?;
         let before = step.as_ref().map_or(base.as_ref(), |file| file.path());
-        apply_one(before, delta, next.path(), &ApplyOptions { durable: false, ..*options })?;
+        apply_one(before, delta, &next.path().into(), &ApplyOptions { durable: false, ..*options })?;
         step = Some(next);
     }
     apply_one(step.as_ref().map_or(base.as_ref(), |file| file.path()), last, output, options)
@@ -98,10 +97,11 @@ pub(super) fn open(path: &Path) -> Result<Delta> {
     Delta::read(source::open(path, MapMode::Auto, &Options::default())?).map_err(|error| error.in_file(path))
 }
 
-fn apply_one(base: &Path, delta: &Arc<Delta>, output: &Path, options: &ApplyOptions<'_>) -> Result<u64> {
+fn apply_one(base: &Path, delta: &Arc<Delta>, to: &Destination, options: &ApplyOptions<'_>) -> Result<u64> {
+    let output = to.path();
     let base = Model::open(base, options.threads)?;
     let applier = Applier::new(base, delta.clone(), options)?;
-    let mut file = AtomicFile::create(output)?;
+    let mut file = AtomicFile::create(to)?;
     file.reserve(delta.target_len).map_err(|error| Error::io("cannot write", error).in_file(output))?;
     let mut out = BufWriter::with_capacity(1 << 16, file);
     let len = applier.write(&mut out, options).map_err(|error| match error.kind() {

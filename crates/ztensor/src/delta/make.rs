@@ -13,9 +13,9 @@ use super::container::{Output, Stored};
 use super::matching::Matcher;
 use super::model::{Fingerprint, Model};
 use super::segments::Place;
-use crate::atomic::AtomicFile;
+use crate::atomic::{AtomicFile, scratch_file};
 use crate::codec;
-use crate::disk;
+use crate::destination::Destination;
 use crate::error::{Error, Kind, Result};
 use crate::format::Format;
 use crate::object::{Extent, Storage};
@@ -64,20 +64,17 @@ pub struct MakeStats {
 pub fn make(
     base: impl AsRef<Path>,
     target: impl AsRef<Path>,
-    output: impl AsRef<Path>,
+    output: impl Into<Destination>,
     options: &MakeOptions<'_>,
 ) -> Result<MakeStats> {
-    let (base, target, output) = (base.as_ref(), target.as_ref(), output.as_ref());
+    let (base, target, to) = (base.as_ref(), target.as_ref(), output.into());
+    let output = to.path();
     let base = Model::open(base, options.threads)?;
     let mut target = Model::open(target, options.threads)?;
-    let file = AtomicFile::create(output)?;
+    let file = AtomicFile::create(&to)?;
     let converted;
     if !is_exact(&target) {
-        converted = tempfile::Builder::new()
-            .prefix(".z4dm.")
-            .suffix(".zt")
-            .tempfile_in(disk::folder(output))
-            .map_err(|error| Error::io("cannot create", error).in_file(output))?;
+        converted = scratch_file(&to, ".zt")?;
         convert(&target.reader, Writer::create(converted.path())?)?;
         target = Model::open(converted.path(), options.threads)?;
     }

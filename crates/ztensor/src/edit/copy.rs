@@ -1,9 +1,9 @@
 //! Edits that write a new file: stored bytes are copied as they are.
 
 use std::collections::{HashMap, HashSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::destination::Destination;
 use crate::edit::lock::Lock;
 use crate::edit::session::check_magic;
 use crate::error::{Error, Result, quoted};
@@ -21,7 +21,7 @@ use crate::write::Writer;
 /// anything is written. `output` may be `input`.
 pub fn remove_tensors<S: AsRef<str>>(
     input: impl AsRef<Path>,
-    output: impl AsRef<Path>,
+    output: impl Into<Destination>,
     names: &[S],
 ) -> Result<u64> {
     CopyOptions::default().remove_tensors(input, output, names)
@@ -31,23 +31,23 @@ pub fn remove_tensors<S: AsRef<str>>(
 ///
 /// A name that two of them have is refused, and so is a file attribute for which
 /// they have different values: [`merge_with`] can keep one.
-pub fn merge<P: AsRef<Path>>(inputs: &[P], output: impl AsRef<Path>) -> Result<u64> {
+pub fn merge<P: AsRef<Path>>(inputs: &[P], output: impl Into<Destination>) -> Result<u64> {
     CopyOptions::default().merge(inputs, output)
 }
 
 /// Like [`merge`]; `clash` says which value an attribute gets that the files disagree on.
-pub fn merge_with<P: AsRef<Path>>(inputs: &[P], output: impl AsRef<Path>, clash: Clash) -> Result<u64> {
+pub fn merge_with<P: AsRef<Path>>(inputs: &[P], output: impl Into<Destination>, clash: Clash) -> Result<u64> {
     CopyOptions::default().clash(clash).merge(inputs, output)
 }
 
 /// Writes a file anew without the bytes that edits left behind. Readers that have
 /// it open keep the old file.
 pub fn compact(path: impl AsRef<Path>) -> Result<Compacted> {
-    compact_to(&path, &path)
+    compact_to(&path, path.as_ref())
 }
 
 /// Like [`compact`], but leaves `input` as it is.
-pub fn compact_to(input: impl AsRef<Path>, output: impl AsRef<Path>) -> Result<Compacted> {
+pub fn compact_to(input: impl AsRef<Path>, output: impl Into<Destination>) -> Result<Compacted> {
     CopyOptions::default().compact_to(input, output)
 }
 
@@ -96,11 +96,11 @@ impl<'a> CopyOptions<'a> {
     pub fn remove_tensors<S: AsRef<str>>(
         self,
         input: impl AsRef<Path>,
-        output: impl AsRef<Path>,
+        output: impl Into<Destination>,
         names: &[S],
     ) -> Result<u64> {
-        let (input, output) = (input.as_ref(), output.as_ref());
-        let claim = Claim::over(output)?;
+        let (input, output) = (input.as_ref(), output.into());
+        let claim = Claim::over(&output)?;
         let mut catalog = open(input)?;
         for name in names {
             if !catalog.objects.contains_key(name.as_ref()) {
@@ -110,37 +110,37 @@ impl<'a> CopyOptions<'a> {
         }
         let removed: HashSet<&str> = names.iter().map(AsRef::as_ref).collect();
         catalog.objects.retain(|name, _| !removed.contains(&**name));
-        self.write(claim, output, vec![catalog])
+        self.write(claim, &output, vec![catalog])
     }
 
     /// See [`merge`].
-    pub fn merge<P: AsRef<Path>>(self, inputs: &[P], output: impl AsRef<Path>) -> Result<u64> {
-        let output = output.as_ref();
-        let claim = Claim::over(output)?;
+    pub fn merge<P: AsRef<Path>>(self, inputs: &[P], output: impl Into<Destination>) -> Result<u64> {
+        let output = output.into();
+        let claim = Claim::over(&output)?;
         let catalogs = inputs.iter().map(|input| open(input.as_ref())).collect::<Result<Vec<_>>>()?;
         check_names(&catalogs)?;
-        self.write(claim, output, catalogs)
+        self.write(claim, &output, catalogs)
     }
 
     /// See [`compact`] and [`compact_to`]: `output` may be `input`.
-    pub fn compact_to(self, input: impl AsRef<Path>, output: impl AsRef<Path>) -> Result<Compacted> {
-        let (input, output) = (input.as_ref(), output.as_ref());
-        let claim = Claim::over(output)?;
+    pub fn compact_to(self, input: impl AsRef<Path>, output: impl Into<Destination>) -> Result<Compacted> {
+        let (input, output) = (input.as_ref(), output.into());
+        let claim = Claim::over(&output)?;
         let catalog = open(input)?;
         let before = catalog.sources.get(0)?.len();
-        let after = self.write(claim, output, vec![catalog])?;
+        let after = self.write(claim, &output, vec![catalog])?;
         Ok(Compacted { before, after })
     }
 
     /// Writes a file with the objects of all catalogs.
-    fn write(self, claim: Claim, output: &Path, catalogs: Vec<Catalog>) -> Result<u64> {
+    fn write(self, claim: Claim, output: &Destination, catalogs: Vec<Catalog>) -> Result<u64> {
         let root = root(&catalogs, self.clash)?;
-        let mut writer = Writer::create_durable(output)?;
+        let mut writer = Writer::create_durable(output.clone())?;
         writer.catalog = root;
         for catalog in catalogs {
             copy_objects(&mut writer, catalog, self.observer)?;
         }
-        let size = writer.finish().map_err(|error| error.in_file(output))?;
+        let size = writer.finish().map_err(|error| error.in_file(output.path()))?;
         claim.fulfil()?;
         Ok(size)
     }
@@ -168,12 +168,14 @@ fn open(path: &Path) -> Result<Catalog> {
 struct Claim(Option<Lock>);
 
 impl Claim {
-    fn over(path: &Path) -> Result<Claim> {
-        let Place::Local(path) = remote::place(path)? else { return Ok(Claim(None)) };
+    fn over(output: &Destination) -> Result<Claim> {
+        output.check()?;
+        let Place::Local(path) = output.place()? else { return Ok(Claim(None)) };
         match std::fs::canonicalize(path) {
             Ok(target) if target.is_file() => {
-                let mode = std::fs::metadata(&target).map_or(0o666, |metadata| metadata.mode());
-                Ok(Claim(Some(Lock::take(&target, mode)?)))
+                let failed = |error| Error::io("cannot examine", error).in_file(&target);
+                let metadata = std::fs::metadata(&target).map_err(failed)?;
+                Ok(Claim(Some(Lock::take(&target, &metadata)?)))
             }
             // Nothing there, or nothing that could be edited: the writer will say.
             _ => Ok(Claim(None)),

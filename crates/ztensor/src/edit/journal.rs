@@ -3,15 +3,14 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use rustix::fs::OFlags;
 
 use crate::error::{Error, Result};
 use crate::format::zt::find_manifest;
 use crate::source::{FileSource, MapMode, Source};
+use crate::trusted::{self, Access, Found};
 
 const MAGIC: &[u8; 8] = b"ZTJRNL01";
 /// Small enough to lie in one sector of any disk.
@@ -109,14 +108,8 @@ pub(crate) fn path_of(path: &Path) -> io::Result<PathBuf> {
     Ok(name.into())
 }
 
-/// Options that open a journal only where it is a file: no symlink, no pipe to wait for.
-pub(crate) fn options() -> std::fs::OpenOptions {
-    let mut options = std::fs::OpenOptions::new();
-    options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
-    options
-}
-
-/// The journal beside `path`, if there is one and it is whole.
+/// The journal beside `path`, if there is one that is whole and trusted: nothing in it proves
+/// that an editor of this file wrote it, only its owner does.
 fn beside(path: &Path) -> Result<Option<Journal>> {
     let journal = match path_of(path) {
         Ok(journal) => journal,
@@ -124,25 +117,37 @@ fn beside(path: &Path) -> Result<Option<Journal>> {
         Err(error) => return Err(Error::io("cannot look for a journal", error).in_file(path)),
     };
     let failed = |error| Error::io("cannot read the journal of an edit", error).in_file(&journal);
-    match options().open(&journal) {
-        Ok(file) if file.metadata().map_err(failed)?.is_file() => Journal::read(&file).map_err(failed),
-        Ok(_) => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        // A symlink, which no editor makes.
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => Ok(None),
-        Err(error) => Err(failed(error)),
+    let of = match std::fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    match trusted::open(&journal, Access::Read, Some(&of)).map_err(failed)? {
+        Found::File(file) => Journal::read(&file).map_err(failed),
+        Found::Absent | Found::Untrusted(_) => Ok(None),
     }
+}
+
+/// Whether a trusted journal says that `path` is being edited.
+pub(crate) fn is_beside(path: &Path) -> bool {
+    beside(path).is_ok_and(|journal| journal.is_some_and(|journal| journal.describes()))
+}
+
+/// The good part of a file, and whether a journal said which it is.
+pub(crate) struct Settled {
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) by_journal: bool,
 }
 
 /// The part of a file that is good: `source` itself, unless an editor is at work
 /// or died at it, or finished between opening the file and now.
-pub(crate) fn settle(path: &Path, source: Arc<dyn Source>, mode: MapMode) -> Result<Arc<dyn Source>> {
+pub(crate) fn settle(path: &Path, source: Arc<dyn Source>, mode: MapMode) -> Result<Settled> {
     if let Some(good_len) = good_len(path, &*source)? {
         if good_len == source.len() {
-            return Ok(source);
+            return Ok(Settled { source, by_journal: true });
         }
     } else if unchanged(path, &*source) {
-        return Ok(source);
+        return Ok(Settled { source, by_journal: false });
     }
     drop(source);
     // The length may change again and again while editors come and go.
@@ -150,8 +155,12 @@ pub(crate) fn settle(path: &Path, source: Arc<dyn Source>, mode: MapMode) -> Res
     for _ in 0..ATTEMPTS {
         let source = FileSource::open(path, mode)?;
         match good_len(path, &source)? {
-            Some(good_len) => return Ok(Arc::new(source.limited_to(good_len))),
-            None if unchanged(path, &source) => return Ok(Arc::new(source)),
+            Some(good_len) => {
+                return Ok(Settled { source: Arc::new(source.limited_to(good_len)), by_journal: true });
+            }
+            None if unchanged(path, &source) => {
+                return Ok(Settled { source: Arc::new(source), by_journal: false });
+            }
             None => std::thread::yield_now(),
         }
     }

@@ -3,9 +3,9 @@
 //! Readers lock the file itself, so editors lock its journal: an editor and any
 //! number of readers can have one file open.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use crate::disk;
 use crate::edit::journal::{self, Journal};
 use crate::error::{Error, Result};
+use crate::trusted::{self, Access, Found};
 
 /// The right to edit one file, held until it is dropped or its process ends.
 #[derive(Debug)]
@@ -24,12 +25,12 @@ pub(crate) struct Lock {
 
 impl Lock {
     /// Takes the lock of a file, making its journal if there is none.
-    /// `mode` is the file's: who may read it must be able to read the journal.
-    pub(crate) fn take(target: &Path, mode: u32) -> Result<Lock> {
+    /// `of` is the file: who may read it must be able to read the journal.
+    pub(crate) fn take(target: &Path, of: &Metadata) -> Result<Lock> {
         let path =
             journal::path_of(target).map_err(|error| Error::io("cannot open", error).in_file(target))?;
         loop {
-            let Some(journal) = open(&path, mode).map_err(|error| unwritable(error, &path))? else {
+            let Some(journal) = open(&path, of).map_err(|error| unwritable(error, &path))? else {
                 continue;
             };
             match flock(&journal, FlockOperation::NonBlockingLockExclusive) {
@@ -99,9 +100,9 @@ impl Lock {
     }
 }
 
-/// Opens or makes the journal; `None` if it vanished in between.
-fn open(path: &Path, mode: u32) -> io::Result<Option<File>> {
-    match journal::options().write(true).create_new(true).mode(mode & 0o666).open(path) {
+/// Opens or makes the journal of the file that `of` describes; `None` if it vanished in between.
+fn open(path: &Path, of: &Metadata) -> io::Result<Option<File>> {
+    match trusted::create(path, Access::Write, of.mode() & 0o666) {
         Ok(file) => {
             disk::created(path, &file)?;
             return Ok(Some(file));
@@ -109,11 +110,12 @@ fn open(path: &Path, mode: u32) -> io::Result<Option<File>> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error),
     }
-    match journal::options().write(true).open(path) {
-        Ok(file) if file.metadata()?.is_file() => Ok(Some(file)),
-        Ok(_) => Err(io::Error::other("it is not a regular file")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+    match trusted::open(path, Access::Write, Some(of))? {
+        Found::File(file) => Ok(Some(file)),
+        Found::Absent => Ok(None),
+        Found::Untrusted(why) => Err(io::Error::other(format!(
+            "{why}, and so may not be the work of an editor of this file: remove it if no edit is under way"
+        ))),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::digest::Digest;
 use crate::dtype::Element;
 use crate::edit::session::Session;
 use crate::error::{Error, Result, quoted};
-use crate::format::zt::{ALIGNMENT, FOOTER_LEN, MAGIC, manifest};
+use crate::format::zt::{ALIGNMENT, MAGIC, manifest};
 use crate::object::{Catalog, Component, Extent, Layout, Storage};
 use crate::tensor::check_type;
 
@@ -62,7 +62,16 @@ fn replace(
     if data.is_empty() {
         return Ok(Placement::InPlace);
     }
-    component.digest = component.digest.as_ref().map(|digest| renew(digest, data)).transpose().map_err(at)?;
+    // The data is hashed and written, and it may change meanwhile: all of that is done to a copy.
+    let copy;
+    let data = match &component.digest {
+        None => data,
+        Some(digest) => {
+            copy = data.to_vec();
+            component.digest = Some(renew(digest, &copy).map_err(at)?);
+            &copy
+        }
+    };
     write(session, catalog, name, old, data).map_err(|error| error.in_file(path))
 }
 
@@ -111,13 +120,13 @@ fn write(
     let tied = is_tied(&catalog, old);
     // The manifest of the file with the new data in the old place. It goes where
     // the present one is, and may be longer, so the space that it takes is left free.
-    let settled = tail(&catalog)?;
     let manifest_at = catalog.manifest.map_or(session.good_len(), |place| place.offset);
+    let settled = manifest::tail(&catalog, manifest_at)?;
     let settled_len = manifest_at + settled.len() as u64;
     // The same with the new data at the end.
     let new = Extent::new(session.good_len().max(settled_len).next_multiple_of(ALIGNMENT), old.len);
     replaceable(&mut catalog, name)?.storage = Storage::Plain(new);
-    let appended = tail(&catalog)?;
+    let appended = manifest::tail(&catalog, new.offset + new.len)?;
     let (body, magic) = appended.split_at(appended.len() - MAGIC.len());
     let magic_at = new.offset + new.len + body.len() as u64;
 
@@ -141,16 +150,6 @@ fn write(
     session.sync()?;
     session.commit()?;
     Ok(Placement::InPlace)
-}
-
-/// A manifest and its footer.
-fn tail(catalog: &Catalog) -> Result<Vec<u8>> {
-    let mut tail = manifest::encode(catalog)?;
-    let len = tail.len() as u64;
-    tail.extend_from_slice(&len.to_le_bytes());
-    tail.extend_from_slice(MAGIC);
-    debug_assert_eq!(tail.len() as u64, len + FOOTER_LEN);
-    Ok(tail)
 }
 
 /// Whether more than one component names that range.

@@ -74,7 +74,7 @@ impl Session {
             let mut head = [0; 8];
             let read = file.read_at(&mut head, 0).map_err(cannot_open)?;
             check_magic(&head[..read])?;
-            let lock = Lock::take(&target, metadata.mode())?;
+            let lock = Lock::take(&target, &metadata)?;
             // Another editor may have put a new file in its place meanwhile.
             if lock::names(&target, &file) {
                 break (file, lock);

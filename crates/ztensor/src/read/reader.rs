@@ -190,6 +190,12 @@ impl Reader {
         &self.catalog.attributes
     }
 
+    /// Whether a journal beside the file said which part of it is good: an edit is under way, or
+    /// was interrupted, and this is the state before it.
+    pub fn is_limited_by_journal(&self) -> bool {
+        self.catalog.by_journal
+    }
+
     /// The catalog itself: every object and where its bytes are.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog

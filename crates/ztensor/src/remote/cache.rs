@@ -1,15 +1,19 @@
 //! What was read from a store, kept in a folder under the object's identity.
 //!
 //! An object's blocks are files of their own, each written beside its name and
-//! renamed, so that processes can share the folder; each ends with a checksum, and
+//! renamed, so that processes of one user can share the folder; each ends with a checksum, and
 //! one that is damaged is fetched again. Identity is the URL, the length and the
 //! `ETag` (or the date, where there is none): another version of an object is
 //! another object here. Objects that have neither are not kept.
 //!
-//! Trouble with the cache is never an error: bytes then come from the store.
+//! A checksum does not say who wrote a block, so the file system has to: folders are this user's
+//! alone, and a block of another owner is fetched again.
+//!
+//! Trouble with the cache is never an error: bytes then come from the store. Only a folder that
+//! every user can write to is one.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::fs;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -17,8 +21,11 @@ use object_store::ObjectMeta;
 use sha2::{Digest, Sha256};
 
 use super::settings::Settings;
+use crate::atomic::AtomicFile;
+use crate::destination::Destination;
 use crate::error::{Error, Result};
 use crate::source::zeroed;
+use crate::trusted::{self, Access, Found};
 
 const CHECKSUM: usize = 4;
 
@@ -40,9 +47,9 @@ impl Cache {
         };
         let name = Sha256::digest(format!("{url}\n{}\n{identity}", meta.size));
         let name: String = name.iter().take(20).map(|byte| format!("{byte:02x}")).collect();
-        let folder = root.join(name);
-        fs::create_dir_all(&folder)
+        trusted::private_folder(root, &name)
             .map_err(|error| Error::io(format!("cannot use the cache {}", root.display()), error))?;
+        let folder = root.join(name);
         if let Some(limit) = limit {
             trim(root, *limit);
         }
@@ -55,7 +62,9 @@ impl Cache {
 
     /// A block of `len` bytes, if it is there and whole.
     pub(super) fn get(&self, index: u64, len: u64) -> Option<Vec<u8>> {
-        let mut file = File::open(self.path(index)).ok()?;
+        let Found::File(mut file) = trusted::open(&self.path(index), Access::Read, None).ok()? else {
+            return None;
+        };
         if file.metadata().ok()?.len() != len + CHECKSUM as u64 {
             return None;
         }
@@ -72,12 +81,13 @@ impl Cache {
 
     /// Keeps a block, if the disk can.
     pub(super) fn put(&self, index: u64, bytes: &[u8]) {
-        let write = || -> io::Result<()> {
-            let mut file = tempfile::Builder::new().suffix(".part").tempfile_in(&self.folder)?;
-            file.write_all(bytes)?;
-            file.write_all(&crc32c::crc32c(bytes).to_le_bytes())?;
-            file.persist(self.path(index)).map_err(|error| error.error)?;
-            Ok(())
+        let write = || -> Result<()> {
+            let to = Destination::derived(&self.folder, format!("{index}.block"))?.overwrite(true).private();
+            let failed = |error| Error::io("cannot write", error);
+            let mut file = AtomicFile::create(&to)?;
+            file.write_all(bytes).map_err(failed)?;
+            file.write_all(&crc32c::crc32c(bytes).to_le_bytes()).map_err(failed)?;
+            file.commit(false)
         };
         let _ = write(); // a full disk is no reason not to read
     }
@@ -130,6 +140,29 @@ mod tests {
     }
 
     #[test]
+    fn blocks_that_others_may_have_written_are_fetched_again() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache { folder: dir.path().to_owned() };
+        let bytes = [7; 100];
+        cache.put(0, &bytes);
+        assert_eq!(fs::metadata(cache.path(0)).unwrap().mode() & 0o777, 0o600);
+        assert!(cache.get(0, 100).is_some());
+        fs::set_permissions(cache.path(0), PermissionsExt::from_mode(0o666)).unwrap();
+        assert!(cache.get(0, 100).is_none(), "every user can write to it");
+        cache.put(0, &bytes);
+        fs::rename(cache.path(0), dir.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", cache.path(0)).unwrap();
+        assert!(cache.get(0, 100).is_none(), "a link");
+        cache.put(0, &bytes);
+        assert!(!cache.path(0).is_symlink() && cache.get(0, 100).is_some());
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(cache.path(0), Some(65534), None).unwrap();
+            assert!(cache.get(0, 100).is_none(), "another owner");
+        }
+    }
+
+    #[test]
     fn the_oldest_blocks_go_first() {
         let dir = tempfile::tempdir().unwrap();
         let folders = ["one", "two"].map(|name| dir.path().join(name));
@@ -138,7 +171,7 @@ mod tests {
             let cache = Cache { folder: folder.clone() };
             cache.put(0, &[0; 96]);
             let then = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1000 * age as u64);
-            File::options().append(true).open(cache.path(0)).unwrap().set_modified(then).unwrap();
+            fs::File::options().append(true).open(cache.path(0)).unwrap().set_modified(then).unwrap();
         }
         trim(dir.path(), 250);
         assert!(folders[0].exists() && folders[1].exists());

@@ -4,11 +4,13 @@
 //! Every function takes a path or a URL, so that what is kept beside a model, such
 //! as its configuration, is found where the model is.
 
+use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::atomic::AtomicFile;
+use crate::destination::Destination;
 use crate::error::{Error, Result};
 use crate::remote::{Options, Place, place};
 use crate::source::{self, MapMode};
@@ -41,8 +43,8 @@ pub fn read_range(path: impl AsRef<Path>, range: Range<u64>, options: &Options) 
 }
 
 /// Writes a whole file, which appears when it is complete. Folders on the way are made.
-pub fn write(path: impl AsRef<Path>, bytes: &[u8], options: &Options) -> Result<()> {
-    let mut file = NewFile::create(path, options)?;
+pub fn write(to: impl Into<Destination>, bytes: &[u8], options: &Options) -> Result<()> {
+    let mut file = NewFile::create(to, options)?;
     file.write(bytes)?;
     file.finish(false)
 }
@@ -57,15 +59,21 @@ pub struct NewFile {
 
 impl NewFile {
     /// Begins a file that will replace what is there. Folders on the way are made.
-    pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<NewFile> {
-        let path = path.as_ref();
-        if let Place::Local(path) = place(path)?
+    pub fn create(to: impl Into<Destination>, options: &Options) -> Result<NewFile> {
+        let to = to.into();
+        if let Place::Local(path) = to.place()?
             && let Some(folder) = path.parent()
         {
             let failed = |error| Error::io("cannot create", error).in_file(folder);
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
-        Ok(NewFile { path: path.to_owned(), file: AtomicFile::create_with(path, options)? })
+        Ok(NewFile { path: to.path().to_owned(), file: AtomicFile::create_with(&to, options)? })
+    }
+
+    /// The file and where it is until it is finished, if it is one of this machine: for callers
+    /// that write to any position of it.
+    pub fn temporary(&self) -> Option<(&File, &Path)> {
+        self.file.temporary()
     }
 
     /// Adds to its end.

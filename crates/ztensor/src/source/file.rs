@@ -3,13 +3,15 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::ReadWriteFlags;
 
+use crate::edit::journal;
 use crate::error::{Error, Result};
+use crate::format::zt::MAGIC;
 use crate::source::{CowRegion, Source, check_range, direct};
 
 /// Whether a file may be mapped.
@@ -39,10 +41,16 @@ pub struct FileSource {
     cow: OnceLock<Option<MmapRaw>>,
     /// The file once more, for reading past the cache.
     direct: OnceLock<Option<File>>,
+    /// Length and time of the last change when the file was opened, if its lock could not be had.
+    unlocked: Option<(u64, SystemTime)>,
 }
 
-/// How long to wait for an editor that is overwriting a tensor in place.
-const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait for an editor that is overwriting a tensor in place. Whoever can read a file
+/// can hold its lock, so that nothing may depend on getting it.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The same while a trusted journal says that an editor is at work.
+const EDITOR_PATIENCE: Duration = Duration::from_secs(10);
 
 impl FileSource {
     /// Opens a regular file. Anything else that a path can name (a folder, a
@@ -65,11 +73,44 @@ impl FileSource {
     }
 
     /// A source over an open file; `path` is for messages and for siblings.
+    ///
+    /// The lock of a file decides how it is read, never whether: only `.zt` files, which can be
+    /// edited in place, are locked, and one whose lock is held for long is read without mapping it.
     pub fn from_file(file: File, path: impl Into<PathBuf>, mode: MapMode) -> Result<FileSource> {
-        let path = path.into();
+        Self::with_patience(file, path.into(), mode, LOCK_PATIENCE)
+    }
+
+    fn with_patience(file: File, path: PathBuf, mode: MapMode, patience: Duration) -> Result<FileSource> {
         // The lock before the length: an editor that holds it is about to change both.
-        hold_shared(&file).map_err(|error| Error::io("cannot read yet", error).in_file(&path))?;
-        Self::unlocked(file, path, mode)
+        let locked = || {
+            hold_shared(&file, patience) || (journal::is_beside(&path) && hold_shared(&file, EDITOR_PATIENCE))
+        };
+        if !is_editable(&file) || locked() {
+            return Self::unlocked(file, path, mode);
+        }
+        let mut source = Self::unlocked(file, path, MapMode::Never)?;
+        let metadata = source.file.metadata();
+        let changed = metadata.and_then(|metadata| Ok((metadata.len(), metadata.modified()?)));
+        let failed = |error| Error::io("cannot examine", error).in_file(&source.path);
+        source.unlocked = Some(changed.map_err(failed)?);
+        Ok(source)
+    }
+
+    /// After a read without the lock: whether the file is still the one that was opened. An editor
+    /// may have written new bytes where the old ones were.
+    fn check_unchanged(&self) -> Result<()> {
+        let Some(opened) = self.unlocked else { return Ok(()) };
+        let metadata = self.file.metadata();
+        let now = metadata.and_then(|metadata| Ok((metadata.len(), metadata.modified()?)));
+        match now {
+            Ok(now) if now == opened => Ok(()),
+            Ok(_) => {
+                let cause = io::Error::new(io::ErrorKind::WouldBlock, "open it again");
+                let what = "the file was changed while its lock could not be had";
+                Err(Error::io(what, cause).in_file(&self.path))
+            }
+            Err(error) => Err(Error::io("cannot examine", error).in_file(&self.path)),
+        }
     }
 
     /// The same for the editor of a file, who needs no lock against itself.
@@ -88,6 +129,7 @@ impl FileSource {
             map: OnceLock::new(),
             cow: OnceLock::new(),
             direct: OnceLock::new(),
+            unlocked: None,
         })
     }
 
@@ -102,6 +144,11 @@ impl FileSource {
     }
 
     fn refuse_map(&self) -> std::result::Result<(), String> {
+        if self.unlocked.is_some() {
+            return Err(
+                "another program holds the lock of this file, and may change it: read it instead".into()
+            );
+        }
         if self.mode == MapMode::Never {
             return Err("this reader was told not to map files: read it instead".into());
         }
@@ -114,33 +161,37 @@ impl FileSource {
     fn map(&self) -> std::result::Result<memmap2::Mmap, String> {
         self.refuse_map()?;
         // SAFETY: the mapping is read-only and private to this source. Our own
-        // editors never change bytes under a mapping, because every source holds
-        // its file's lock shared. What other programs do to a mapped file cannot be
+        // editors never change bytes under a mapping, because every source that maps a `.zt` file,
+        // the only kind they edit, holds its lock shared (`refuse_map`). What other programs do to a mapped file cannot be
         // prevented; the crate documents it and offers `MapMode::Never`.
         unsafe { MmapOptions::new().len(self.len as usize).map(&self.file) }
             .map_err(|error| format!("mapping failed ({error}): read it instead"))
     }
 }
 
+/// Whether the file is of the one kind that editors change in place.
+fn is_editable(file: &File) -> bool {
+    let mut head = [0; MAGIC.len()];
+    file.read_exact_at(&mut head, 0).is_ok() && head == *MAGIC
+}
+
 /// Takes the file's lock shared, so that no editor overwrites bytes in place
 /// that are mapped, or between two reads of them. It is released when the file is closed.
-fn hold_shared(file: &File) -> io::Result<()> {
-    let deadline = Instant::now() + LOCK_PATIENCE;
+/// Says whether it was to be had.
+fn hold_shared(file: &File, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
     loop {
         match flock(file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => return Ok(()),
+            Ok(()) => return true,
             Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {
                 if Instant::now() >= deadline {
-                    return Err(io::Error::new(
-                        io::ErrorKind::WouldBlock,
-                        "an editor has been changing this file for a minute: try again when it is done",
-                    ));
+                    return false;
                 }
                 std::thread::sleep(Duration::from_millis(2));
             }
             // File systems without locks: nothing to hold, and no editor can
             // claim the file either.
-            Err(_) => return Ok(()),
+            Err(_) => return true,
         }
     }
 }
@@ -162,7 +213,8 @@ impl Source for FileSource {
                 _ => "cannot read",
             };
             Error::io(doing, error).in_file(&self.path)
-        })
+        })?;
+        self.check_unchanged()
     }
 
     fn is_uncached(&self, offset: u64) -> bool {
@@ -177,7 +229,7 @@ impl Source for FileSource {
         check_range(self.len, offset, out.len() as u64).map_err(|error| error.in_file(&self.path))?;
         let direct = self.direct.get_or_init(|| direct::open(&self.file));
         match direct.as_ref().map(|file| direct::read(file, offset, out)) {
-            Some(Ok(true)) => Ok(()),
+            Some(Ok(true)) => self.check_unchanged(),
             // What fails there is read the usual way, which also says what is wrong.
             _ => self.read_at(offset, out),
         }
@@ -223,5 +275,76 @@ impl Source for FileSource {
             unsafe { options.map_copy(&self.file) }.ok().map(MmapRaw::from)
         });
         map.as_ref().map(|map| CowRegion { ptr: map.as_mut_ptr(), len: map.len() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OpenOptions, Writer};
+
+    fn model(path: &Path) {
+        let mut writer = Writer::create(path).unwrap();
+        writer.add("w", &[3], &[1f32, 2.0, 3.0]).unwrap();
+        writer.finish().unwrap();
+    }
+
+    fn impatient(path: &Path) -> FileSource {
+        let file = File::open(path).unwrap();
+        FileSource::with_patience(file, path.to_owned(), MapMode::Auto, Duration::ZERO).unwrap()
+    }
+
+    /// Whoever can read a file can hold its lock.
+    fn locked(path: &Path) -> File {
+        let other = File::open(path).unwrap();
+        flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+        other
+    }
+
+    #[test]
+    fn a_file_whose_lock_is_held_is_read_without_mapping() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.zt");
+        model(&path);
+        let held = locked(&path);
+        let source = impatient(&path);
+        assert!(!source.is_mapped() && source.copy_on_write().is_none());
+        let reader = OpenOptions::default().open_source(std::sync::Arc::new(source)).unwrap();
+        assert_eq!(reader.read_as::<f32>("w").unwrap(), [1.0, 2.0, 3.0]);
+        assert!(reader.view("w").unwrap_err().to_string().contains("lock"));
+        // With the patience that everyone has, the same.
+        let reader = OpenOptions::default().open(&path).unwrap();
+        assert_eq!(reader.read_as::<f32>("w").unwrap(), [1.0, 2.0, 3.0]);
+        drop(held);
+        assert!(impatient(&path).is_mapped());
+    }
+
+    #[test]
+    fn what_changes_while_it_is_read_without_the_lock_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.zt");
+        model(&path);
+        let held = locked(&path);
+        let source = impatient(&path);
+        let mut head = [0; 8];
+        source.read_at(0, &mut head).unwrap();
+        let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        File::options().write(true).open(&path).unwrap().set_modified(then).unwrap();
+        let error = source.read_at(0, &mut head).unwrap_err();
+        assert!(error.to_string().contains("open it again"), "{error}");
+        drop(held);
+    }
+
+    #[test]
+    fn files_that_nobody_edits_are_not_locked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.npy");
+        std::fs::write(&path, b"\x93NUMPY and more").unwrap();
+        let held = locked(&path);
+        assert!(impatient(&path).is_mapped());
+        drop(held);
+        let source = impatient(&path);
+        drop(locked(&path)); // the source holds none either
+        drop(source);
     }
 }

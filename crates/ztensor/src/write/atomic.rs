@@ -1,14 +1,18 @@
 //! Files that appear under their name only when they are complete.
 
+#![allow(clippy::disallowed_methods)] // the one module that creates files
+
+use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
+use crate::destination::{Destination, Resolved};
 use crate::disk;
 use crate::error::{Error, Result};
-use crate::remote::{self, Options, Place, Upload};
+use crate::remote::{Options, Place, Upload};
 
 /// Asking the disk for less than this costs more than it saves.
 const WORTH_RESERVING: u64 = 1 << 20;
@@ -23,16 +27,27 @@ pub(crate) enum AtomicFile {
 }
 
 impl AtomicFile {
-    /// Starts a file that will replace what `path`, or a URL, names.
-    pub(crate) fn create(path: &Path) -> Result<AtomicFile> {
-        Self::create_with(path, &Options::default())
+    /// Starts a new file.
+    pub(crate) fn create(to: &Destination) -> Result<AtomicFile> {
+        Self::create_with(to, &Options::default())
     }
 
     /// The same for a store that has to be told how to reach it.
-    pub(crate) fn create_with(path: &Path, options: &Options) -> Result<AtomicFile> {
-        match remote::place(path)? {
-            Place::Local(path) => LocalFile::create(&path).map(AtomicFile::Local),
+    pub(crate) fn create_with(to: &Destination, options: &Options) -> Result<AtomicFile> {
+        match to.place()? {
+            Place::Local(path) => LocalFile::create(to, &path).map(AtomicFile::Local),
             Place::Remote(location) => Ok(AtomicFile::Remote(Box::new(Upload::create(&location, options)?))),
+        }
+    }
+
+    /// The file while it is written and where it is until it gets its name, if it is one of this
+    /// machine: for callers that write to any position of it.
+    pub(crate) fn temporary(&self) -> Option<(&File, &Path)> {
+        match self {
+            AtomicFile::Local(LocalFile { out: Out::Temporary { file, .. }, .. }) => {
+                Some((file.as_file(), file.path()))
+            }
+            _ => None,
         }
     }
 
@@ -74,71 +89,70 @@ impl Write for AtomicFile {
     }
 }
 
-/// A file being written beside its final place.
+/// A file being written beside its final place, or a device being written to.
 #[derive(Debug)]
 pub(crate) struct LocalFile {
-    temporary: NamedTempFile,
+    out: Out,
     target: PathBuf,
     position: u64,
     /// Up to where the disk keeps room for it.
     reserved: u64,
 }
 
+#[derive(Debug)]
+enum Out {
+    Temporary { file: NamedTempFile, replace: bool },
+    Stream(File),
+}
+
 impl LocalFile {
-    /// Starts a file that will replace `path`. A symlink is followed, so that the
-    /// file it names is replaced; the mode of an existing file is kept.
-    fn create(path: &Path) -> Result<LocalFile> {
+    fn create(to: &Destination, path: &Path) -> Result<LocalFile> {
         let failed = |error| Error::io("cannot create", error).in_file(path);
-        let target = match std::fs::canonicalize(path) {
-            Ok(target) => target,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => dangling(path),
-            Err(error) => return Err(failed(error)),
-        };
-        let folder = disk::folder(&target);
-        let mode = match std::fs::metadata(&target) {
-            Ok(there) if there.is_dir() => {
-                return Err(Error::invalid("this is a folder; a file name is needed").in_file(path));
+        let (out, target) = match to.resolve(path)? {
+            Resolved::Stream(path) => {
+                (Out::Stream(File::options().write(true).open(&path).map_err(failed)?), path)
             }
-            // A file put in the place of a device or a pipe would take it from everyone.
-            Ok(there) if !there.is_file() => {
-                return Err(Error::invalid("this is a device or a pipe, not a file").in_file(path));
+            Resolved::File { target, mode, replace } => {
+                let name = target.file_name().unwrap_or_default().to_string_lossy();
+                let file = tempfile::Builder::new()
+                    .prefix(&format!(".{name}."))
+                    .suffix(".tmp")
+                    .permissions(PermissionsExt::from_mode(mode))
+                    .tempfile_in(disk::folder(&target))
+                    .map_err(failed)?;
+                disk::created(file.path(), file.as_file()).map_err(failed)?;
+                (Out::Temporary { file, replace }, target)
             }
-            Ok(there) => there.permissions(),
-            // What an ordinary new file gets; the process's mask applies.
-            Err(_) => PermissionsExt::from_mode(0o666),
         };
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
-        let temporary = tempfile::Builder::new()
-            .prefix(&format!(".{name}."))
-            .suffix(".tmp")
-            .permissions(mode)
-            .tempfile_in(folder)
-            .map_err(failed)?;
-        disk::created(temporary.path(), temporary.as_file()).map_err(failed)?;
-        Ok(LocalFile { temporary, target, position: 0, reserved: 0 })
+        Ok(LocalFile { out, target, position: 0, reserved: 0 })
     }
 
     fn reserve(&mut self, len: u64) -> io::Result<()> {
+        let Out::Temporary { file, .. } = &self.out else { return Ok(()) };
         let end = self.position.saturating_add(len);
         if len >= WORTH_RESERVING && end > self.reserved {
-            disk::reserve(self.temporary.as_file(), self.position, len)?;
+            disk::reserve(file.as_file(), self.position, len)?;
             self.reserved = end;
         }
         Ok(())
     }
 
     fn commit(self, durable: bool) -> Result<()> {
-        let failed = |error| Error::io("cannot finish", error).in_file(&self.target);
-        if self.reserved > self.position {
-            disk::set_len(self.temporary.as_file(), self.position).map_err(failed)?; // gives back the rest
+        let LocalFile { out, target, position, reserved } = self;
+        let failed = |error| Error::io("cannot finish", error).in_file(&target);
+        let Out::Temporary { file, replace } = out else { return Ok(()) };
+        if reserved > position {
+            disk::set_len(file.as_file(), position).map_err(failed)?; // gives back the rest
         }
         if durable {
-            disk::sync(self.temporary.as_file()).map_err(failed)?;
+            disk::sync(file.as_file()).map_err(failed)?;
         }
-        let (target, from) = (self.target.clone(), self.temporary.path().to_owned());
-        let rename = || self.temporary.persist(&target).map(drop).map_err(|error| error.error);
-        disk::rename(&from, &target, rename)
-            .map_err(|error| Error::io("cannot finish", error).in_file(&target))?;
+        let from = file.path().to_owned();
+        let rename = || {
+            let renamed = if replace { file.persist(&target) } else { file.persist_noclobber(&target) };
+            renamed.map(drop).map_err(|error| error.error)
+        };
+        disk::rename(&from, &target, rename).map_err(failed)?;
         if durable {
             sync_folder(&target)?;
         }
@@ -148,13 +162,19 @@ impl LocalFile {
 
 impl Write for LocalFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        disk::write_at(self.temporary.as_file(), self.position, bytes)?;
+        match &mut self.out {
+            Out::Temporary { file, .. } => disk::write_at(file.as_file(), self.position, bytes)?,
+            Out::Stream(device) => device.write_all(bytes)?,
+        }
         self.position += bytes.len() as u64;
         Ok(bytes.len())
     }
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        let written = disk::write_vectored_at(self.temporary.as_file(), self.position, pieces)?;
+        let written = match &mut self.out {
+            Out::Temporary { file, .. } => disk::write_vectored_at(file.as_file(), self.position, pieces)?,
+            Out::Stream(device) => device.write_vectored(pieces)?,
+        };
         self.position += written as u64;
         Ok(written)
     }
@@ -164,13 +184,24 @@ impl Write for LocalFile {
     }
 }
 
-/// Writes a new file beside `path` and puts it there when it is complete: for files
+/// A file without a lasting name, for results on the way to `output`; it goes when it is dropped.
+pub(crate) fn scratch_file(output: &Destination, suffix: &str) -> Result<NamedTempFile> {
+    tempfile::Builder::new()
+        .prefix(".z4dm.")
+        .suffix(suffix)
+        .tempfile_in(output.scratch_folder())
+        .map_err(|error| Error::io("cannot create", error).in_file(output.path()))
+}
+
+/// Writes a new file beside its place and puts it there when it is complete: for files
 /// that this library has no writer for. When `write` fails nothing is left of it.
 pub fn write_atomically(
-    path: &Path,
+    to: impl Into<Destination>,
     write: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>,
 ) -> Result<()> {
-    let mut file = io::BufWriter::with_capacity(256 << 10, AtomicFile::create(path)?);
+    let to = to.into();
+    let path = to.path();
+    let mut file = io::BufWriter::with_capacity(256 << 10, AtomicFile::create(&to)?);
     write(&mut file).map_err(|error| error.in_file(path))?;
     match file.into_inner() {
         Ok(file) => file.commit(false),
@@ -178,17 +209,26 @@ pub fn write_atomically(
     }
 }
 
+/// Gives a complete file its name. Like any new file, it takes the place of another one only where
+/// that was asked for.
+pub fn rename_new(from: &Path, to: &Destination) -> Result<()> {
+    let failed = |error| Error::io("cannot finish", error).in_file(to.path());
+    match to.resolve(to.path())? {
+        Resolved::File { target, replace: true, .. } => std::fs::rename(from, target).map_err(failed),
+        Resolved::File { target, .. } => {
+            let temporary = tempfile::TempPath::try_from_path(from).map_err(failed)?;
+            temporary.persist_noclobber(target).map_err(|error| {
+                let (cause, temporary) = (error.error, error.path);
+                let _ = temporary.keep(); // what was downloaded is not lost
+                failed(cause)
+            })
+        }
+        Resolved::Stream(_) => Err(Error::invalid("this is a device, not a file").in_file(to.path())),
+    }
+}
+
 /// Waits until the disk has the folder entry of `path`.
 pub(crate) fn sync_folder(path: &Path) -> Result<()> {
     disk::sync_folder(path)
         .map_err(|error| Error::io("cannot sync the folder", error).in_file(disk::folder(path)))
-}
-
-/// Where a path leads that names no file yet: itself, or the end of a dangling symlink.
-fn dangling(path: &Path) -> PathBuf {
-    match std::fs::read_link(path) {
-        Ok(link) if link.is_absolute() => link,
-        Ok(link) => path.parent().unwrap_or(Path::new("")).join(link),
-        Err(_) => path.to_owned(),
-    }
 }

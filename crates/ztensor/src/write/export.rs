@@ -20,6 +20,7 @@ use std::path::Path;
 use z4ai::Effort;
 
 use crate::atomic::AtomicFile;
+use crate::destination::Destination;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::format::{gguf, npz, safetensors, zstn};
@@ -230,13 +231,14 @@ impl ExportSource for TensorList<'_> {
 /// Writes a new file. It replaces an old one of that name only when it is complete.
 pub fn export(
     source: &dyn ExportSource,
-    path: impl AsRef<Path>,
+    to: impl Into<Destination>,
     format: ExportFormat,
     options: &ExportOptions<'_>,
 ) -> Result<()> {
-    let path = path.as_ref();
+    let to = to.into();
+    let path = to.path();
     let plan = Plan::new(source, options, format).map_err(|error| error.in_file(path))?;
-    let mut file = AtomicFile::create(path)?;
+    let mut file = AtomicFile::create(&to)?;
     plan.reserve(&mut file).map_err(|error| error.in_file(path))?;
     plan.write(&mut file).map_err(|error| error.in_file(path))?;
     file.commit(options.durable)

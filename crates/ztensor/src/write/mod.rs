@@ -4,6 +4,7 @@
 pub mod assemble;
 pub(crate) mod atomic;
 pub(crate) mod compress;
+pub(crate) mod destination;
 pub(crate) mod disk;
 pub mod export;
 pub(crate) mod from_reader;

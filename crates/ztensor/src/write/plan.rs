@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::Format;
-use crate::format::zt::{ALIGNMENT, MAGIC, MAX_MANIFEST, manifest};
+use crate::format::zt::{ALIGNMENT, MAGIC, manifest};
 use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Storage, elements};
 use crate::source::Sources;
 use crate::value::Attributes;
@@ -51,14 +51,7 @@ impl Plan {
 
     /// Where the end of the file begins, and its bytes.
     pub fn tail(&self) -> Result<(u64, Vec<u8>)> {
-        let mut tail = manifest::encode(&self.catalog)?;
-        let len = tail.len() as u64;
-        if len > MAX_MANIFEST {
-            return Err(Error::invalid("the names and attributes of all tensors take more than 1 GiB"));
-        }
-        tail.extend_from_slice(&len.to_le_bytes());
-        tail.extend_from_slice(MAGIC);
-        Ok((self.position, tail))
+        Ok((self.position, manifest::tail(&self.catalog, self.position)?))
     }
 }
 

@@ -3,16 +3,18 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::options::{Compression, WriteOptions};
 use super::sink::{NewFile, Plain, Sink};
 use crate::atomic::AtomicFile;
 use crate::compress::{Blob, Compressors, JOBS_ABOVE};
-use crate::digest::{Checksum, Digest};
+use crate::destination::Destination;
+use crate::digest::{Checksum, Digest, Hasher};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
 use crate::format::Format;
-use crate::format::zt::{ALIGNMENT, MAGIC, MAX_MANIFEST, manifest};
+use crate::format::zt::{ALIGNMENT, MAGIC, manifest};
 use crate::gather::{Gather, LONGEST_PIECE};
 use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage, elements};
 use crate::parallel;
@@ -43,6 +45,10 @@ pub struct Writer<'w> {
 /// Small tensors are gathered in a buffer of this size; larger writes pass it by.
 const BUFFER: usize = 1 << 20;
 
+/// Blocks of [`BUFFER`] bytes that are hashed and written at the same time. Together they stay in
+/// the processor's cache.
+const BLOCKS: usize = 3;
+
 /// Tensors of this size on average are written from where they lie. Copying smaller ones into
 /// the buffer costs less than a piece of a gathered write does.
 const WORTH_GATHERING: u64 = 2 << 10;
@@ -52,23 +58,23 @@ const ENCODED_AHEAD: u64 = JOBS_ABOVE as u64;
 
 impl Writer<'static> {
     /// Starts a new file, which replaces an old one of that name only when finished.
-    pub fn create(path: impl AsRef<Path>) -> Result<Writer<'static>> {
-        Self::create_file(path.as_ref(), false)
+    pub fn create(to: impl Into<Destination>) -> Result<Writer<'static>> {
+        Self::create_file(&to.into(), false)
     }
 
     /// Like [`create`](Writer::create); `finish` then also waits until the disk has it all.
-    pub fn create_durable(path: impl AsRef<Path>) -> Result<Writer<'static>> {
-        Self::create_file(path.as_ref(), true)
+    pub fn create_durable(to: impl Into<Destination>) -> Result<Writer<'static>> {
+        Self::create_file(&to.into(), true)
     }
 
     /// Like [`create`](Writer::create), for a URL whose store has to be told how to reach it.
-    pub fn create_remote(path: impl AsRef<Path>, options: &remote::Options) -> Result<Writer<'static>> {
-        let path = path.as_ref();
-        Self::into_file(AtomicFile::create_with(path, options)?, path, false)
+    pub fn create_remote(to: impl Into<Destination>, options: &remote::Options) -> Result<Writer<'static>> {
+        let to = to.into();
+        Self::into_file(AtomicFile::create_with(&to, options)?, to.path(), false)
     }
 
-    fn create_file(path: &Path, durable: bool) -> Result<Writer<'static>> {
-        Self::into_file(AtomicFile::create(path)?, path, durable)
+    fn create_file(to: &Destination, durable: bool) -> Result<Writer<'static>> {
+        Self::into_file(AtomicFile::create(to)?, to.path(), durable)
     }
 
     fn into_file(file: AtomicFile, path: &Path, durable: bool) -> Result<Writer<'static>> {
@@ -399,17 +405,12 @@ impl<'w> Writer<'w> {
 
     /// Writes the manifest and the footer, and returns the size of the file.
     pub fn finish(mut self) -> Result<u64> {
-        let manifest = manifest::encode(&self.catalog)?;
-        if manifest.len() as u64 > MAX_MANIFEST {
-            // No reader would open it.
-            let error = Error::invalid("the names and attributes of all tensors take more than 1 GiB");
-            return Err(self.name_file(error));
-        }
-        self.put(&manifest)?;
-        self.put(&(manifest.len() as u64).to_le_bytes())?;
+        let tail = manifest::tail(&self.catalog, self.position).map_err(|error| self.name_file(error))?;
+        let (body, magic) = tail.split_at(tail.len() - MAGIC.len());
+        self.put(body)?;
         self.flush()?;
         self.out.get_mut().seal()?;
-        self.put(MAGIC)?;
+        self.put(magic)?;
         self.flush()?;
         // The buffer is empty, so there is nothing that could fail.
         let sink = self.out.into_inner().map_err(|error| Error::io("cannot write", error.into_error()))?;
@@ -454,23 +455,56 @@ impl<'w> Writer<'w> {
                 self.put_observed(blob, observer)?;
                 None
             }
-            Some(mut hasher) if blob.len() < 2 * BUFFER => {
-                hasher.update(blob);
-                self.put_observed(blob, observer)?;
-                Some(hasher.finish())
-            }
-            // Hashing and writing take about as long: do both at once.
-            Some(mut hasher) => std::thread::scope(|scope| {
-                let hashed = scope.spawn(move || {
-                    hasher.update(blob);
-                    hasher.finish()
-                });
-                self.put_observed(blob, observer)?;
-                let digest = hashed.join().map_err(|_| Error::invalid("the hashing thread failed"))?;
-                Ok::<_, Error>(Some(digest))
-            })?,
+            Some(hasher) => Some(self.put_hashed(blob, hasher, observer)?),
         };
         Ok((extent, digest))
+    }
+
+    /// Writes bytes and hashes them. Memory of callers may change meanwhile, so it is read once:
+    /// each block is copied, and the copy is both hashed and written.
+    fn put_hashed(
+        &mut self,
+        bytes: &[u8],
+        mut hasher: Hasher,
+        observer: Option<&dyn Observer>,
+    ) -> Result<Digest> {
+        if bytes.len() < 2 * BUFFER {
+            let mut block = Vec::with_capacity(bytes.len().min(BUFFER));
+            for part in bytes.chunks(BUFFER) {
+                block.clear();
+                block.extend_from_slice(part);
+                hasher.update(&block);
+                self.put_observed(&block, observer)?;
+            }
+            return Ok(hasher.finish());
+        }
+        // Hashing and writing take about as long: do both at once. Blocks go round between this
+        // thread, which fills and writes them, and the one that hashes them.
+        std::thread::scope(|scope| {
+            let (filled, to_hash) = std::sync::mpsc::channel::<Arc<Vec<u8>>>();
+            let (hashed, free) = std::sync::mpsc::channel::<Arc<Vec<u8>>>();
+            for _ in 0..BLOCKS {
+                let _ = hashed.send(Arc::new(Vec::with_capacity(BUFFER)));
+            }
+            let hashing = scope.spawn(move || {
+                for block in to_hash {
+                    hasher.update(&block);
+                    let _ = hashed.send(block); // the last blocks are not waited for
+                }
+                hasher.finish()
+            });
+            let failed = || Error::invalid("the hashing thread failed");
+            for part in bytes.chunks(BUFFER) {
+                let mut block = free.recv().map_err(|_| failed())?;
+                let copy = Arc::make_mut(&mut block);
+                copy.clear();
+                copy.extend_from_slice(part);
+                filled.send(Arc::clone(&block)).map_err(|_| failed())?;
+                self.put_observed(&block, observer)?;
+            }
+            drop(filled);
+            hashing.join().map_err(|_| failed())
+        })
     }
 
     /// Copies stored bytes of another file to the next multiple of 64, as they are.

@@ -23,7 +23,7 @@ pub fn run(options: &Report, common: Common) -> Outcome {
     let title = options.file.file_name().unwrap_or(options.file.as_os_str()).to_string_lossy();
     {
         let progress = Progress::new("looking", total, common.quiet);
-        ztensor::write_atomically(output, |out| {
+        ztensor::write_atomically(output.clone(), |out| {
             page::write(out, &human::escaped(&title), |out| {
                 // The head of the document is small; the list of tensors is written as it is made.
                 let head = head(&title, &reader);
@@ -40,8 +40,12 @@ pub fn run(options: &Report, common: Common) -> Outcome {
             })
         })?;
     }
-    let size = human::bytes(ztensor::remote::store::len(output, &Default::default())?.unwrap_or(0));
-    common.say(format_args!("{}: {} tensors, {size}", output.display(), human::count(chosen.len() as u64)));
+    let size = human::bytes(ztensor::remote::store::len(output.path(), &Default::default())?.unwrap_or(0));
+    common.say(format_args!(
+        "{}: {} tensors, {size}",
+        output.path().display(),
+        human::count(chosen.len() as u64)
+    ));
     Ok(FINE)
 }
 

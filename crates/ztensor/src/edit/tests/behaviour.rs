@@ -1,5 +1,7 @@
 //! What each edit does, and what it refuses.
 
+use std::os::unix::fs::FileExt;
+
 use super::*;
 use crate::edit::{Clash, Compacted, CopyOptions, Placement, Repaired, compact_to, merge_with};
 use crate::{Kind, Verification};
@@ -394,4 +396,64 @@ fn a_tensor_that_holds_a_whole_file_is_not_mistaken_for_the_end() {
     assert_eq!(snapshot(&path).unwrap(), before);
     writer.finish().unwrap();
     assert_eq!(Reader::open(&path).unwrap().read("file").unwrap(), blob);
+}
+
+#[test]
+fn new_data_that_changes_meanwhile_matches_its_digest() {
+    use crate::source::{FileSource, Source};
+    let (folder, path) = base();
+    let memory = folder.path().join("memory");
+    std::fs::write(&memory, [0; 1600]).unwrap();
+    let source = FileSource::open(&memory, MapMode::Auto).unwrap();
+    let data = source.mapped().unwrap();
+    let mut round = 0;
+    let meddle = move |_: crate::disk::Step<'_>| {
+        round += 1;
+        std::fs::File::options().write(true).open(&memory)?.write_all_at(&[round; 1600], 0)
+    };
+    crate::disk::watch::during(meddle, || replace_tensor(&path, "a", data)).unwrap();
+    let reader = Reader::open(&path).unwrap();
+    reader.verify_all(None).unwrap();
+    let saved = reader.read("a").unwrap();
+    assert!(saved.iter().all(|byte| *byte == saved[0]), "a mix of two moments");
+}
+
+#[test]
+fn a_journal_of_another_user_is_not_believed() {
+    let (_folder, path) = base();
+    let before = snapshot(&path).unwrap();
+    // What an interrupted append leaves: a longer file and a journal for the old length.
+    let writer = Writer::append(&path).unwrap();
+    let journal = std::fs::read(journal_of(&path)).unwrap();
+    drop(writer);
+    append_x(&path);
+    let after = snapshot(&path).unwrap();
+    std::fs::write(journal_of(&path), &journal).unwrap();
+    let reader = Reader::open(&path).unwrap();
+    assert!(reader.is_limited_by_journal());
+    assert_eq!(snapshot(&path).unwrap(), before);
+    drop(reader);
+    let set_mode = |mode: u32| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(journal_of(&path), mode).unwrap();
+    };
+    let ignored = || {
+        assert_eq!(snapshot(&path).unwrap(), after);
+        assert!(!Reader::open(&path).unwrap().is_limited_by_journal());
+        let error = Writer::append_unit(&path).unwrap_err();
+        assert!(error.to_string().contains("remove it"), "{error}");
+        assert_eq!(snapshot(&path).unwrap(), after, "an editor cut the file");
+    };
+    set_mode(0o646);
+    ignored();
+    set_mode(0o600);
+    assert_eq!(snapshot(&path).unwrap(), before);
+    if !rustix::process::geteuid().is_root() {
+        return; // only root can give files away
+    }
+    std::os::unix::fs::chown(journal_of(&path), Some(65534), None).unwrap();
+    ignored();
+    // The file's own owner may leave one.
+    std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+    assert_eq!(snapshot(&path).unwrap(), before);
 }

@@ -16,6 +16,9 @@ const PADDING: u16 = 0xd935;
 /// The extra field with 64-bit sizes.
 const ZIP64: u16 = 1;
 
+/// Small enough to stay in the cache between being copied, hashed and written.
+const BLOCK: usize = 256 << 10;
+
 /// What there is to say about a member before its data.
 pub(super) struct Member<'a> {
     pub(super) name: &'a str,
@@ -63,6 +66,30 @@ impl<'w> Archive<'w> {
 
     /// Writes a member whose data are these parts, one after another.
     pub(super) fn add(&mut self, member: &Member<'_>, parts: &[&[u8]]) -> Result<()> {
+        self.add_with(member, |archive| parts.iter().try_for_each(|part| archive.put(part)))
+    }
+
+    /// Writes a stored member whose checksum was computed from `parts`, which are memory of a
+    /// caller and may have changed since: what is written is hashed again, from a copy.
+    pub(super) fn add_shared(&mut self, member: &Member<'_>, parts: &[&[u8]]) -> Result<()> {
+        self.add_with(member, |archive| {
+            let mut crc = crc32fast::Hasher::new();
+            for_blocks(parts, |block| {
+                crc.update(block);
+                archive.put(block)
+            })?;
+            match crc.finalize() == member.crc {
+                true => Ok(()),
+                false => Err(Error::invalid("the array was changed while it was written: save it again")),
+            }
+        })
+    }
+
+    fn add_with(
+        &mut self,
+        member: &Member<'_>,
+        body: impl FnOnce(&mut Archive<'w>) -> Result<()>,
+    ) -> Result<()> {
         let name_len = u16::try_from(member.name.len())
             .map_err(|_| Error::unsupported("the name is longer than 65,535 bytes"))?;
         let start = self.position;
@@ -80,7 +107,7 @@ impl<'w> Archive<'w> {
         local.extend(member.name.as_bytes());
         local.extend(&extra);
         self.put(&local)?;
-        parts.iter().try_for_each(|part| self.put(part))?;
+        body(self)?;
 
         let far = wide(&[member.len, member.stored, start]);
         let mut entry = b"PK\x01\x02".to_vec();
@@ -144,6 +171,17 @@ impl<'w> Archive<'w> {
         self.position += bytes.len() as u64;
         Ok(())
     }
+}
+
+/// Calls `each` with a copy of every block of the parts, each byte of which is read once.
+pub(super) fn for_blocks(parts: &[&[u8]], mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let mut block = Vec::new();
+    for part in parts.iter().flat_map(|part| part.chunks(BLOCK)) {
+        block.clear();
+        block.extend_from_slice(part);
+        each(&block)?;
+    }
+    Ok(())
 }
 
 /// Grows an extra field that starts at `at` so that it ends at a multiple of `alignment`.

@@ -7,7 +7,7 @@ use std::io::Write;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 
-use super::archive::{Archive, Member};
+use super::archive::{Archive, Member, for_blocks};
 use super::{FILE, OPAQUE, header};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -106,18 +106,19 @@ fn write_archive(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
         let head = head(object)?;
         let name = member_name(name, object);
         plan.with_data(index, |data| {
-            let mut crc = crc32fast::Hasher::new();
-            crc.update(&head);
-            crc.update(data);
-            let crc = crc.finalize();
             let len = head.len() as u64 + data.len() as u64;
             let member =
-                |method, stored, alignment| Member { name: &name, method, crc, stored, len, alignment };
+                |method, crc, stored, alignment| Member { name: &name, method, crc, stored, len, alignment };
             match plan.options.deflate {
-                None => archive.add(&member(0, len, ALIGNMENT), &[&head, data]),
+                None => {
+                    let mut crc = crc32fast::Hasher::new();
+                    crc.update(&head);
+                    crc.update(data);
+                    archive.add_shared(&member(0, crc.finalize(), len, ALIGNMENT), &[&head, data])
+                }
                 Some(level) => {
-                    let packed = deflate(&[&head, data], level)?;
-                    archive.add(&member(8, packed.len() as u64, 1), &[&packed])
+                    let (packed, crc) = deflate(&[&head, data], level)?;
+                    archive.add(&member(8, crc, packed.len() as u64, 1), &[&packed])
                 }
             }
         })?;
@@ -125,10 +126,15 @@ fn write_archive(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
     archive.finish()
 }
 
-fn deflate(parts: &[&[u8]], level: u32) -> Result<Vec<u8>> {
+/// The parts compressed, and the checksum of what was compressed.
+fn deflate(parts: &[&[u8]], level: u32) -> Result<(Vec<u8>, u32)> {
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::new(level));
-    parts.iter().try_for_each(|part| encoder.write_all(part)).map_err(write_failed)?;
-    encoder.finish().map_err(write_failed)
+    let mut crc = crc32fast::Hasher::new();
+    for_blocks(parts, |block| {
+        crc.update(block);
+        encoder.write_all(block).map_err(write_failed)
+    })?;
+    Ok((encoder.finish().map_err(write_failed)?, crc.finalize()))
 }
 
 fn write_array(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {

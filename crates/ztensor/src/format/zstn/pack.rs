@@ -10,6 +10,7 @@ use super::container::{Mode, in_data_order};
 use super::contents::{Encoder, Output, write_failed};
 use super::duplicates;
 use crate::atomic::AtomicFile;
+use crate::destination::Destination;
 use crate::dtype::DType;
 use crate::error::{Error, Kind, Result};
 use crate::format::{Context, safetensors};
@@ -57,12 +58,13 @@ pub struct PackStats {
 /// A file without such a header is refused.
 pub fn pack(
     input: impl AsRef<Path>,
-    output: impl AsRef<Path>,
+    output: impl Into<Destination>,
     options: &PackOptions<'_>,
 ) -> Result<PackStats> {
-    let (input, output) = (input.as_ref(), output.as_ref());
+    let (input, to) = (input.as_ref(), output.into());
+    let output = to.path();
     let source = source::open(input, MapMode::Auto, &Options::default())?;
-    let file = AtomicFile::create(output)?;
+    let file = AtomicFile::create(&to)?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let stats = pack_source(source, &mut out, options).map_err(|error| match error.kind() {
         Kind::Io => error.in_file(output),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::container::{Blob, Container, Stored, check_crc};
 use crate::atomic::AtomicFile;
 use crate::decode::{PIECE, Z4ai};
+use crate::destination::Destination;
 use crate::error::{Error, Kind, Result};
 use crate::object::Extent;
 use crate::parallel;
@@ -36,11 +37,16 @@ impl Default for UnpackOptions<'_> {
 
 /// Restores the file that was packed, byte for byte, and returns its size. It appears under
 /// its name when it is complete and every checksum was right.
-pub fn unpack(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &UnpackOptions<'_>) -> Result<u64> {
-    let (input, output) = (input.as_ref(), output.as_ref());
+pub fn unpack(
+    input: impl AsRef<Path>,
+    output: impl Into<Destination>,
+    options: &UnpackOptions<'_>,
+) -> Result<u64> {
+    let (input, to) = (input.as_ref(), output.into());
+    let output = to.path();
     let source = source::open(input, MapMode::Auto, &Options::default())?;
     let container = Container::read(source).map_err(|error| error.in_file(input))?;
-    let mut file = AtomicFile::create(output)?;
+    let mut file = AtomicFile::create(&to)?;
     if container.content_len <= options.max_output {
         file.reserve(container.content_len).map_err(|error| write_failed(error).in_file(output))?;
     }

@@ -6,7 +6,7 @@ use minicbor::{Decoder, Encoder};
 use smallvec::SmallVec;
 
 use super::cbor::{decode_text, decode_value, encode_value, infallible, malformed, sequence};
-use super::{ALIGNMENT, MAGIC};
+use super::{ALIGNMENT, MAGIC, MAX_MANIFEST};
 use crate::decode::{Generation, UnknownEncoding, Z4ai, Zstd};
 use crate::digest::Digest;
 use crate::dtype::DType;
@@ -18,14 +18,74 @@ use crate::value::{Attributes, Value};
 /// The version that this library writes.
 pub(crate) const VERSION: &str = "1.2.0";
 
+/// The last entry of a manifest: see [`Checksum`].
+const CHECKSUM: &str = "manifest_checksum";
+
+/// The value of the last entry of a manifest, which makes damage to manifest and footer noticed.
+///
+/// It says where the manifest lies, with a checksum of its own for that, so that a value which an
+/// editor that does not know it copied to another manifest is told from damage.
+struct Checksum;
+
+impl Checksum {
+    const LEN: usize = 16;
+
+    /// The value without the checksum of the manifest, which covers it.
+    fn head(offset: u64) -> [u8; 12] {
+        let mut head = [0; 12];
+        head[..8].copy_from_slice(&offset.to_le_bytes());
+        let crc = crc32c::crc32c(&head[..8]);
+        head[8..].copy_from_slice(&crc.to_le_bytes());
+        head
+    }
+
+    /// Over all of the manifest but these four bytes, which end it, and the footer.
+    fn of(manifest: &[u8]) -> [u8; 4] {
+        let len = manifest.len() as u64 + 4;
+        let crc = crc32c::crc32c(manifest);
+        let crc = crc32c::crc32c_append(crc, &len.to_le_bytes());
+        crc32c::crc32c_append(crc, MAGIC).to_le_bytes()
+    }
+
+    /// Compares a manifest that lies at `offset` with the value that ends it.
+    fn check(manifest: &[u8], offset: u64, value: Option<&[u8]>) -> Result<()> {
+        let wrong = |what: &str| {
+            let message = format!("{what}: the manifest or the footer is damaged");
+            Err(Error::corrupt("zt.manifest-checksum", message))
+        };
+        let Some((head, _)) = value.filter(|value| value.len() == Self::LEN).map(|value| value.split_at(12))
+        else {
+            return wrong("the manifest's checksum is not 16 bytes");
+        };
+        if crc32c::crc32c(&head[..8]).to_le_bytes() != head[8..] {
+            return wrong("the place of the manifest's checksum does not match its own checksum");
+        }
+        if head[..8] != offset.to_le_bytes() {
+            return Ok(()); // copied from another manifest by an editor that does not know what it is
+        }
+        let (covered, found) = manifest.split_at(manifest.len() - 4);
+        match Self::of(covered) == *found {
+            true => Ok(()),
+            false => wrong("the manifest does not match its checksum"),
+        }
+    }
+}
+
 /// Decodes a manifest that starts at `data_end` into `catalog`.
 pub(crate) fn decode(bytes: &[u8], data_end: u64, catalog: &mut Catalog) -> Result<()> {
     let mut d = Decoder::new(bytes);
     let (mut version, mut objects_seen) = (None, false);
-    catalog.unknown = map(&mut d, "the manifest", &["version", "attributes", "objects"], |d, key| {
+    let (mut checksum, mut checksum_end) = (None, 0);
+    const KEYS: &[&str] = &["version", "attributes", "objects", CHECKSUM];
+    catalog.unknown = map(&mut d, "the manifest", KEYS, |d, key| {
         match key {
             "version" => version = Some(decode_text(d)?),
             "attributes" => catalog.attributes = decode_attributes(d)?,
+            CHECKSUM => {
+                checksum = d.probe().bytes().ok();
+                d.skip().map_err(malformed)?;
+                checksum_end = d.position();
+            }
             _ => {
                 objects_seen = true;
                 decode_objects(d, data_end, catalog)?;
@@ -38,6 +98,10 @@ pub(crate) fn decode(bytes: &[u8], data_end: u64, catalog: &mut Catalog) -> Resu
             "zt.manifest-trailing",
             format!("{} bytes follow the manifest's map", bytes.len() - d.position()),
         ));
+    }
+    // Anywhere else it was put by an editor that keeps what it does not know.
+    if checksum_end == bytes.len() {
+        Checksum::check(bytes, data_end, checksum)?;
     }
     check_version(version.as_deref())?;
     catalog.version = later(Some(VERSION.into()), &version.map(String::into_boxed_str));
@@ -350,11 +414,32 @@ fn check_extent(extent: Extent, data_end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Encodes the manifest of a catalog whose components all lie in the one source.
-pub(crate) fn encode(catalog: &Catalog) -> Result<Vec<u8>> {
+/// What ends a file: the manifest at `offset`, and the footer.
+pub(crate) fn tail(catalog: &Catalog, offset: u64) -> Result<Vec<u8>> {
+    let mut tail = encode(catalog)?;
+    let mut e = Encoder::new(&mut tail);
+    infallible(e.str(CHECKSUM));
+    infallible(e.bytes(&[0; Checksum::LEN]));
+    tail.truncate(tail.len() - Checksum::LEN);
+    tail.extend_from_slice(&Checksum::head(offset));
+    let crc = Checksum::of(&tail);
+    tail.extend_from_slice(&crc);
+    let len = tail.len() as u64;
+    if len > MAX_MANIFEST {
+        // No reader would open it.
+        return Err(Error::invalid("the names and attributes of all tensors take more than 1 GiB"));
+    }
+    tail.extend_from_slice(&len.to_le_bytes());
+    tail.extend_from_slice(MAGIC);
+    Ok(tail)
+}
+
+/// Encodes the manifest of a catalog whose components all lie in the one source, but for its last
+/// entry.
+fn encode(catalog: &Catalog) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(64 + catalog.objects.len() * 128);
     let mut e = Encoder::new(&mut out);
-    let entries = 2 + u64::from(!catalog.attributes.is_empty()) + catalog.unknown.len();
+    let entries = 3 + u64::from(!catalog.attributes.is_empty()) + catalog.unknown.len();
     infallible(e.map(entries));
     infallible(e.str("version"));
     infallible(e.str(catalog.version.as_deref().unwrap_or(VERSION)));

@@ -55,7 +55,10 @@ fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
     match &context.path {
         // What an editor has not finished, or never will, is not part of the file.
         Some(path) if source.remote().is_none() => {
-            parse_settled(journal::settle(path, source, context.map_mode)?)
+            let settled = journal::settle(path, source, context.map_mode)?;
+            let mut catalog = parse_settled(settled.source)?;
+            catalog.by_journal = settled.by_journal;
+            Ok(catalog)
         }
         _ => parse_settled(source),
     }
