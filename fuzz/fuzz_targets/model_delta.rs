@@ -48,7 +48,7 @@ fuzz_target!(|file: &[u8]| {
     let mut file = file.to_vec();
     repair(&mut file);
     let mut target = Vec::new();
-    let options = ApplyOptions { threads: 1, max_output: 1 << 20, ..Default::default() };
+    let options = ApplyOptions { threads: 1, limits: ztensor::Limits::default().max_total(1 << 20), ..Default::default() };
     if apply_to(source(BASE), source(&file), &mut target, &options).is_ok() {
         assert_eq!(info_source(source(&file)).unwrap().target_len, target.len() as u64);
     }

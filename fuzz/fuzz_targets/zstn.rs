@@ -20,7 +20,7 @@ fn open(bytes: &[u8]) -> ztensor::Result<Reader> {
 
 fn unpack(bytes: &[u8]) -> ztensor::Result<Vec<u8>> {
     let mut restored = Vec::new();
-    let options = UnpackOptions { threads: 1, max_output: LIMIT, ..Default::default() };
+    let options = UnpackOptions { threads: 1, limits: ztensor::Limits::default().max_total(LIMIT), ..Default::default() };
     zstn::unpack_source(Arc::new(MemorySource::new(bytes.to_vec())), &mut restored, &options)?;
     Ok(restored)
 }

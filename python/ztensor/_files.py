@@ -60,11 +60,29 @@ def load_all(
         return reader.fetch(None, framework, copy, other, tell)
 
 
-def open_file(filename: Path, storage_options: StorageOptions) -> _native.Reader:
+def open_file(
+    filename: Path,
+    storage_options: StorageOptions,
+    max_bytes: int | None = None,
+    max_total_bytes: int | None = None,
+) -> _native.Reader:
     """A reader of a file, by its path or its URL."""
-    return _native.Reader.open(filename, remote=settings(storage_options))
+    return _native.Reader.open(
+        filename,
+        max_component=max_bytes,
+        max_total=max_total_bytes,
+        remote=settings(storage_options),
+    )
 
 
-def opened(data: bytes | bytearray | memoryview) -> _native.Reader:
+def opened(
+    data: bytes | bytearray | memoryview,
+    max_bytes: int | None = None,
+    max_total_bytes: int | None = None,
+) -> _native.Reader:
     """A reader of a file that lies in memory."""
-    return _native.Reader.from_bytes(bytes(data) if isinstance(data, memoryview) else data)
+    return _native.Reader.from_bytes(
+        bytes(data) if isinstance(data, memoryview) else data,
+        max_component=max_bytes,
+        max_total=max_total_bytes,
+    )

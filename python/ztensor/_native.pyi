@@ -182,6 +182,7 @@ class Reader:
         verify: bool = True,
         threads: int = 0,
         max_component: int | None = None,
+        max_total: int | None = None,
         remote: dict[str, str] | None = None,
     ) -> Reader: ...
     @staticmethod
@@ -191,6 +192,7 @@ class Reader:
         verify: bool = True,
         threads: int = 0,
         max_component: int | None = None,
+        max_total: int | None = None,
     ) -> Reader: ...
     @property
     def format(self) -> str: ...

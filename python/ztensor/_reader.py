@@ -47,8 +47,9 @@ class Reader:
 
     ``map=False`` never maps the file, for files that others may truncate.
     ``verify=False`` skips the checksums that copying reads compare.
-    ``threads`` limits the threads of one read. ``max_bytes`` refuses to decode
-    tensors larger than that, for files from strangers.
+    ``threads`` limits the threads of one read. ``max_bytes`` refuses tensors larger
+    than that; ``max_total_bytes`` refuses calls that decode more than that in all,
+    instead of more than 4 GiB and 1,000 times the size of the file.
 
     The path may be a URL: of an object store (``s3://``, ``gs://``, ``az://``) or
     a web server. Only what is asked for is then read, by ranges, into arrays of
@@ -64,6 +65,7 @@ class Reader:
         verify: bool = True,
         threads: int = 0,
         max_bytes: int | None = None,
+        max_total_bytes: int | None = None,
         storage_options: StorageOptions = None,
     ) -> None:
         self._path = path
@@ -72,6 +74,7 @@ class Reader:
             "verify": verify,
             "threads": threads,
             "max_bytes": max_bytes,
+            "max_total_bytes": max_total_bytes,
             "storage_options": storage_options,
         }
         self._open: _native.Reader | None = _native.Reader.open(
@@ -80,6 +83,7 @@ class Reader:
             verify=verify,
             threads=threads,
             max_component=max_bytes,
+            max_total=max_total_bytes,
             remote=settings(storage_options),
         )
 
@@ -255,9 +259,20 @@ class Reader:
         return f"<ztensor.Reader {path}: {self.format}, {len(self)} tensors>"
 
 
-def open(path: Path, *, storage_options: StorageOptions = None) -> Reader:
+def open(
+    path: Path,
+    *,
+    max_bytes: int | None = None,
+    max_total_bytes: int | None = None,
+    storage_options: StorageOptions = None,
+) -> Reader:
     """Opens a tensor file of any format: the same as ``Reader(path)``."""
-    return Reader(path, storage_options=storage_options)
+    return Reader(
+        path,
+        max_bytes=max_bytes,
+        max_total_bytes=max_total_bytes,
+        storage_options=storage_options,
+    )
 
 
 def _reopened(path: Path, options: dict[str, Any]) -> Reader:

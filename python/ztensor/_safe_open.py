@@ -34,6 +34,9 @@ class safe_open:
     ...     f.get_slice("w")[1:3, -1]
     (['w'], {'format': 'np'})
     array([5, 8])
+
+    ``max_bytes`` refuses tensors larger than that; ``max_total_bytes`` refuses calls that
+    decode more than that in all, instead of more than 4 GiB and 1,000 times the file's size.
     """
 
     _pooled = False
@@ -48,6 +51,8 @@ class safe_open:
         framework: str = "pt",
         device: Device = "cpu",
         *,
+        max_bytes: int | None = None,
+        max_total_bytes: int | None = None,
         storage_options: StorageOptions = None,
     ) -> None:
         try:
@@ -59,10 +64,17 @@ class safe_open:
         if self._framework == "numpy" and device != "cpu":
             raise InvalidArgumentError(f"NumPy arrays live on the CPU, not on {device!r}")
         self._device = device
+        self._max_bytes, self._max_total_bytes = max_bytes, max_total_bytes
         self._reader = self._open(filename, storage_options)
 
     def _open(self, filename: Path, storage_options: StorageOptions) -> Reader:
-        return Reader(filename, map=self._mapped, storage_options=storage_options)
+        return Reader(
+            filename,
+            map=self._mapped,
+            max_bytes=self._max_bytes,
+            max_total_bytes=self._max_total_bytes,
+            storage_options=storage_options,
+        )
 
     def keys(self) -> list[str]:
         """The names of all tensors."""

@@ -75,6 +75,8 @@ def load_file(
     copy: bool = False,
     *,
     progress: Progress = None,
+    max_bytes: int | None = None,
+    max_total_bytes: int | None = None,
     storage_options: StorageOptions = None,
 ) -> dict[str, Any]:
     """Loads all tensors of a file of any format.
@@ -86,11 +88,21 @@ def load_file(
 
     Tensors that NumPy has no array for (sparse and quantized ones, and bfloat16
     and fp8 without ml_dtypes) are ``ztensor.Tensor`` objects.
+
+    ``max_bytes`` refuses tensors larger than that; ``max_total_bytes`` refuses to decode
+    more than that in all, instead of more than 4 GiB and 1,000 times the size of the file.
     """
-    reader = _files.open_file(filename, storage_options)
+    reader = _files.open_file(filename, storage_options, max_bytes, max_total_bytes)
     return _files.load_all(reader, "numpy", copy, Tensor._trusted, progress)
 
 
-def load(data: bytes | bytearray | memoryview, *, progress: Progress = None) -> dict[str, Any]:
+def load(
+    data: bytes | bytearray | memoryview,
+    *,
+    progress: Progress = None,
+    max_bytes: int | None = None,
+    max_total_bytes: int | None = None,
+) -> dict[str, Any]:
     """Loads all tensors of a file that lies in memory, as independent arrays."""
-    return _files.load_all(_files.opened(data), "numpy", True, Tensor._trusted, progress)
+    reader = _files.opened(data, max_bytes, max_total_bytes)
+    return _files.load_all(reader, "numpy", True, Tensor._trusted, progress)

@@ -82,6 +82,8 @@ def load_file(
     copy: bool = False,
     *,
     progress: Progress = None,
+    max_bytes: int | None = None,
+    max_total_bytes: int | None = None,
     storage_options: StorageOptions = None,
 ) -> dict[str, Any]:
     """Loads all tensors of a file of any format.
@@ -93,15 +95,25 @@ def load_file(
 
     Sparse tensors are torch's sparse tensors; those that torch has no tensor
     for, such as quantized ones, are ``ztensor.Tensor`` objects.
+
+    ``max_bytes`` refuses tensors larger than that; ``max_total_bytes`` refuses to decode
+    more than that in all, instead of more than 4 GiB and 1,000 times the size of the file.
     """
-    reader = _files.open_file(filename, storage_options)
+    reader = _files.open_file(filename, storage_options, max_bytes, max_total_bytes)
     tensors = _files.load_all(reader, "torch", copy, _other, progress)
     return tensors if device == "cpu" else moved(tensors, device)
 
 
-def load(data: bytes | bytearray | memoryview, *, progress: Progress = None) -> dict[str, Any]:
+def load(
+    data: bytes | bytearray | memoryview,
+    *,
+    progress: Progress = None,
+    max_bytes: int | None = None,
+    max_total_bytes: int | None = None,
+) -> dict[str, Any]:
     """Loads all tensors of a file that lies in memory, as independent tensors."""
-    return _files.load_all(_files.opened(data), "torch", True, _other, progress)
+    reader = _files.opened(data, max_bytes, max_total_bytes)
+    return _files.load_all(reader, "torch", True, _other, progress)
 
 
 def _other(*parts: Any) -> Any:

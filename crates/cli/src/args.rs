@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ztensor::Checksum;
 
 use crate::coding::Coding;
+use crate::limits::LimitArguments;
 
 /// Inspect, convert, verify, compare and edit any tensor file.
 ///
@@ -25,6 +26,8 @@ pub struct Arguments {
     /// Threads to use; 0 is one per core.
     #[arg(long, global = true, default_value_t = 0, value_name = "N")]
     pub threads: usize,
+    #[command(flatten)]
+    pub limits: LimitArguments,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

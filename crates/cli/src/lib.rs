@@ -12,6 +12,7 @@ mod fold;
 mod hub;
 mod human;
 mod json;
+mod limits;
 mod select;
 mod statistics;
 mod ui;

@@ -37,6 +37,8 @@ pub(crate) fn fetch<'py>(
     other: &Bound<'py, PyAny>,
     watch: &Watch,
 ) -> PyResult<Bound<'py, PyDict>> {
+    // Arrays are allocated before they are filled.
+    py.detach(|| reader.check_limits(objects.iter().map(|(name, _)| *name))).or_raise(py)?;
     let mut fetcher =
         Fetcher { py, reader, copy, regions: Vec::new(), ties: HashMap::new(), reads: Vec::new() };
     let mut results = Vec::with_capacity(objects.len());

@@ -26,6 +26,7 @@ fn options<'a>(
         effort: effort(py, name)?,
         level: *level,
         threads: *threads,
+        limits: ztensor::Limits::default(),
         durable: false,
         observer: Some(observer),
     })

@@ -32,18 +32,25 @@ impl Reader {
     }
 }
 
-fn options(map: bool, verify: bool, threads: usize, max_component: Option<u64>) -> OpenOptions {
+fn options(map: bool, verify: bool, threads: usize, limits: ztensor::Limits) -> OpenOptions {
     OpenOptions::default()
         .map(if map { MapMode::Auto } else { MapMode::Never })
         .verify(verify)
         .threads(threads)
-        .max_component(max_component.unwrap_or(u64::MAX))
+        .limits(limits)
+}
+
+/// The limits that Python's `max_bytes` and `max_total_bytes` ask for.
+pub(crate) fn limits(max_component: Option<u64>, max_total: Option<u64>) -> ztensor::Limits {
+    let limits = ztensor::Limits::default().max_component(max_component.unwrap_or(u64::MAX));
+    max_total.map_or(limits, |bytes| limits.max_total(bytes))
 }
 
 #[pymethods]
 impl Reader {
     #[staticmethod]
-    #[pyo3(signature = (path, *, map = true, verify = true, threads = 0, max_component = None, remote = None))]
+    #[pyo3(signature = (path, *, map = true, verify = true, threads = 0, max_component = None, max_total = None, remote = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn open(
         py: Python<'_>,
         path: PathBuf,
@@ -51,22 +58,25 @@ impl Reader {
         verify: bool,
         threads: usize,
         max_component: Option<u64>,
+        max_total: Option<u64>,
         remote: Option<store::Settings>,
     ) -> PyResult<Reader> {
-        let options = options(map, verify, threads, max_component).remote(store::options(remote));
+        let options =
+            options(map, verify, threads, limits(max_component, max_total)).remote(store::options(remote));
         py.detach(|| options.open(path)).or_raise(py).map(Reader::new)
     }
 
     #[staticmethod]
-    #[pyo3(signature = (data, *, verify = true, threads = 0, max_component = None))]
+    #[pyo3(signature = (data, *, verify = true, threads = 0, max_component = None, max_total = None))]
     fn from_bytes(
         py: Python<'_>,
         data: PyBackedBytes,
         verify: bool,
         threads: usize,
         max_component: Option<u64>,
+        max_total: Option<u64>,
     ) -> PyResult<Reader> {
-        let options = options(true, verify, threads, max_component);
+        let options = options(true, verify, threads, limits(max_component, max_total));
         let source = Arc::new(MemorySource::new(data));
         py.detach(|| options.open_source(source)).or_raise(py).map(Reader::new)
     }
@@ -152,6 +162,7 @@ impl Reader {
         pooled: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let range = self.inner.row_bytes(name, start..stop).or_raise(py)?;
+        self.inner.check_range_limits(name, range.clone()).or_raise(py)?;
         let len = range.end - range.start;
         let Some(descr) = dtypes::descr(py, ztensor::DType::U8)? else {
             return Err(invalid(py, "NumPy has no uint8"));
@@ -198,10 +209,12 @@ impl Reader {
             None => {
                 let object = self.inner.get(name).or_raise(py)?;
                 let len = object.component("data").map_or(0, |component| component.len);
+                self.inner.check_limits([name]).or_raise(py)?;
                 new_bytes(py, len, |out| self.inner.read_many(vec![(name, "data", out)], None))
             }
             Some((start, stop)) => {
                 let range = self.inner.row_bytes(name, start..stop).or_raise(py)?;
+                self.inner.check_range_limits(name, range.clone()).or_raise(py)?;
                 let len = range.end - range.start;
                 new_bytes(py, len, |out| self.inner.read_range_into(name, range, out))
             }

@@ -72,7 +72,7 @@ pub use error::{Error, Kind, Result};
 pub use format::Format;
 pub use format::{gguf, zstn};
 pub use progress::Observer;
-pub use read::{OpenOptions, Part, Reader, Verification};
+pub use read::{Limits, OpenOptions, Part, Reader, Verification};
 pub use tensor::value::{Attributes, Value};
 pub use tensor::{Array, Tensor};
 #[doc(hidden)]

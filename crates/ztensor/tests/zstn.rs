@@ -336,7 +336,7 @@ fn nothing_appears_under_the_final_name_unless_it_is_complete() {
         let error = zstn::unpack(path("bad.zstn"), path(output), &UnpackOptions::default()).unwrap_err();
         assert!(error.to_string().contains("bad.zstn"), "{error}");
     }
-    let options = UnpackOptions { max_output: 100, ..Default::default() };
+    let options = UnpackOptions { limits: ztensor::Limits::default().max_total(100), ..Default::default() };
     assert_eq!(zstn::unpack(path("m.zstn"), path("new"), &options).unwrap_err().kind(), Kind::Limit);
     let missing = zstn::unpack(path("none.zstn"), path("new"), &UnpackOptions::default()).unwrap_err();
     assert_eq!(missing.kind(), Kind::Io);

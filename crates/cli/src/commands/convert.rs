@@ -116,14 +116,16 @@ impl<'a> Chosen<'a> {
         };
         let mut owners: HashMap<&str, &Reader> = HashMap::new();
         for reader in readers {
-            for (name, object) in which.filter(reader) {
+            let objects = which.filter(reader);
+            reader.check_limits(objects.iter().map(|(name, _)| *name))?;
+            for (name, object) in objects {
                 if let Some(other) = owners.insert(name, reader) {
                     let label = |reader: &Reader| reader.catalog().sources.label(0).to_owned();
                     let (a, b) = (label(other), label(reader));
                     return Err(Failure::usage(format!("{a} and {b} both have a tensor named {name:?}")));
                 }
-                chosen.stored += object.stored_len();
-                chosen.bytes += object.byte_len();
+                chosen.stored = chosen.stored.saturating_add(object.stored_len());
+                chosen.bytes = chosen.bytes.saturating_add(object.byte_len());
                 chosen.tensors.push((name, object, reader));
             }
             for (key, value) in reader.attributes() {

@@ -31,6 +31,10 @@ pub fn run(options: &Diff, common: Common) -> Outcome {
     if in_a.is_empty() && in_b.is_empty() && !(a.is_empty() && b.is_empty()) {
         return Err(options.which.nothing());
     }
+    let in_both = |name: &&str| a.contains(name) && b.contains(name);
+    for (reader, objects) in [(&a, &in_a), (&b, &in_b)] {
+        reader.check_limits(objects.iter().map(|(name, _)| *name).filter(in_both))?;
+    }
     let mut changes: Vec<(&str, Change)> = Vec::new();
     {
         let total = in_a.iter().map(|(_, object)| object.byte_len()).sum();

@@ -23,12 +23,13 @@ use crate::failure::{Failure, Outcome};
 pub struct Common {
     pub quiet: bool,
     pub threads: usize,
+    pub limits: ztensor::Limits,
 }
 
 impl Common {
     /// Opens a file of any format.
     fn open(self, path: &Path) -> Result<ztensor::Reader, Failure> {
-        Ok(ztensor::OpenOptions::default().threads(self.threads).open(path)?)
+        Ok(ztensor::OpenOptions::default().threads(self.threads).limits(self.limits).open(path)?)
     }
 
     /// The closing line of a command that wrote something; on standard error, so
@@ -43,7 +44,8 @@ impl Common {
 
 /// Runs the chosen command.
 pub fn run(arguments: Arguments) -> Outcome {
-    let common = Common { quiet: arguments.quiet, threads: arguments.threads };
+    let limits = arguments.limits.limits();
+    let common = Common { quiet: arguments.quiet, threads: arguments.threads, limits };
     if arguments.command.writes() {
         crate::ui::catch_interrupts();
     }
@@ -64,7 +66,7 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Report(options) => report::run(options, common),
         Command::DownloadHf(options) => download::run(options, common),
         Command::ModelDelta(options) => {
-            let run = crate::z4ai::Run { quiet: arguments.quiet, threads: arguments.threads };
+            let run = crate::z4ai::Run { quiet: arguments.quiet, threads: arguments.threads, limits };
             crate::z4ai::model_delta::run(options, run)
         }
         Command::Completions(options) => manual::completions(options, Arguments::command()),

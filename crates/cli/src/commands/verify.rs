@@ -14,6 +14,7 @@ use crate::values::Values;
 pub fn run(options: &Verify, common: Common) -> Outcome {
     // Opening checks the structure.
     let reader = common.open(&options.file)?;
+    reader.check_limits(reader.keys())?;
     let mut out = anstream::stdout().lock();
     let mut failures = 0u64;
     let (mut checked, mut unchecked) = (0u64, 0u64);

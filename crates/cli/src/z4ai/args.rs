@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use z4ai::{Effort, Kind};
 
 use crate::args::Completions;
+use crate::limits::LimitArguments;
 
 /// Compress model weights without losing a bit.
 ///
@@ -23,6 +24,8 @@ pub struct Arguments {
     /// Threads to use; 0 is one per core. Results do not depend on it.
     #[arg(long, global = true, default_value_t = 0, value_name = "N")]
     pub threads: usize,
+    #[command(flatten)]
+    pub limits: LimitArguments,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

@@ -5,7 +5,7 @@ use z4ai::DecodeOptions;
 use super::args::Delta;
 use super::files::{self, Run, Target};
 use super::frames::{in_file, restored};
-use crate::failure::{FINE, Outcome};
+use crate::failure::{FINE, Failure, Outcome};
 use crate::ui::Progress;
 
 pub fn run(options: &Delta, run: Run) -> Outcome {
@@ -26,6 +26,9 @@ pub fn run(options: &Delta, run: Run) -> Outcome {
             let (frame, old) = (sources.0.mapped()?, sources.1.mapped()?);
             let failed = |error| in_file(delta, error);
             let info = z4ai::delta::inspect(frame).map_err(failed)?;
+            let stored = (frame.len() as u64).saturating_add(old.len() as u64);
+            let allowed = run.limits.check(info.content_len, stored);
+            allowed.map_err(|error| Failure::from(error.in_file(delta)))?;
             let options = DecodeOptions { threads: run.threads, ..DecodeOptions::default() };
             let progress = Progress::new("restoring", info.content_len, run.quiet);
             // Earlier versions have no random access.

@@ -24,6 +24,8 @@ const STEP: usize = 8 << 20;
 pub struct Run {
     pub quiet: bool,
     pub threads: usize,
+    /// How much may be decoded.
+    pub limits: ztensor::Limits,
 }
 
 impl Run {

@@ -58,6 +58,9 @@ pub fn decompress(options: &Decompress, run: Run) -> Outcome {
     let frame = source.mapped()?;
     check_kind(input, frame)?;
     let info = z4ai::inspect(frame).map_err(|error| in_file(input, error))?;
+    run.limits
+        .check(info.content_len, info.frame_len)
+        .map_err(|error| Failure::from(error.in_file(input)))?;
     let progress = Progress::new("decompressing", info.content_len, run.quiet);
     let decode = DecodeOptions { threads: run.threads, ..DecodeOptions::default() };
     // Earlier versions have no random access.

@@ -16,7 +16,8 @@ pub use files::Run;
 
 /// Runs the chosen command.
 pub fn run(arguments: Arguments) -> Outcome {
-    let run = files::Run { quiet: arguments.quiet, threads: arguments.threads };
+    let limits = arguments.limits.limits();
+    let run = files::Run { quiet: arguments.quiet, threads: arguments.threads, limits };
     match &arguments.command {
         Command::Compress(options) => frames::compress(options, run),
         Command::Decompress(options) => frames::decompress(options, run),

@@ -23,6 +23,7 @@ pub fn run(options: &ModelDelta, run: Run) -> Outcome {
                 effort: *effort,
                 level: *level,
                 threads: run.threads,
+                limits: run.limits,
                 durable: false,
                 observer: Some(&progress),
             };
@@ -42,8 +43,12 @@ pub fn run(options: &ModelDelta, run: Run) -> Outcome {
             let infos = deltas.iter().map(model_delta::info).collect::<Result<Vec<_>, _>>()?;
             let total = infos.iter().map(|info| info.target_len).sum();
             let progress = Progress::new("restoring", total, run.quiet);
-            let settings =
-                ApplyOptions { threads: run.threads, observer: Some(&progress), ..ApplyOptions::default() };
+            let settings = ApplyOptions {
+                threads: run.threads,
+                limits: run.limits,
+                observer: Some(&progress),
+                ..ApplyOptions::default()
+            };
             let len = model_delta::apply_chain(base, deltas, out.file()?, &settings)?;
             drop(progress);
             run.say(format_args!("{}: {}", files::name(output), human::bytes(len)));
@@ -59,8 +64,12 @@ fn apply_in_place(path: &Path, deltas: &[PathBuf], run: Run) -> Outcome {
     for delta in deltas {
         let total = model_delta::info(delta)?.target_len;
         let progress = Progress::new("updating", total, run.quiet);
-        let settings =
-            ApplyOptions { threads: run.threads, observer: Some(&progress), ..ApplyOptions::default() };
+        let settings = ApplyOptions {
+            threads: run.threads,
+            limits: run.limits,
+            observer: Some(&progress),
+            ..ApplyOptions::default()
+        };
         let stats = model_delta::apply_in_place(path, delta, &settings)?;
         drop(progress);
         run.say(format_args!(

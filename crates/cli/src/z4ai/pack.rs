@@ -54,8 +54,12 @@ pub fn unpack(options: &Unpack, run: Run) -> Outcome {
     let packed = source.len();
     let info = zstn::inspect_source(Arc::clone(&source)).map_err(|error| in_file(input, error))?;
     let progress = Progress::new("unpacking", info.original_len, run.quiet);
-    let settings =
-        UnpackOptions { threads: run.threads, observer: Some(&progress), ..UnpackOptions::default() };
+    let settings = UnpackOptions {
+        threads: run.threads,
+        limits: run.limits,
+        observer: Some(&progress),
+        ..UnpackOptions::default()
+    };
     target.write(|out| {
         zstn::unpack_source(source, out, &settings).map_err(|error| in_file(input, error))?;
         Ok(())

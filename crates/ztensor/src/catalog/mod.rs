@@ -291,6 +291,12 @@ pub trait Decode: Send + Sync + std::fmt::Debug {
     /// `threads` is how many the decoder may use.
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()>;
 
+    /// Bytes that decoding `range` produces, including those that are decoded and dropped: what
+    /// [`Limits`](crate::Limits) count.
+    fn work(&self, range: &Range<u64>) -> u64 {
+        range.end.saturating_sub(range.start)
+    }
+
     /// Checks the encoded form by checksums of its own; `None` if it has none.
     fn verify(&self, _sources: &Sources, _threads: usize) -> Option<Result<()>> {
         None

@@ -71,6 +71,10 @@ impl Decode for Deflate {
         Some(self.extent)
     }
 
+    fn work(&self, range: &Range<u64>) -> u64 {
+        self.skip.saturating_add(range.end) // there is no way into a stream but from its start
+    }
+
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], _threads: usize) -> Result<()> {
         let input = sources.bytes(self.extent)?;
         let mut stream = Stream::new(&input);

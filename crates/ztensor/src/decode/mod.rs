@@ -26,6 +26,14 @@ use crate::object::Storage;
 use crate::source::{Sources, check_range};
 
 impl Storage {
+    /// Bytes that reading `range` produces, including those that are decoded and dropped.
+    pub(crate) fn work(&self, range: &Range<u64>) -> u64 {
+        match self {
+            Storage::Encoded(decoder) => decoder.work(range),
+            Storage::Plain(_) | Storage::Inline(_) => range.end.saturating_sub(range.start),
+        }
+    }
+
     /// Writes decoded bytes `range` to `out`, however they are stored.
     pub(crate) fn read(
         &self,

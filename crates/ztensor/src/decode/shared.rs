@@ -25,6 +25,10 @@ impl Decode for Shared {
         None
     }
 
+    fn work(&self, range: &Range<u64>) -> u64 {
+        self.0.work(range)
+    }
+
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         self.0.read(sources, range, out, threads)
     }

@@ -132,6 +132,16 @@ impl Decode for Strided {
         self.inner.extent()
     }
 
+    fn work(&self, range: &Range<u64>) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
+        let item = self.item as u64;
+        let needed = self.span_of(range.start / item, range.end.div_ceil(item));
+        let needed = needed.start.saturating_mul(item)..needed.end.saturating_mul(item);
+        self.inner.work(&needed).max(range.end - range.start)
+    }
+
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         let item = self.item as u64;
         if range.is_empty() {

@@ -37,6 +37,10 @@ impl Decode for Swapped {
         self.inner.extent()
     }
 
+    fn work(&self, range: &Range<u64>) -> u64 {
+        self.inner.work(range)
+    }
+
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         let width = self.width as u64;
         let whole = range.start.is_multiple_of(width) && range.end.is_multiple_of(width);

@@ -216,6 +216,13 @@ impl Decode for Z4ai {
         Some(self.extent)
     }
 
+    fn work(&self, range: &Range<u64>) -> u64 {
+        match self.generation {
+            Generation::First => self.len, // decoded as a whole
+            Generation::Present => range.end.saturating_sub(range.start),
+        }
+    }
+
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         if out.is_empty() && self.len > 0 {
             return Ok(());

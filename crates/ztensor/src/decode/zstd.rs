@@ -44,6 +44,10 @@ impl Decode for Zstd {
         Some(self.extent)
     }
 
+    fn work(&self, range: &Range<u64>) -> u64 {
+        range.end // there is no way into a frame but from its start
+    }
+
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], _threads: usize) -> Result<()> {
         if out.is_empty() && self.len > 0 {
             return Ok(());

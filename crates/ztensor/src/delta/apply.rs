@@ -3,7 +3,8 @@
 use std::io::{BufWriter, Write};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use twox_hash::XxHash3_128;
 
@@ -17,9 +18,10 @@ use crate::decode::Z4ai;
 use crate::destination::Destination;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
-use crate::object::Decode;
+use crate::object::{Decode, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance, finish};
+use crate::read::Limits;
 use crate::remote::Options;
 use crate::source::{self, MapMode, Source, Sources, zeroed};
 
@@ -28,8 +30,9 @@ use crate::source::{self, MapMode, Source, Sources, zeroed};
 pub struct ApplyOptions<'a> {
     /// Threads to use; 0 is one per core.
     pub threads: usize,
-    /// Refuses deltas whose target has more bytes than this, before anything is written.
-    pub max_output: u64,
+    /// Refuses targets that are larger, before anything is written, and bases that decode to more.
+    /// What the default allows depends on the size of base and delta together.
+    pub limits: Limits,
     /// Whether [`apply`] waits until the disk has it all.
     pub durable: bool,
     /// Is told how many bytes of the target are restored, and may cancel.
@@ -38,7 +41,7 @@ pub struct ApplyOptions<'a> {
 
 impl Default for ApplyOptions<'_> {
     fn default() -> Self {
-        ApplyOptions { threads: 0, max_output: u64::MAX, durable: false, observer: None }
+        ApplyOptions { threads: 0, limits: Limits::default(), durable: false, observer: None }
     }
 }
 
@@ -89,7 +92,7 @@ pub fn apply_to(
     options: &ApplyOptions<'_>,
 ) -> Result<u64> {
     let delta = Delta::read(delta)?;
-    let base = Model::open_source(base, options.threads)?;
+    let base = Model::open_source(base, options.threads, options.limits)?;
     Applier::new(base, Arc::new(delta), options)?.write(out, options)
 }
 
@@ -99,10 +102,12 @@ pub(super) fn open(path: &Path) -> Result<Delta> {
 
 fn apply_one(base: &Path, delta: &Arc<Delta>, to: &Destination, options: &ApplyOptions<'_>) -> Result<u64> {
     let output = to.path();
-    let base = Model::open(base, options.threads)?;
+    let base = Model::open(base, options.threads, options.limits)?;
     let applier = Applier::new(base, delta.clone(), options)?;
     let mut file = AtomicFile::create(to)?;
-    file.reserve(delta.target_len).map_err(|error| Error::io("cannot write", error).in_file(output))?;
+    // No more than base and delta earn: the rest is asked for when it is written.
+    file.reserve(delta.target_len.min(applier.stored()))
+        .map_err(|error| Error::io("cannot write", error).in_file(output))?;
     let mut out = BufWriter::with_capacity(1 << 16, file);
     let len = applier.write(&mut out, options).map_err(|error| match error.kind() {
         Kind::Io => error.in_file(output),
@@ -135,26 +140,56 @@ pub(super) struct Applier {
     pub(super) base: Model,
     pub(super) delta: Arc<Delta>,
     sources: Sources,
+    limits: Limits,
+    /// Bytes of the base that were decoded for segments.
+    decoded: AtomicU64,
+    /// The base tensor that was decoded last for a part of it: many segments may lie in one tensor.
+    last: Mutex<Option<Decoded>>,
 }
+
+/// The number of a base tensor and its decoded bytes.
+type Decoded = (usize, Arc<Vec<u8>>);
 
 impl Applier {
     /// Refuses a base other than the one that the delta was made from.
     pub(super) fn new(base: Model, delta: Arc<Delta>, options: &ApplyOptions<'_>) -> Result<Applier> {
-        if delta.target_len > options.max_output {
-            return Err(Error::limit(format!(
-                "the target has {} bytes, more than the limit of {}",
-                delta.target_len, options.max_output
-            )));
+        let limits = options.limits;
+        let sources = Sources::one(delta.source.clone());
+        let (decoded, last) = (AtomicU64::new(0), Mutex::new(None));
+        let applier = Applier { base, delta, sources, limits, decoded, last };
+        applier.check_size()?;
+        applier.check_base(options)?;
+        Ok(applier)
+    }
+
+    /// Bytes of base and delta: what the target is measured by.
+    fn stored(&self) -> u64 {
+        self.base.reader.catalog().sources.open_len().saturating_add(self.delta.source.len())
+    }
+
+    /// Refuses a target that is larger than the limits allow.
+    fn check_size(&self) -> Result<()> {
+        let refused = |error: Error| error.in_file(self.delta.source.label());
+        self.limits.check_total(self.delta.target_len, self.stored()).map_err(refused)?;
+        for segment in &self.delta.segments {
+            self.limits
+                .check_component(segment.len)
+                .map_err(|error| refused(error.in_tensor(&*segment.name)))?;
         }
+        Ok(())
+    }
+
+    fn check_base(&self, options: &ApplyOptions<'_>) -> Result<()> {
+        let Applier { base, delta, .. } = self;
         match delta.base {
             BaseCheck::Model(expected) => {
                 let found = base.digest(&base.fingerprints(options.threads, None)?)?;
                 if found != expected {
                     let why = format!("it is the model {found}, the delta needs {expected}");
-                    return Err(wrong_base(&base, why));
+                    return Err(wrong_base(base, why));
                 }
             }
-            BaseCheck::Data(expected) => v1::check_base(&base, expected)?,
+            BaseCheck::Data(expected) => v1::check_base(base, expected)?,
         }
         for segment in &delta.segments {
             let Some(place) = segment.how.place() else { continue };
@@ -162,11 +197,10 @@ impl Applier {
             // Version 1 knows whole tensors only.
             let whole = delta.version == container::VERSION || len == segment.len;
             if !whole || place.offset.checked_add(segment.len).is_none_or(|end| end > len) {
-                return Err(wrong_base(&base, format!("its tensor {:?} has {len} bytes", place.name)));
+                return Err(wrong_base(base, format!("its tensor {:?} has {len} bytes", place.name)));
             }
         }
-        let sources = Sources::one(delta.source.clone());
-        Ok(Applier { base, delta, sources })
+        Ok(())
     }
 
     fn write(&self, out: &mut (dyn Write + Send), options: &ApplyOptions<'_>) -> Result<u64> {
@@ -270,10 +304,34 @@ impl Applier {
         show: impl FnOnce(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let part = self.base.require(&place.name, &place.role)?;
-        let content = self.base.content(part, threads)?;
         // Inside the tensor: that was checked before anything was written.
         let start = place.offset as usize;
+        let component = self.base.part(part)?.1;
+        if matches!(component.storage, Storage::Plain(_) | Storage::Inline(_)) {
+            return show(&self.base.content(part, threads)?[start..start + len]);
+        }
+        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = last().as_ref().filter(|(kept, _)| *kept == part).map(|(_, bytes)| bytes.clone());
+        let content = match kept {
+            Some(content) => content,
+            None => {
+                self.charge(component.len)?;
+                let content = Arc::new(self.base.content(part, threads)?.into_owned());
+                if (len as u64) < component.len {
+                    *last() = Some((part, content.clone()));
+                }
+                content
+            }
+        };
         show(&content[start..start + len])
+    }
+
+    /// Counts bytes of the base that are about to be decoded: a delta can ask for the same tensors
+    /// again and again.
+    fn charge(&self, bytes: u64) -> Result<()> {
+        let before = self.decoded.fetch_add(bytes, Ordering::Relaxed);
+        let refused = |error: Error| error.in_file(self.delta.source.label());
+        self.limits.check_total(before.saturating_add(bytes), self.stored()).map_err(refused)
     }
 }
 

@@ -47,9 +47,13 @@ pub fn apply_in_place(
     // From here on nobody else changes the file.
     let mut writer = Writer::append(path)?;
     writer.set_threads(options.threads);
-    let applier = Applier::new(Model::open(path, options.threads)?, Arc::new(delta), options)?;
+    let applier =
+        Applier::new(Model::open(path, options.threads, options.limits)?, Arc::new(delta), options)?;
     let restored = Arc::new(Restored::new(applier, options.threads));
-    let target = OpenOptions::default().threads(options.threads).open_source(restored.clone())?;
+    let target = OpenOptions::default()
+        .threads(options.threads)
+        .limits(options.limits)
+        .open_source(restored.clone())?;
     let mut before = std::mem::take(&mut writer.catalog.objects);
     let mut stats = InPlaceStats::default();
     let mut changed = Vec::new();

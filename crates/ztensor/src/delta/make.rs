@@ -21,6 +21,7 @@ use crate::format::Format;
 use crate::object::{Extent, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance, finish};
+use crate::read::Limits;
 use crate::read::Reader;
 use crate::source::{MemorySource, Source};
 use crate::write::{WriteOptions, Writer};
@@ -34,6 +35,8 @@ pub struct MakeOptions<'a> {
     pub level: Option<i32>,
     /// Threads to use; 0 is one per core. The bytes written do not depend on it.
     pub threads: usize,
+    /// Refuses models that decode to more.
+    pub limits: Limits,
     /// Whether [`make`] waits until the disk has it all.
     pub durable: bool,
     /// Is told how many bytes of the target are done, and may cancel.
@@ -69,14 +72,14 @@ pub fn make(
 ) -> Result<MakeStats> {
     let (base, target, to) = (base.as_ref(), target.as_ref(), output.into());
     let output = to.path();
-    let base = Model::open(base, options.threads)?;
-    let mut target = Model::open(target, options.threads)?;
+    let base = Model::open(base, options.threads, options.limits)?;
+    let mut target = Model::open(target, options.threads, options.limits)?;
     let file = AtomicFile::create(&to)?;
     let converted;
     if !is_exact(&target) {
         converted = scratch_file(&to, ".zt")?;
         convert(&target.reader, Writer::create(converted.path())?)?;
-        target = Model::open(converted.path(), options.threads)?;
+        target = Model::open(converted.path(), options.threads, options.limits)?;
     }
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let stats = Maker::new(&base, &target, options)?.write(&mut out).map_err(|error| match error.kind() {
@@ -96,12 +99,12 @@ pub fn make_to(
     out: &mut (dyn Write + Send),
     options: &MakeOptions<'_>,
 ) -> Result<MakeStats> {
-    let base = Model::open_source(base, options.threads)?;
-    let mut target = Model::open_source(target, options.threads)?;
+    let base = Model::open_source(base, options.threads, options.limits)?;
+    let mut target = Model::open_source(target, options.threads, options.limits)?;
     if !is_exact(&target) {
         let mut bytes = Vec::new();
         convert(&target.reader, Writer::new(&mut bytes)?)?;
-        target = Model::open_source(Arc::new(MemorySource::new(bytes)), options.threads)?;
+        target = Model::open_source(Arc::new(MemorySource::new(bytes)), options.threads, options.limits)?;
     }
     Maker::new(&base, &target, options)?.write(out)
 }

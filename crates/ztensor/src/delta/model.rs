@@ -13,6 +13,7 @@ use crate::format::safetensors;
 use crate::object::{Component, Extent, Object, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance};
+use crate::read::Limits;
 use crate::read::{OpenOptions, Reader};
 use crate::remote::Options;
 use crate::source::{self, MapMode, Source};
@@ -41,8 +42,8 @@ pub(crate) struct Part {
 impl Model {
     /// Opens a file of any format. A `.safetensors` file that breaks a rule of the format is
     /// one, too: with the tensors that it describes without contradiction.
-    pub(crate) fn open(path: &Path, threads: usize) -> Result<Model> {
-        let options = OpenOptions::default().threads(threads);
+    pub(crate) fn open(path: &Path, threads: usize, limits: Limits) -> Result<Model> {
+        let options = OpenOptions::default().threads(threads).limits(limits);
         match options.clone().open(path) {
             Ok(reader) => Ok(Self::of(reader)),
             Err(error) if matches!(error.kind(), Kind::Io | Kind::InvalidArgument) => Err(error),
@@ -54,8 +55,8 @@ impl Model {
     }
 
     /// Opens a file that lies in memory or elsewhere.
-    pub(crate) fn open_source(source: Arc<dyn Source>, threads: usize) -> Result<Model> {
-        let options = OpenOptions::default().threads(threads);
+    pub(crate) fn open_source(source: Arc<dyn Source>, threads: usize, limits: Limits) -> Result<Model> {
+        let options = OpenOptions::default().threads(threads).limits(limits);
         match options.clone().open_source(source.clone()) {
             Ok(reader) => Ok(Self::of(reader)),
             Err(error) if error.kind() == Kind::Io => Err(error),
@@ -123,6 +124,7 @@ impl Model {
         threads: usize,
         observer: Option<&dyn Observer>,
     ) -> Result<Vec<Fingerprint>> {
+        self.reader.check_limits(self.reader.keys())?;
         let found = Mutex::new(vec![(0, 0); self.parts.len()]);
         parallel::for_each(threads, (0..self.parts.len()).collect(), |index| {
             let mut hasher = XxHash3_128::new();

@@ -302,6 +302,10 @@ impl Decode for Moved {
         Some(Extent { source: extent.source + self.base, ..extent })
     }
 
+    fn work(&self, range: &Range<u64>) -> u64 {
+        self.inner.work(range)
+    }
+
     fn decode(&self, _: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         let decoded = self.inner.decode(&self.sources, range, out, threads);
         decoded.map_err(|error| error.in_file(self.sources.label(0)))

@@ -5,10 +5,13 @@
 
 mod batch;
 mod direct_io;
+mod limits;
 pub mod prefetch;
 mod reader;
 mod subarray;
 
+pub(crate) use limits::Charge;
+pub use limits::Limits;
 pub(crate) use reader::{Job, compare, hasher};
 pub use reader::{OpenOptions, Reader, Verification};
 pub use subarray::Part;

@@ -13,6 +13,7 @@ use crate::format::{self, Context, Format};
 use crate::object::{Catalog, Component, Object, Role, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance};
+use crate::read::{Charge, Limits};
 use crate::remote::{self, Place};
 use crate::source::{MapMode, MemorySource, Source, Way, check_range};
 use crate::tensor::{Array, Tensor, check_type, typed_view};
@@ -24,8 +25,8 @@ use crate::value::Attributes;
 pub struct OpenOptions {
     /// Whether the file may be mapped.
     pub map: MapMode,
-    /// The largest decoded component that a read may allocate, in bytes.
-    pub max_component: u64,
+    /// How much a call may decode.
+    pub limits: Limits,
     /// Threads for reading and decoding; 0 is one per core.
     pub threads: usize,
     /// Whether owned reads compare stored digests.
@@ -38,7 +39,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         OpenOptions {
             map: MapMode::Auto,
-            max_component: u64::MAX,
+            limits: Limits::default(),
             threads: 0,
             verify: true,
             remote: remote::Options::default(),
@@ -53,9 +54,22 @@ impl OpenOptions {
         self
     }
 
-    /// Refuses to decode components larger than this many bytes: for files from strangers.
+    /// How much a call may decode, for untrusted files or for those that decode to very much more
+    /// than they store.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Refuses to read components larger than this many bytes: [`Limits::max_component`].
     pub fn max_component(mut self, bytes: u64) -> Self {
-        self.max_component = bytes;
+        self.limits.max_component = bytes;
+        self
+    }
+
+    /// Refuses to decode more than this many bytes in one call: [`Limits::max_total`].
+    pub fn max_total(mut self, bytes: u64) -> Self {
+        self.limits.max_total = Some(bytes);
         self
     }
 
@@ -257,7 +271,7 @@ impl Reader {
     pub fn read_as<T: Element>(&self, name: &str) -> Result<Vec<T>> {
         let component = self.component(name, "data")?;
         check_type::<T>(component.dtype).map_err(|error| self.at(name, error))?;
-        self.check_limit(name, component.len)?;
+        self.check_component(name, component)?;
         let mut elements = zeroed_vec::<T>(component.len / size_of::<T>() as u64)?;
         self.read_into(name, bytemuck::cast_slice_mut(&mut elements))?;
         Ok(elements)
@@ -266,10 +280,19 @@ impl Reader {
     /// The bytes of any component, copied.
     pub fn read_component(&self, name: &str, role: &str) -> Result<Vec<u8>> {
         let component = self.component(name, role)?;
-        self.check_limit(name, component.len)?;
+        self.check_component(name, component)?;
         let mut bytes = zeroed_vec::<u8>(component.len).map_err(|error| self.at(name, error))?;
         self.read_component_into(name, role, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Refuses a component that exceeds the limits, before memory is allocated for it.
+    fn check_component(&self, name: &str, component: &Component) -> Result<()> {
+        self.check_limit(name, component.len)?;
+        self.touch(component);
+        let mut charge = Charge::default();
+        charge.add(component, &(0..component.len));
+        charge.check(self).map_err(|error| self.at(name, error))
     }
 
     /// Fills the caller's buffer with a dense tensor; the length must match.
@@ -290,6 +313,7 @@ impl Reader {
         observer: Option<&dyn Observer>,
     ) -> Result<()> {
         let mut jobs = Vec::with_capacity(requests.len());
+        let mut charge = Charge::default();
         for (name, role, out) in requests {
             let component = self.component(name, role)?;
             if component.len != out.len() as u64 {
@@ -298,8 +322,11 @@ impl Reader {
                 return Err(self.at(name, Error::invalid(message)));
             }
             self.check_limit(name, component.len)?;
+            self.touch(component);
+            charge.add(component, &(0..component.len));
             self.cut(name, component, out, &mut jobs);
         }
+        charge.check(self)?;
         jobs.sort_by_key(|job| job.component.extent().map(|extent| (extent, job.skip)));
         let (far, near): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| self.is_remote(job.component));
         self.run_all(near, observer)?;
@@ -377,7 +404,7 @@ impl Reader {
     pub fn read_rows(&self, name: &str, rows: Range<u64>) -> Result<Vec<u8>> {
         let range = self.row_bytes(name, rows)?;
         let len = range.end - range.start;
-        self.check_limit(name, len)?;
+        self.check_range_limits(name, range.clone())?;
         let mut bytes = zeroed_vec::<u8>(len).map_err(|error| self.at(name, error))?;
         self.read_range_into(name, range, &mut bytes)?;
         Ok(bytes)
@@ -405,6 +432,7 @@ impl Reader {
                 format!("bytes {range:?} of {} do not fill a buffer of {} bytes", component.len, out.len());
             return Err(self.at(name, Error::invalid(message)));
         }
+        self.check_range_limits(name, range.clone())?;
         component
             .storage
             .read(&self.catalog.sources, range, out, threads)
@@ -469,6 +497,7 @@ impl Reader {
         mut bytes: impl FnMut(&Role, &'a Component) -> Result<Cow<'b, [u8]>>,
     ) -> Result<Tensor<'b>> {
         let object = self.get(name)?;
+        self.check_limits([name])?;
         let components = object.components.iter().map(|(role, component)| {
             let array = Array {
                 dtype: component.dtype,
@@ -488,6 +517,27 @@ impl Reader {
     /// Compares a tensor's digests with its bytes as stored; an encoding that has checksums
     /// of its own is checked by them.
     pub fn verify(&self, name: &str) -> Result<Verification> {
+        self.check_verification(std::iter::once((name, self.get(name)?)))?;
+        self.verify_object(name)
+    }
+
+    /// Refuses checks by decoding that would decode more than the limits allow.
+    fn check_verification<'a>(&self, objects: impl Iterator<Item = (&'a str, &'a Object)>) -> Result<()> {
+        let mut charge = Charge::default();
+        for (_, object) in objects {
+            let decoded = object.components.iter().filter(|(_, component)| {
+                matches!(component.storage, Storage::Encoded(_))
+                    && component.digest.as_ref().is_none_or(|digest| digest.hasher().is_none())
+            });
+            for (_, component) in decoded {
+                self.touch(component);
+                charge.add(component, &(0..component.len));
+            }
+        }
+        charge.check(self)
+    }
+
+    fn verify_object(&self, name: &str) -> Result<Verification> {
         let mut verification = Verification::Checked;
         for (_, component) in &self.get(name)?.components {
             match component.digest.as_ref().filter(|digest| digest.hasher().is_some()) {
@@ -511,10 +561,11 @@ impl Reader {
 
     /// Compares every digest in the file; how many tensors had one and how many had none.
     pub fn verify_all(&self, observer: Option<&dyn Observer>) -> Result<Summary> {
+        self.check_verification(self.objects())?;
         let (checked, unchecked) =
             (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(0));
         parallel::for_each(self.options.threads, self.objects().collect(), |(name, object)| {
-            let counter = match self.verify(name)? {
+            let counter = match self.verify_object(name)? {
                 Verification::Checked => &checked,
                 Verification::NoDigest => &unchecked,
             };
@@ -538,14 +589,6 @@ impl Reader {
             }
         }
         compare(hasher, digest)
-    }
-
-    pub(crate) fn check_limit(&self, name: &str, len: u64) -> Result<()> {
-        let max = self.options.max_component;
-        if len <= max {
-            return Ok(());
-        }
-        Err(self.at(name, Error::limit(format!("it decodes to {len} bytes, more than the limit of {max}"))))
     }
 }
 

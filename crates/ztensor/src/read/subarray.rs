@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::object::{Component, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance};
+use crate::read::Charge;
 use crate::read::Reader;
 
 /// A box of a dense tensor, and the memory that it goes to in row-major order.
@@ -55,6 +56,16 @@ impl Reader {
                 spans.extend(runs.spans(part.name, component, part.out));
             }
         }
+        let mut charge = Charge::default();
+        for (name, role, _) in &whole {
+            let component = self.get(name)?.require(role)?;
+            charge.add(component, &(0..component.len));
+        }
+        for span in &spans {
+            self.touch(span.component);
+            charge.add(span.component, &(span.start..span.end));
+        }
+        charge.check(self)?;
         self.read_many(whole, observer)?;
         spans.sort_by_key(|span| {
             (span.component.extent().map(|extent| (extent.source, extent.offset)), span.start)

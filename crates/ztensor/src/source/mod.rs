@@ -203,6 +203,15 @@ impl Sources {
         self.slots.is_empty()
     }
 
+    /// Size of all sources that are open, in bytes.
+    pub(crate) fn open_len(&self) -> u64 {
+        let open = self.slots.iter().filter_map(|slot| match slot {
+            Slot::Open(source) => Some(source),
+            Slot::Lazy { source, .. } => source.get(),
+        });
+        open.fold(0, |sum, source| sum.saturating_add(source.len()))
+    }
+
     /// What the source is called in messages.
     pub fn label(&self, index: u32) -> &str {
         match self.slots.get(index as usize) {

@@ -171,6 +171,11 @@ pub trait ExportSource {
     /// The tensor at that index of [`objects`](ExportSource::objects).
     fn fetch(&self, index: usize) -> Result<Tensor<'_>>;
 
+    /// Refuses to hand out all tensors if that exceeds a limit, before anything is written.
+    fn check_limits(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Says that these are fetched next, one after another, while what is returned is held.
     fn stage(&self, _indices: &[usize]) -> Result<Vec<Staged>> {
         Ok(Vec::new())
@@ -193,6 +198,10 @@ impl ExportSource for Reader {
             }
             None => Err(Error::invalid(format!("there is no tensor {index}"))),
         }
+    }
+
+    fn check_limits(&self) -> Result<()> {
+        Reader::check_limits(self, self.keys())
     }
 
     fn stage(&self, indices: &[usize]) -> Result<Vec<Staged>> {
@@ -286,6 +295,7 @@ impl<'a> Plan<'a> {
         options: &'a ExportOptions<'a>,
         format: ExportFormat,
     ) -> Result<Plan<'a>> {
+        source.check_limits()?;
         let objects = source.objects();
         let mut names = std::collections::HashSet::<&str, foldhash::fast::RandomState>::default();
         names.reserve(objects.len());

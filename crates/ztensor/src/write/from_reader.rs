@@ -31,6 +31,7 @@ impl Writer<'_> {
         options: WriteOptions,
         observer: Option<&dyn Observer>,
     ) -> Result<()> {
+        reader.check_limits(names.iter().copied())?;
         let mut first_names: HashMap<(Extent, DType), &str> = HashMap::new();
         let mut batch: Vec<(&str, Tensor<'_>)> = Vec::new();
         let mut held = 0;

@@ -19,6 +19,7 @@ pub fn run(options: &Report, common: Common) -> Outcome {
     let output = options.output.check(&[&options.file])?;
     let reader = common.open(&options.file)?;
     let chosen = options.which.choose(&reader)?;
+    reader.check_limits(chosen.iter().map(|(name, _)| *name))?;
     let total = chosen.iter().map(|(_, object)| object.byte_len()).sum();
     let title = options.file.file_name().unwrap_or(options.file.as_os_str()).to_string_lossy();
     {

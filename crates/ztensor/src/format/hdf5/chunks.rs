@@ -2,7 +2,7 @@
 //! several at a time.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use hdf5_reader::btree_v1::{BTreeV1Key, collect_btree_v1_leaves_storage};
 use hdf5_reader::chunk_index::{
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::format::hdf5::fields::Widths;
 use crate::format::hdf5::filter::{Pipeline, Scratch};
 use crate::format::hdf5::message::{Chunking, Dataspace, Filter, Index};
-use crate::format::hdf5::store::{Store, structure};
+use crate::format::hdf5::store::{Budget, Store, structure};
 use crate::format::hdf5::walk::File;
 use crate::object::{Decode, Extent, elements};
 use crate::parallel;
@@ -25,6 +25,10 @@ use crate::source::{Sources, zeroed};
 const PIECE: u64 = 1 << 20;
 /// Chunks up to this size, or four times the dataset's, are decoded.
 const MAX_CHUNK: u64 = 256 << 20;
+/// The chunks of a dataset have together at most this many times its bytes, or [`MAX_CHUNK`]: each is
+/// decoded whole, although only one of its elements may be inside. Chunks of the usual libraries
+/// reach over the edge of large datasets by a small factor.
+const MAX_EXCESS: u64 = 64;
 
 /// The value of elements that were never written.
 #[derive(Debug, Clone)]
@@ -106,6 +110,10 @@ pub(super) struct Chunked {
     len: u64,
     /// The chunks by number, read when first needed.
     index: OnceLock<Vec<Chunk>>,
+    /// Held while the index is read, so that it is read once.
+    reading: Mutex<()>,
+    /// What may still be read of the file's structures, by all datasets together.
+    budget: Budget,
 }
 
 impl Chunked {
@@ -145,11 +153,17 @@ impl Chunked {
             fill,
             len,
             index: OnceLock::new(),
+            reading: Mutex::new(()),
+            budget: file.store.budget(),
             chunking,
         })
     }
 
     fn index(&self, sources: &Sources) -> Result<&[Chunk]> {
+        if let Some(index) = self.index.get() {
+            return Ok(index);
+        }
+        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = self.index.get() {
             return Ok(index);
         }
@@ -162,7 +176,8 @@ impl Chunked {
         if self.widths.is_undefined(address) {
             return Ok(Vec::new());
         }
-        let store = Store::new(sources.get(self.source)?.clone(), self.place.clone());
+        let source = sources.get(self.source)?.clone();
+        let store = Store::with_budget(source, self.place.clone(), self.budget.clone());
         let Widths { offset, length } = self.widths;
         let rank = self.shape.len() as u32;
         let entries = match index {
@@ -407,9 +422,23 @@ impl Chunked {
         first < range.end && last + self.element > range.start
     }
 
+    /// Refuses chunks that are together far larger than what is inside the dataset.
+    fn check_excess(&self, chunks: u64) -> Result<()> {
+        let (decoded, most) =
+            (chunks.saturating_mul(self.chunk_len), MAX_CHUNK.max(self.len.saturating_mul(MAX_EXCESS)));
+        if decoded <= most {
+            return Ok(());
+        }
+        Err(Error::limit(format!(
+            "its {chunks} chunks have {} bytes each, together far more than the {} of the whole",
+            self.chunk_len, self.len
+        )))
+    }
+
     /// As `decode`, for a range of whole elements.
     fn decode_elements(&self, sources: &Sources, start: u64, out: &mut [u8], threads: usize) -> Result<()> {
         let index = self.index(sources)?;
+        self.check_excess(index.len() as u64)?;
         let total = elements(&self.grid).unwrap_or(u64::MAX);
         if index.len() as u64 != total {
             self.fill.write(start, out);
@@ -504,6 +533,17 @@ impl Decode for Chunked {
 
     fn extent(&self) -> Option<Extent> {
         None
+    }
+
+    fn work(&self, range: &Range<u64>) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
+        // All chunks of the bands that the range touches, as if all were in the file.
+        let band = (self.len / self.shape[0]).saturating_mul(u64::from(self.chunking.shape[0])).max(1);
+        let bands = range.end.div_ceil(band) - range.start / band;
+        let per_band = elements(&self.grid[1..]).unwrap_or(u64::MAX);
+        bands.saturating_mul(per_band).saturating_mul(self.chunk_len)
     }
 
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {

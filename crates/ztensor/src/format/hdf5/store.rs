@@ -19,11 +19,15 @@ const BLOCKS: usize = 8;
 /// Files of the usual libraries are read about twice.
 const READ_BUDGET: (u64, u64) = (8, 8 << 20);
 
+/// Bytes that may still be read of a file's structures: one number for everything that is parsed of
+/// it, when it is opened and later.
+pub(super) type Budget = Arc<AtomicU64>;
+
 /// An HDF5 file: all of a source, or a part of it. Addresses count from its start.
 pub(super) struct Store {
     source: Arc<Mapped>,
     range: Range<u64>,
-    budget: AtomicU64,
+    budget: Budget,
     blocks: Mutex<Vec<(u64, Arc<[u8]>)>>,
     /// Where it was read last.
     last: AtomicU64,
@@ -42,6 +46,11 @@ impl Store {
     pub(super) fn new(source: Arc<dyn Source>, range: Range<u64>) -> Store {
         let (factor, extra) = READ_BUDGET;
         let budget = AtomicU64::new(source.len().saturating_mul(factor).saturating_add(extra));
+        Store::with_budget(source, range, Arc::new(budget))
+    }
+
+    /// A part of a source whose reads are charged to a budget that others charge too.
+    pub(super) fn with_budget(source: Arc<dyn Source>, range: Range<u64>, budget: Budget) -> Store {
         let range = range.start..range.end.min(source.len());
         Store {
             source: Arc::new(Mapped(source)),
@@ -50,6 +59,11 @@ impl Store {
             blocks: Mutex::new(Vec::new()),
             last: AtomicU64::new(0),
         }
+    }
+
+    /// What may still be read.
+    pub(super) fn budget(&self) -> Budget {
+        self.budget.clone()
     }
 
     /// Where in the source it is.

@@ -13,6 +13,7 @@ use crate::error::{Error, Kind, Result};
 use crate::object::Extent;
 use crate::parallel;
 use crate::progress::{Observer, advance, finish};
+use crate::read::Limits;
 use crate::remote::Options;
 use crate::source::{self, MapMode, Source, Sources, zeroed};
 
@@ -21,8 +22,8 @@ use crate::source::{self, MapMode, Source, Sources, zeroed};
 pub struct UnpackOptions<'a> {
     /// Threads to use; 0 is one per core.
     pub threads: usize,
-    /// Refuses files that unpack to more bytes than this, before anything is written.
-    pub max_output: u64,
+    /// Refuses files that unpack to more, before anything is written.
+    pub limits: Limits,
     /// Whether [`unpack`] waits until the disk has it all.
     pub durable: bool,
     /// Is told how many bytes of the original are restored, and may cancel.
@@ -31,7 +32,7 @@ pub struct UnpackOptions<'a> {
 
 impl Default for UnpackOptions<'_> {
     fn default() -> Self {
-        UnpackOptions { threads: 0, max_output: u64::MAX, durable: false, observer: None }
+        UnpackOptions { threads: 0, limits: Limits::default(), durable: false, observer: None }
     }
 }
 
@@ -46,10 +47,9 @@ pub fn unpack(
     let output = to.path();
     let source = source::open(input, MapMode::Auto, &Options::default())?;
     let container = Container::read(source).map_err(|error| error.in_file(input))?;
+    check_limits(&container, &options.limits).map_err(|error| error.in_file(input))?;
     let mut file = AtomicFile::create(&to)?;
-    if container.content_len <= options.max_output {
-        file.reserve(container.content_len).map_err(|error| write_failed(error).in_file(output))?;
-    }
+    file.reserve(container.content_len).map_err(|error| write_failed(error).in_file(output))?;
     let mut out = BufWriter::with_capacity(1 << 16, file);
     let restored = restore(container, &mut out, options).map_err(|error| match error.kind() {
         Kind::Io => error.in_file(output),
@@ -75,12 +75,7 @@ fn write_failed(error: std::io::Error) -> Error {
 }
 
 fn restore(container: Container, out: &mut (dyn Write + Send), options: &UnpackOptions<'_>) -> Result<u64> {
-    if container.content_len > options.max_output {
-        return Err(Error::limit(format!(
-            "it unpacks to {} bytes, more than the limit of {}",
-            container.content_len, options.max_output
-        )));
-    }
+    check_limits(&container, &options.limits)?;
     check_padding(&container)?;
     let sources = Sources::one(container.source.clone());
     let unpacker = Unpacker { container: &container, sources: &sources, options };
@@ -102,6 +97,11 @@ fn restore(container: Container, out: &mut (dyn Write + Send), options: &UnpackO
     out.flush().map_err(write_failed)?;
     finish(options.observer)?;
     Ok(container.content_len)
+}
+
+fn check_limits(container: &Container, limits: &Limits) -> Result<()> {
+    container.blobs.iter().try_for_each(|blob| limits.check_component(blob.len))?;
+    limits.check_total(container.content_len, container.source.len())
 }
 
 /// Between blobs there is nothing but zeros. (What else there is lies in blobs or the index.)
