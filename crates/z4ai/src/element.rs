@@ -1,4 +1,4 @@
-//! Element types: the one table of what the codec knows about the values it is given.
+//! Element types: the codec's table of sizes, exponents and names.
 
 /// The type of the elements in a buffer.
 ///

@@ -5,7 +5,7 @@ use std::fmt;
 /// What every fallible call of this crate returns.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What kind of failure an [`Error`] is, and so what the caller can do about it.
+/// The kind of a failure, which tells what the caller can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -42,7 +42,7 @@ impl Error {
         &self.message
     }
 
-    fn new(kind: ErrorKind, message: impl fmt::Display) -> Self {
+    pub(crate) fn new(kind: ErrorKind, message: impl fmt::Display) -> Self {
         Self { kind, message: message.to_string() }
     }
 

@@ -15,12 +15,10 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod coder;
-mod copies;
-mod decode;
 pub mod delta;
 mod element;
-mod encode;
 mod error;
+mod estimate;
 mod frame;
 mod kernel;
 mod layout;
@@ -28,21 +26,21 @@ pub mod legacy;
 mod memory;
 mod options;
 mod parallel;
-pub mod partial;
+mod search;
 mod simd;
-mod streams;
 mod wire;
 
+pub use coder::choose::DEFAULT_LEVEL;
 pub use element::Kind;
-pub use encode::DEFAULT_LEVEL;
 pub use error::{Error, ErrorKind, Result};
+pub use frame::partial;
+pub use layout::streams::StreamInfo;
 pub use options::{Array, DecodeOptions, Effort, FrameInfo, Observer, Options};
 #[doc(hidden)]
 pub use simd::ForcedLevel;
 pub use simd::SimdLevel;
-pub use streams::StreamInfo;
 
-use frame::Frame;
+use frame::{Frame, decode, encode, stats};
 use std::ops::Range;
 
 /// Encodes `data` into a new frame.
@@ -113,7 +111,7 @@ pub fn decompress_bytes(
 
 /// Whether `bytes` start like a frame that [`decompress`] knows, of this version or an earlier one.
 pub fn is_frame(bytes: &[u8]) -> bool {
-    legacy::is_legacy(bytes) || frame::starts_like::<layout::Layout>(bytes)
+    legacy::is_legacy(bytes) || frame::starts_like::<layout::ChunkLayout>(bytes)
 }
 
 /// What a frame says about itself, its index checked but nothing decoded.
@@ -121,7 +119,7 @@ pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
     if legacy::is_legacy(frame) {
         return legacy::inspect(frame);
     }
-    Frame::<layout::Layout>::parse(frame).map(|frame| frame.info())
+    Frame::<layout::ChunkLayout>::parse(frame).map(|frame| frame.info())
 }
 
 /// What a frame or a delta is made of, nothing decoded: its streams by role and coder, in the
@@ -131,7 +129,7 @@ pub fn streams(frame: &[u8]) -> Result<Vec<StreamInfo>> {
         return Ok(Vec::new());
     }
     match delta::is_delta(frame) {
-        true => streams::of(&Frame::<layout::delta::Delta>::parse(frame)?),
-        false => streams::of(&Frame::<layout::Layout>::parse(frame)?),
+        true => stats::of(&Frame::<layout::delta::Delta>::parse(frame)?),
+        false => stats::of(&Frame::<layout::ChunkLayout>::parse(frame)?),
     }
 }

@@ -39,8 +39,8 @@ pub(crate) fn reserve(vector: &mut Vec<u8>, capacity: usize) -> Result<()> {
     Ok(())
 }
 
-/// Asks for huge pages under a large buffer that has not been touched yet: filling fresh memory
-/// is bound by page faults, and these are 512 times fewer.
+/// Advises huge pages for a large buffer that has not been touched yet: filling fresh memory is
+/// bound by page faults, and these are 512 times fewer.
 fn advise_huge_pages(buffer: &mut [u8]) {
     advise(buffer.as_mut_ptr(), buffer.len());
 }

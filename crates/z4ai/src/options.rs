@@ -1,4 +1,4 @@
-//! What callers may ask for.
+//! Options and results of the public functions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -66,13 +66,13 @@ pub struct Options {
     /// Level of the streams that zstd codes, 1 to 22. `None`: the effort's own.
     pub level: Option<i32>,
     /// Whether to search the data for structure that its type does not tell: scales of rows and
-    /// columns, repeats, few or mostly zero values. Without it elements are only cut into fields.
+    /// columns, long-range matches, few or mostly zero values. Without it elements are only split
+    /// into bit fields.
     pub structure: bool,
-    /// Only for measuring what the search costs: rows and columns of one scale are found, and all else is
-    /// taken for noise.
+    /// For measuring the cost of the search: only scale classes are searched.
     #[doc(hidden)]
     pub dense: bool,
-    /// Who is told of progress, and may stop the work.
+    /// Receives progress, and may cancel.
     pub observer: Option<Observer>,
 }
 
@@ -104,7 +104,7 @@ impl Options {
         }
     }
 
-    /// Tells the observer that `bytes` more of the data are encoded.
+    /// Reports `bytes` more encoded bytes to the observer.
     pub(crate) fn advance(&self, bytes: usize) -> Result<()> {
         match &self.observer {
             Some(Observer(tell)) if !tell(bytes as u64) => Err(Error::cancelled()),
@@ -113,8 +113,8 @@ impl Options {
     }
 }
 
-/// A function that is told how many bytes were done since it was last called, from several threads
-/// at once. When it answers `false`, the call ends with [`Cancelled`](crate::ErrorKind::Cancelled).
+/// A callback that receives the bytes done since its last call, from several threads at once. When
+/// it returns `false`, the call ends with [`Cancelled`](crate::ErrorKind::Cancelled).
 #[derive(Clone)]
 pub struct Observer(Arc<dyn Fn(u64) -> bool + Send + Sync>);
 
@@ -147,7 +147,7 @@ impl Default for DecodeOptions {
     }
 }
 
-/// An array's own description, kept inside a frame for whoever wants the array back.
+/// The description of an array, stored inside a frame to restore the array.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Array {
     /// The element type in the caller's own words (for NumPy, `dtype.str`); at most 255 bytes.
@@ -156,7 +156,7 @@ pub struct Array {
     pub shape: Vec<u64>,
 }
 
-/// What a frame says about itself.
+/// The head of a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FrameInfo {

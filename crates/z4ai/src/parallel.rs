@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 
 use crate::error::Result;
 
-/// The threads to run for a caller's `threads` (0: one per core) and so many jobs.
+/// The number of threads for a caller's `threads` (0: one per core) and `jobs` jobs.
 pub(crate) fn workers(threads: usize, jobs: usize) -> usize {
     let wanted = match threads {
         0 => std::thread::available_parallelism().map_or(1, NonZero::get),
@@ -35,9 +35,9 @@ pub(crate) fn for_each<S>(
     run(workers, state, claim, job)
 }
 
-/// The same for jobs that fill memory one after another: every thread starts with a stretch of its own,
-/// and who is done helps from the end of the longest. Threads that touch one fresh huge page at the same
-/// time would both clear one, of which one is thrown away.
+/// As [`for_each`], for jobs that fill memory in order: every thread starts with a contiguous range
+/// of its own, and idle threads steal from the end of the longest range. Two threads that touch one
+/// fresh huge page at the same time would both clear one, and one of them would be discarded.
 pub(crate) fn for_each_apart<S>(
     threads: usize,
     jobs: usize,
@@ -58,7 +58,7 @@ pub(crate) fn for_each_apart<S>(
     run(workers, state, claim, job)
 }
 
-/// Runs jobs on `workers` threads, each the ones that `claim` gives to its number.
+/// Runs jobs on `workers` threads, each as `claim` assigns them.
 fn run<S>(
     workers: usize,
     state: impl Fn() -> S + Sync,
@@ -93,25 +93,25 @@ fn run<S>(
     }
 }
 
-/// Lets workers that finish out of order hand in their results in order, without waiting for each
-/// other: a result that comes early is left for whoever brings the one before it.
+/// Passes results that complete out of order to a sink in order, without blocking: an early result
+/// is left for the worker that delivers its predecessor.
 pub(crate) struct InOrder<T, R> {
     state: Mutex<State<T, R>>,
     passed: Condvar,
-    /// How far results may come before their turn.
+    /// How far ahead of its turn a result may be.
     ahead: usize,
 }
 
 struct State<T, R> {
     turn: usize,
-    /// A worker died before its turn: nobody will come after it.
+    /// A worker panicked before its turn: no result will follow.
     abandoned: bool,
-    /// Absent while somebody hands in.
+    /// Absent while a worker uses it.
     sink: Option<T>,
     early: BTreeMap<usize, R>,
-    /// Results that were handed in, whose buffers can be used again.
+    /// Consumed results, whose buffers are reused.
     spare: Vec<R>,
-    /// Workers that wait because they are too far ahead.
+    /// Workers that are blocked because they are too far ahead.
     waiting: usize,
 }
 
@@ -127,8 +127,8 @@ impl<T, R: Default> InOrder<T, R> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Makes the result of job `i`, in one that was used before or the default, and sees to it that it is
-    /// handed in after all before it. Every index must come exactly once, and jobs must be taken in order.
+    /// Makes the result of job `i`, in a reused or default one, and passes it to the sink after all
+    /// before it. Every index must come exactly once, and jobs must be claimed in order.
     pub(crate) fn deliver(&self, i: usize, make: impl FnOnce(&mut R), hand_in: impl Fn(&mut T, &mut R)) {
         let guard = Abandon(self);
         let mut result = self.lock().spare.pop().unwrap_or_default();
@@ -160,13 +160,13 @@ impl<T, R: Default> InOrder<T, R> {
         std::mem::forget(guard);
     }
 
-    /// All that was handed in; `None` if a worker died while it did so.
+    /// The sink; `None` if a worker panicked while it used it.
     pub(crate) fn into_inner(self) -> Option<T> {
         self.state.into_inner().unwrap_or_else(|e| e.into_inner()).sink
     }
 }
 
-/// Wakes everyone up when a worker panics, so that the panic can travel on.
+/// Wakes all workers when one panics, so that the panic propagates.
 struct Abandon<'a, T, R>(&'a InOrder<T, R>);
 
 impl<T, R> Drop for Abandon<'_, T, R> {

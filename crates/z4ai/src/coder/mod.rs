@@ -1,21 +1,20 @@
-//! Coders: how a stream of bytes is stored. Each chunk layout has several such streams.
+//! Coders: how a stream of bytes is stored. A chunk layout consists of several such streams.
 
+pub(crate) mod choose;
 pub(crate) mod huffman;
-pub(crate) mod huffman_cursor;
-pub(crate) mod huffman_encode;
-pub(crate) mod huffman_stream;
-pub(crate) mod huffman_table;
 pub(crate) mod tans;
-pub(crate) mod tans_encode;
 
 use crate::error::{Error, Result};
-use crate::kernel::packed;
+use crate::kernel::bit_packing;
+use crate::simd::prefetch::Prefetcher;
 use crate::wire::{Put, Reader};
-use huffman::Lengths;
-use huffman_cursor::Ahead;
-use huffman_stream::Stored;
-use huffman_table::Table;
-use tans::States;
+use huffman::decode::DecodePrefetch;
+use huffman::encode::HuffmanScratch;
+use huffman::lengths::Lengths;
+use huffman::table::Table;
+use huffman::wire::Stored;
+use tans::NormalizedCounts;
+use tans::encode::TansScratch;
 use twox_hash::XxHash3_64;
 
 /// How one stream is stored, as the chunk's description says. The number of bytes it decodes to
@@ -28,12 +27,12 @@ pub(crate) enum Coder {
     Raw,
     /// Indices of `width` (1, 2 or 4) bits into a palette.
     Packed { width: u32, palette: [u8; 16] },
-    /// As `Packed`, the bytes that indices were packed into being coded in turn.
-    Joined { width: u32, palette: [u8; 16], inner: Box<Coder> },
+    /// As `Packed`, with the packed bytes coded in turn.
+    PackedThen { width: u32, palette: [u8; 16], inner: Box<Coder> },
     /// Huffman bit streams of these lengths.
     Huffman { lengths: Box<Lengths>, stored: Stored },
     /// Four bit streams of these lengths, in fractions of bits per symbol.
-    Tans { states: Box<States>, stored: [u32; tans::RUNS] },
+    Tans { states: Box<NormalizedCounts>, stored: [u32; tans::RUNS] },
     /// One zstd frame of this length and hash (zstd itself does not notice every flipped bit).
     Zstd { stored: u32, hash: u64 },
 }
@@ -43,7 +42,7 @@ const RAW: u8 = 1;
 const PACKED: u8 = 2;
 const HUFFMAN: u8 = 3;
 const ZSTD: u8 = 4;
-const JOINED: u8 = 5;
+const PACKED_THEN: u8 = 5;
 const TANS: u8 = 6;
 
 /// Scratch that decoding streams reuses.
@@ -52,8 +51,16 @@ pub(crate) struct Scratch {
     table: Table,
     tans: tans::Table,
     packed: Vec<u8>,
-    /// What to fetch while decoding.
-    pub(crate) ahead: Ahead,
+    /// Memory to prefetch while decoding.
+    pub(crate) ahead: DecodePrefetch,
+}
+
+/// Scratch that encoding streams reuses, and memory to prefetch while encoding.
+#[derive(Default)]
+pub(crate) struct EncodeScratch {
+    pub(crate) huffman: HuffmanScratch,
+    pub(crate) tans: TansScratch,
+    pub(crate) prefetch: Prefetcher,
 }
 
 impl Coder {
@@ -62,7 +69,7 @@ impl Coder {
             Coder::Constant(_) => "constant",
             Coder::Raw => "raw",
             Coder::Packed { .. } => "palette",
-            Coder::Joined { inner, .. } => match **inner {
+            Coder::PackedThen { inner, .. } => match **inner {
                 Coder::Huffman { .. } => "palette, huffman",
                 _ => "palette, coded",
             },
@@ -87,8 +94,8 @@ impl Coder {
                 out.extend([PACKED, *width as u8]);
                 out.extend_from_slice(&palette[..1 << width]);
             }
-            Coder::Joined { width, palette, inner } => {
-                out.extend([JOINED, *width as u8]);
+            Coder::PackedThen { width, palette, inner } => {
+                out.extend([PACKED_THEN, *width as u8]);
                 out.extend_from_slice(&palette[..1 << width]);
                 inner.write(out);
             }
@@ -118,14 +125,14 @@ impl Coder {
                 let (width, palette) = read_palette(reader)?;
                 Coder::Packed { width, palette }
             }
-            JOINED => {
+            PACKED_THEN => {
                 let (width, palette) = read_palette(reader)?;
                 let mut ahead = reader.clone();
                 let code = ahead.u8()?;
-                if matches!(code, PACKED | JOINED) {
+                if matches!(code, PACKED | PACKED_THEN) {
                     return Err(Error::corrupt(format_args!("stream coder {code} inside another")));
                 }
-                Coder::Joined { width, palette, inner: Box::new(Coder::read(reader)?) }
+                Coder::PackedThen { width, palette, inner: Box::new(Coder::read(reader)?) }
             }
             HUFFMAN => {
                 let stored = Stored::read(reader)?;
@@ -137,7 +144,7 @@ impl Coder {
                 for len in &mut stored {
                     *len = reader.u32()?;
                 }
-                Coder::Tans { states: Box::new(States::read(reader)?), stored }
+                Coder::Tans { states: Box::new(NormalizedCounts::read(reader)?), stored }
             }
             ZSTD => Coder::Zstd { stored: reader.u32()?, hash: reader.u64()? },
             code => {
@@ -152,7 +159,7 @@ impl Coder {
             Coder::Constant(_) => 0,
             Coder::Raw => len as u64,
             Coder::Packed { width, .. } => packed_len(*width, len) as u64,
-            Coder::Joined { width, inner, .. } => inner.stored_len(packed_len(*width, len)),
+            Coder::PackedThen { width, inner, .. } => inner.stored_len(packed_len(*width, len)),
             Coder::Huffman { stored, .. } => stored.total(),
             Coder::Tans { stored, .. } => stored.iter().map(|&len| u64::from(len)).sum(),
             Coder::Zstd { stored, .. } => u64::from(*stored),
@@ -166,14 +173,14 @@ impl Coder {
             Coder::Raw => out.copy_from_slice(stored),
             Coder::Packed { width, palette } => {
                 check_packed_padding(*width, stored, out.len())?;
-                packed::expand(*width, palette, stored, out);
+                bit_packing::expand(*width, palette, stored, out);
             }
-            Coder::Joined { width, palette, inner } => {
+            Coder::PackedThen { width, palette, inner } => {
                 let mut packed = std::mem::take(&mut scratch.packed);
                 packed.resize(packed_len(*width, out.len()), 0);
                 inner.decode(stored, &mut packed, scratch)?;
                 check_packed_padding(*width, &packed, out.len())?;
-                packed::expand(*width, palette, &packed, out);
+                bit_packing::expand(*width, palette, &packed, out);
                 scratch.packed = packed;
             }
             Coder::Huffman { lengths, stored: lens } => {

@@ -1,14 +1,14 @@
-//! Counting.
+//! Byte histograms: exact, pairwise for narrow ranges, and sampled.
 
 use std::ops::Range;
 
-use super::{Isa, dispatch};
+use crate::simd::{Isa, dispatch};
 
-/// Scratch of counting.
+/// Scratch of the pairwise and the sampled histogram.
 pub(crate) struct Pairs {
     /// Counts of pairs of bytes, all zero between uses.
     counts: Box<[u16; 1 << 16]>,
-    /// The bytes that are counted, of many.
+    /// The sampled bytes.
     some: Vec<u8>,
 }
 
@@ -19,48 +19,59 @@ impl Default for Pairs {
     }
 }
 
-/// Bytes whose pairs cannot overflow their counts.
-const MOST: usize = 2 * (u16::MAX as usize);
-/// Values further apart than this have too many pairs for the first-level cache.
-const PAIRED: usize = 128;
+/// Bytes per pass, so that no 16-bit pair count overflows.
+const MAX_PAIRED_LEN: usize = 2 * (u16::MAX as usize);
+/// Ranges of values wider than this have more pairs than fit the first-level cache.
+const MAX_PAIRED_RANGE: usize = 128;
 
-/// As [`of_bytes`], for bytes that are close together, as exponents are but for the zeros: pairs of
-/// them take half as many stores, of which processors make one or two at a time.
-pub(crate) fn of_few(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
+/// As [`exact`], for bytes of a narrow range, as exponents have but for zeros. Counts pairs: half
+/// as many stores, of which processors retire one or two per cycle.
+pub(crate) fn narrow(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
     let used = range_of(bytes);
     // All pairs have to be added up.
-    if used.len() > PAIRED || used.len() * used.len() > bytes.len() / 4 {
-        return of_bytes(bytes);
+    if used.len() > MAX_PAIRED_RANGE || used.len() * used.len() > bytes.len() / 4 {
+        return exact(bytes);
     }
     let mut counts = [0; 256];
-    for part in bytes.chunks(MOST) {
+    for part in bytes.chunks(MAX_PAIRED_LEN) {
         add_pairs(part, used.clone(), &mut pairs.counts, &mut counts);
     }
     counts
 }
 
-/// Bytes that are counted together where not all are.
-const PART: usize = 64;
-/// From these numbers of bytes on, one in so many parts is counted: where they are close together, so that
-/// there are few values, and elsewhere.
-const SPARSELY: [(usize, usize, usize); 3] = [(1 << 15, 8, 4), (1 << 14, 4, 2), (1 << 13, 2, 1)];
+/// Bytes of a sampled part: one cache line.
+const SAMPLE_PART: usize = 64;
+/// Sampling rates, by the length of the input.
+const SAMPLE_RATES: [SampleRate; 3] = [
+    SampleRate { min_len: 1 << 15, narrow_stride: 8, wide_stride: 4 },
+    SampleRate { min_len: 1 << 14, narrow_stride: 4, wide_stride: 2 },
+    SampleRate { min_len: 1 << 13, narrow_stride: 2, wide_stride: 1 },
+];
 
-/// About [`of_few`], by what a part of many bytes shows: enough to make a code by. No byte that occurs
-/// has a count of 0.
-pub(crate) fn of_many(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
-    let Some((_, few, many)) = SPARSELY.into_iter().find(|&(least, ..)| bytes.len() >= least) else {
-        return of_few(bytes, pairs);
+/// Samples one of `stride` parts once the input has `min_len` bytes: fewer where the range of values is
+/// narrow, since there are fewer counts to estimate. (bench: `codec.py`, compress)
+struct SampleRate {
+    min_len: usize,
+    narrow_stride: usize,
+    wide_stride: usize,
+}
+
+/// A histogram scaled up from a sample, exact enough to make a code by. No byte that occurs has a
+/// count of 0.
+pub(crate) fn sampled(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
+    let Some(rate) = SAMPLE_RATES.iter().find(|rate| bytes.len() >= rate.min_len) else {
+        return narrow(bytes, pairs);
     };
     let mut some = std::mem::take(&mut pairs.some);
-    take_parts(bytes, few, &mut some);
-    let mut every = few;
-    if range_of(&some).len() > PAIRED {
-        every = many;
-        if many > 1 {
-            take_parts(bytes, many, &mut some);
+    take_sample(bytes, rate.narrow_stride, &mut some);
+    let mut every = rate.narrow_stride;
+    if range_of(&some).len() > MAX_PAIRED_RANGE {
+        every = rate.wide_stride;
+        if every > 1 {
+            take_sample(bytes, every, &mut some);
         }
     }
-    let mut counts = of_few(if every > 1 { &some } else { bytes }, pairs);
+    let mut counts = narrow(if every > 1 { &some } else { bytes }, pairs);
     pairs.some = some;
     if every > 1 {
         counts.iter_mut().for_each(|count| *count *= every as u32);
@@ -69,31 +80,31 @@ pub(crate) fn of_many(bytes: &[u8], pairs: &mut Pairs) -> [u32; 256] {
     counts
 }
 
-/// One in `every` parts of `bytes`.
-fn take_parts(bytes: &[u8], every: usize, some: &mut Vec<u8>) {
+/// One of `every` parts of `bytes`.
+fn take_sample(bytes: &[u8], every: usize, some: &mut Vec<u8>) {
     some.clear();
     some.reserve(bytes.len() / every);
-    for (index, parts) in bytes.chunks_exact(every * PART).enumerate() {
-        // Any of them: rows are often as many bytes as some number of parts.
+    for (index, parts) in bytes.chunks_exact(every * SAMPLE_PART).enumerate() {
+        // A pseudo-random one: row lengths are often multiples of a part.
         let part = (index as u32).wrapping_mul(0x9e37_79b1) >> 16;
-        let at = part as usize % every * PART;
-        some.extend_from_slice(&parts[at..at + PART]);
+        let at = part as usize % every * SAMPLE_PART;
+        some.extend_from_slice(&parts[at..at + SAMPLE_PART]);
     }
 }
 
-/// Counts once what occurs and was not counted.
+/// Sets the counts of bytes that occur and were not sampled to 1.
 fn add_missing(bytes: &[u8], pairs: &mut Pairs, counts: &mut [u32; 256]) {
     #[cfg(target_arch = "x86_64")]
-    if let Some(isa) = super::Avx512::new() {
+    if let Some(isa) = crate::simd::Avx512::new() {
         return isa.add_missing(bytes, counts);
     }
-    for (count, all) in counts.iter_mut().zip(of_few(bytes, pairs)) {
+    for (count, all) in counts.iter_mut().zip(narrow(bytes, pairs)) {
         *count = (*count).max(all.min(1));
     }
 }
 
 dispatch! {
-    /// From the lowest to the highest byte, zeros not counted.
+    /// From the lowest to the highest byte, ignoring zeros.
     fn range_of(bytes: &[u8]) -> Range<usize> = range_with
 }
 
@@ -142,9 +153,9 @@ fn add_pairs_with(
     }
 }
 
-/// How often each byte occurs.
-pub(crate) fn of_bytes(bytes: &[u8]) -> [u32; 256] {
-    // Four tables, so that equal neighbours do not wait for each other's store.
+/// The exact histogram.
+pub(crate) fn exact(bytes: &[u8]) -> [u32; 256] {
+    // Four tables, so that equal neighbours do not depend on each other's store.
     let mut counts = [[0u32; 256]; 4];
     let words = bytes.chunks_exact(8);
     for &byte in words.remainder() {
@@ -163,12 +174,12 @@ pub(crate) fn of_bytes(bytes: &[u8]) -> [u32; 256] {
 }
 
 dispatch! {
-    /// As [`of_bytes`], if every byte is one of these two.
-    pub(crate) fn of_two(bytes: &[u8], a: u8, b: u8) -> Option<[u32; 256]> = of_two_with
+    /// The histogram of bytes that are all `a` or `b`; `None` if there is another.
+    pub(crate) fn binary(bytes: &[u8], a: u8, b: u8) -> Option<[u32; 256]> = binary_with
 }
 
 #[inline(always)]
-fn of_two_with(_: impl Isa, bytes: &[u8], a: u8, b: u8) -> Option<[u32; 256]> {
+fn binary_with(_: impl Isa, bytes: &[u8], a: u8, b: u8) -> Option<[u32; 256]> {
     const LANES: usize = 32;
     let (mut count, mut others) = (0, [false; LANES]);
     for part in bytes.chunks(LANES * usize::from(u8::MAX)) {
@@ -190,19 +201,18 @@ fn of_two_with(_: impl Isa, bytes: &[u8], a: u8, b: u8) -> Option<[u32; 256]> {
     (others == [false; LANES]).then_some(counts)
 }
 
-/// How often each value of the `bits` (at most 13) bits below the sign occurs in elements of
-/// `size` bytes.
-pub(crate) fn of_leading_bits(elements: &[u8], size: usize, bits: u32) -> Vec<u32> {
+/// The histogram of the `bits` (at most 13) bits below the sign of elements of `size` bytes.
+pub(crate) fn leading_bits(elements: &[u8], size: usize, bits: u32) -> Vec<u32> {
     match (size, bits) {
-        (2, 0..=10) => of_leading_bits_sized::<2, 1024>(elements, bits),
-        (4, 0..=10) => of_leading_bits_sized::<4, 1024>(elements, bits),
-        (8, _) => of_leading_bits_sized::<8, 8192>(elements, bits),
+        (2, 0..=10) => leading_bits_sized::<2, 1024>(elements, bits),
+        (4, 0..=10) => leading_bits_sized::<4, 1024>(elements, bits),
+        (8, _) => leading_bits_sized::<8, 8192>(elements, bits),
         _ => unreachable!("no such element"),
     }
 }
 
 /// `VALUES` is a power of two not below `1 << bits`, so that no index needs a check.
-fn of_leading_bits_sized<const SIZE: usize, const VALUES: usize>(elements: &[u8], bits: u32) -> Vec<u32> {
+fn leading_bits_sized<const SIZE: usize, const VALUES: usize>(elements: &[u8], bits: u32) -> Vec<u32> {
     const TABLES: usize = 4;
     let mut counts = vec![[0u32; VALUES]; TABLES];
     let counts: &mut [[u32; VALUES]; TABLES] =
@@ -225,7 +235,7 @@ fn of_leading_bits_sized<const SIZE: usize, const VALUES: usize>(elements: &[u8]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Portable;
+    use crate::simd::Portable;
 
     fn numbers() -> impl FnMut(u64) -> u64 {
         let mut state = 1u64;
@@ -236,21 +246,21 @@ mod tests {
     }
 
     #[test]
-    fn a_part_shows_about_what_all_are() {
+    fn sampled_histograms_are_close_to_exact_ones() {
         let (mut next, mut pairs) = (numbers(), Pairs::default());
         for len in [5000, 1 << 15, 50_000, 1 << 16, 100_001] {
             for (values, rare) in [(20, 0), (20, 7), (200, 30)] {
                 let mut bytes: Vec<u8> = (0..len).map(|_| 25 + next(values) as u8).collect();
-                // Some that are too few to be in every sample.
+                // Values that are too rare to be in every sample.
                 for value in 0..rare {
                     bytes[next(len) as usize] = (value * 5 + 226) as u8;
                 }
-                let (all, some) = (of_bytes(&bytes), of_many(&bytes, &mut pairs));
+                let (all, some) = (exact(&bytes), sampled(&bytes, &mut pairs));
                 for (&all, &some) in all.iter().zip(&some) {
                     assert_eq!(all == 0, some == 0);
                     assert!(all.abs_diff(some) <= 20 + all / 2, "{some} for {all}");
                 }
-                // What the other way of finding out says.
+                // The portable computation.
                 let mut portable = some.map(|count| if count > 1 { count } else { 0 });
                 let mut wide = portable;
                 add_missing(&bytes, &mut pairs, &mut wide);
@@ -266,7 +276,7 @@ mod tests {
     fn pairs_count_what_bytes_count() {
         let mut next = numbers();
         let mut pairs = Pairs::default();
-        for len in [0, 1, 9, 1500, 5001, MOST, MOST + 1, 3 * MOST + 7] {
+        for len in [0, 1, 9, 1500, 5001, MAX_PAIRED_LEN, MAX_PAIRED_LEN + 1, 3 * MAX_PAIRED_LEN + 7] {
             for (values, lowest) in [(1, 0), (1, 255), (2, 0), (1, 91), (20, 90), (20, 236), (256, 0)] {
                 let with_zeros = len % 2;
                 let byte =
@@ -274,14 +284,14 @@ mod tests {
                 let bytes: Vec<u8> = (0..len).map(|_| byte(next(values))).collect();
                 let mut naive = [0; 256];
                 bytes.iter().for_each(|&byte| naive[usize::from(byte)] += 1);
-                assert_eq!(of_bytes(&bytes), naive);
-                assert_eq!(of_few(&bytes, &mut pairs), naive);
+                assert_eq!(exact(&bytes), naive);
+                assert_eq!(narrow(&bytes, &mut pairs), naive);
                 let two = (naive[0] + naive[91] == len as u32).then_some(naive);
-                assert_eq!(of_two(&bytes, 0, 91), two);
-                assert_eq!(of_two_with(Portable, &bytes, 0, 91), two);
+                assert_eq!(binary(&bytes, 0, 91), two);
+                assert_eq!(binary_with(Portable, &bytes, 0, 91), two);
                 let used = range_with(Portable, &bytes);
                 assert_eq!(used, range_of(&bytes));
-                if len <= MOST {
+                if len <= MAX_PAIRED_LEN {
                     let mut portable = [0; 256];
                     add_pairs_with(Portable, &bytes, used, &mut pairs.counts, &mut portable);
                     assert_eq!(portable, naive);

@@ -1,6 +1,6 @@
-//! Elements that are not the fill value, and the bit mask of where they stand.
+//! Elements that differ from the fill value, and the bitmask of their positions.
 
-use super::{Isa, dispatch};
+use crate::simd::{Isa, dispatch};
 
 /// Calls a function that is generic over the bytes of an element.
 macro_rules! for_bytes {
@@ -24,9 +24,9 @@ pub(crate) fn load(element: &[u8]) -> u64 {
 }
 
 dispatch! {
-    /// Sets bit `i` of `mask`, lowest bit of a byte first, where element `i` is not `fill` in the
-    /// bits that `relevant` has, and gathers those elements at the start of `values`, which must be
-    /// an element longer than `elements`; returns how many they are.
+    /// Sets bit `i` of `mask`, lowest bit of a byte first, where element `i` differs from `fill` in
+    /// the bits of `relevant`, and compacts those elements to the start of `values`, which must be
+    /// one element longer than `elements`; returns their number.
     pub(crate) fn gather(
         size: usize,
         elements: &[u8],
@@ -69,7 +69,7 @@ fn gather_sized<const SIZE: usize>(
     for (group, mask) in elements.chunks(8).zip(mask) {
         let mut bits = 0u8;
         for (i, element) in group.iter().enumerate() {
-            // Every element is written, and kept by moving on: no branch to guess.
+            // Branch-free: every element is written, and kept by advancing.
             let present = (load(element) ^ fill) & relevant != 0;
             values[kept] = *element;
             kept += usize::from(present);
@@ -118,7 +118,7 @@ pub(crate) fn take_signs(size: usize, mask: &[u8], elements: &[u8], fill: u64, s
     any == 1
 }
 
-/// Bits on their way into bytes, lowest first.
+/// Appends single bits, lowest first.
 #[derive(Default)]
 struct Bits {
     byte: u8,
@@ -156,8 +156,8 @@ pub(crate) fn put_signs(size: usize, mask: &[u8], signs: &[u8], elements: &mut [
 
 #[cfg(test)]
 mod tests {
-    use super::super::Portable;
     use super::*;
+    use crate::simd::Portable;
     use proptest::prelude::*;
 
     proptest! {

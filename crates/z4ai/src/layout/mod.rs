@@ -1,42 +1,72 @@
-//! Layouts: how the elements of a chunk become streams of bytes.
+//! Chunk layouts: how the elements of a chunk become streams of bytes.
 
 pub(crate) mod contexts;
 pub(crate) mod delta;
 pub(crate) mod grouped;
+pub(crate) mod hashed_output;
 pub(crate) mod palette;
-pub(crate) mod parts;
 pub(crate) mod range;
 pub(crate) mod sparse;
 pub(crate) mod split;
+pub(crate) mod streams;
 
 use crate::coder::{self, Coder};
 use crate::element::Kind;
 use crate::error::{Error, Result};
-use crate::kernel::hash;
-use crate::streams::Streams;
+use crate::kernel::xxh3;
+use crate::layout::streams::Streams;
 use crate::wire::{Put, Reader};
 use grouped::Grouped;
+use hashed_output::{HashedOutput, StagingBuffer};
 use palette::{Indexed, Palette};
-use parts::{Part, Parts};
-use range::Range;
+use range::RangeLayout;
 use sparse::Sparse;
 use split::Split;
 
+/// The description of a chunk, as the index of a frame has it.
+pub(crate) trait ChunkDescription: Sized {
+    /// Reads the description of a chunk of `len` bytes.
+    fn read(reader: &mut Reader<'_>, kind: Kind, len: usize) -> Result<Self>;
+    fn write(&self, out: &mut Vec<u8>);
+    /// The bytes that a chunk of `len` bytes takes in the payload.
+    fn payload_len(&self, len: usize) -> u64;
+    /// Adds the streams of a chunk of `len` bytes.
+    fn streams(&self, len: usize, streams: &mut Streams);
+}
+
 /// How one chunk is laid out, as its description in the index says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub(crate) enum ChunkLayout {
     /// All bytes as one stream.
     Opaque(Coder),
-    /// Elements cut into fields, a stream for each.
+    /// Elements split into bit fields, a stream for each.
     Split(Split),
     /// Elements as indices into the frame's palette.
     Indexed(Indexed),
-    /// Mostly one value; the other elements in a layout of their own.
+    /// Mostly one value; the other elements in an inner layout.
     Sparse(Sparse),
     /// Integers as their distance from the smallest.
-    Range(Range),
+    Range(RangeLayout),
     /// Groups of elements with a palette each.
     Grouped(Grouped),
+}
+
+impl ChunkDescription for ChunkLayout {
+    fn read(reader: &mut Reader<'_>, kind: Kind, len: usize) -> Result<Self> {
+        ChunkLayout::read(reader, kind, len)
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        ChunkLayout::write(self, out);
+    }
+
+    fn payload_len(&self, len: usize) -> u64 {
+        ChunkLayout::payload_len(self, len)
+    }
+
+    fn streams(&self, len: usize, streams: &mut Streams) {
+        ChunkLayout::streams(self, len, streams);
+    }
 }
 
 const OPAQUE: u8 = 0;
@@ -46,7 +76,7 @@ const SPARSE: u8 = 3;
 const RANGE: u8 = 4;
 const GROUPED: u8 = 5;
 
-/// What the chunks of a frame share.
+/// State that the chunks of a frame share.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Context<'a> {
     pub(crate) palette: Option<&'a Palette>,
@@ -57,8 +87,8 @@ pub(crate) struct Context<'a> {
 pub(crate) struct Scratch {
     coder: coder::Scratch,
     split: split::Scratch,
-    part: Part,
-    /// Whether what is decoded leaves the caches before anyone reads it.
+    part: StagingBuffer,
+    /// Whether the output is too large to stay in the caches.
     pub(crate) large_output: bool,
     sparse: sparse::Buffers,
     grouped: grouped::Buffers,
@@ -66,30 +96,30 @@ pub(crate) struct Scratch {
     planes: [Vec<u8>; 8],
 }
 
-impl Layout {
+impl ChunkLayout {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Layout::Opaque(coder) => {
+            ChunkLayout::Opaque(coder) => {
                 out.put_u8(OPAQUE);
                 coder.write(out);
             }
-            Layout::Split(split) => {
+            ChunkLayout::Split(split) => {
                 out.put_u8(SPLIT);
                 split.write(out);
             }
-            Layout::Indexed(indexed) => {
+            ChunkLayout::Indexed(indexed) => {
                 out.put_u8(INDEXED);
                 indexed.write(out);
             }
-            Layout::Sparse(sparse) => {
+            ChunkLayout::Sparse(sparse) => {
                 out.put_u8(SPARSE);
                 sparse.write(out);
             }
-            Layout::Range(range) => {
+            ChunkLayout::Range(range) => {
                 out.put_u8(RANGE);
                 range.write(out);
             }
-            Layout::Grouped(grouped) => {
+            ChunkLayout::Grouped(grouped) => {
                 out.put_u8(GROUPED);
                 grouped.write(out);
             }
@@ -109,12 +139,12 @@ impl Layout {
     /// Reads the description of a chunk of `len` bytes.
     pub(crate) fn read(reader: &mut Reader<'_>, kind: Kind, len: usize) -> Result<Self> {
         match reader.u8()? {
-            OPAQUE => Coder::read(reader).map(Layout::Opaque),
-            SPLIT => Split::read(reader, kind, len).map(Layout::Split),
-            INDEXED => Indexed::read(reader, kind, len).map(Layout::Indexed),
-            SPARSE => Sparse::read(reader, kind, len).map(Layout::Sparse),
-            RANGE => Range::read(reader, kind, len).map(Layout::Range),
-            GROUPED => Grouped::read(reader, kind, len).map(Layout::Grouped),
+            OPAQUE => Coder::read(reader).map(ChunkLayout::Opaque),
+            SPLIT => Split::read(reader, kind, len).map(ChunkLayout::Split),
+            INDEXED => Indexed::read(reader, kind, len).map(ChunkLayout::Indexed),
+            SPARSE => Sparse::read(reader, kind, len).map(ChunkLayout::Sparse),
+            RANGE => RangeLayout::read(reader, kind, len).map(ChunkLayout::Range),
+            GROUPED => Grouped::read(reader, kind, len).map(ChunkLayout::Grouped),
             code => Err(Error::unsupported(format_args!("chunk layout {code} is not known"))),
         }
     }
@@ -122,24 +152,24 @@ impl Layout {
     /// The bytes that a chunk of `len` bytes takes in the payload.
     pub(crate) fn payload_len(&self, len: usize) -> u64 {
         match self {
-            Layout::Opaque(coder) => coder.stored_len(len),
-            Layout::Split(split) => split.payload_len(len),
-            Layout::Indexed(indexed) => indexed.payload_len(len),
-            Layout::Sparse(sparse) => sparse.payload_len(len),
-            Layout::Range(range) => range.payload_len(len),
-            Layout::Grouped(grouped) => grouped.payload_len(len),
+            ChunkLayout::Opaque(coder) => coder.stored_len(len),
+            ChunkLayout::Split(split) => split.payload_len(len),
+            ChunkLayout::Indexed(indexed) => indexed.payload_len(len),
+            ChunkLayout::Sparse(sparse) => sparse.payload_len(len),
+            ChunkLayout::Range(range) => range.payload_len(len),
+            ChunkLayout::Grouped(grouped) => grouped.payload_len(len),
         }
     }
 
     /// Adds the streams of a chunk of `len` bytes.
     pub(crate) fn streams(&self, len: usize, streams: &mut Streams) {
         match self {
-            Layout::Opaque(coder) => streams.add("bytes", coder, len),
-            Layout::Split(split) => split.streams(len, streams),
-            Layout::Indexed(indexed) => indexed.streams(len, streams),
-            Layout::Sparse(sparse) => sparse.streams(len, streams),
-            Layout::Range(range) => range.streams(len, streams),
-            Layout::Grouped(grouped) => grouped.streams(len, streams),
+            ChunkLayout::Opaque(coder) => streams.add("bytes", coder, len),
+            ChunkLayout::Split(split) => split.streams(len, streams),
+            ChunkLayout::Indexed(indexed) => indexed.streams(len, streams),
+            ChunkLayout::Sparse(sparse) => sparse.streams(len, streams),
+            ChunkLayout::Range(range) => range.streams(len, streams),
+            ChunkLayout::Grouped(grouped) => grouped.streams(len, streams),
         }
     }
 
@@ -151,12 +181,12 @@ impl Layout {
         context: Context<'_>,
         scratch: &mut Scratch,
     ) -> Result<u64> {
-        if let Layout::Split(split) = self {
-            let out = Parts::new(out, scratch.large_output, &mut scratch.part);
+        if let ChunkLayout::Split(split) = self {
+            let out = HashedOutput::new(out, scratch.large_output, &mut scratch.part);
             return split.decode(payload, out, &mut scratch.split, &mut scratch.coder);
         }
         self.decode(payload, out, context, scratch)?;
-        Ok(hash::of(out))
+        Ok(xxh3::hash(out))
     }
 
     /// Decodes `payload`, of the length [`payload_len`](Self::payload_len) says, to fill `out`.
@@ -168,15 +198,15 @@ impl Layout {
         scratch: &mut Scratch,
     ) -> Result<()> {
         match self {
-            Layout::Opaque(coder) => coder.decode(payload, out, &mut scratch.coder),
-            Layout::Split(split) => {
-                let out = Parts::new(out, false, &mut scratch.part);
+            ChunkLayout::Opaque(coder) => coder.decode(payload, out, &mut scratch.coder),
+            ChunkLayout::Split(split) => {
+                let out = HashedOutput::new(out, false, &mut scratch.part);
                 split.decode(payload, out, &mut scratch.split, &mut scratch.coder).map(drop)
             }
-            Layout::Indexed(indexed) => indexed.decode(payload, out, context.palette, scratch),
-            Layout::Sparse(sparse) => sparse.decode(payload, out, context, scratch),
-            Layout::Range(range) => range.decode(payload, out, scratch),
-            Layout::Grouped(grouped) => grouped.decode(payload, out, context, scratch),
+            ChunkLayout::Indexed(indexed) => indexed.decode(payload, out, context.palette, scratch),
+            ChunkLayout::Sparse(sparse) => sparse.decode(payload, out, context, scratch),
+            ChunkLayout::Range(range) => range.decode(payload, out, scratch),
+            ChunkLayout::Grouped(grouped) => grouped.decode(payload, out, context, scratch),
         }
     }
 }

@@ -2,26 +2,26 @@
 //!
 //! Payload: the planes, lowest first.
 
-use super::Scratch;
-use super::split::decode_stream;
 use crate::coder::Coder;
 use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::kernel::difference;
 use crate::kernel::sparse::{for_bytes, load};
-use crate::streams::{self, Streams};
+use crate::layout::Scratch;
+use crate::layout::split::decode_stream;
+use crate::layout::streams::{self, Streams};
 use crate::wire::Reader;
 
 /// The description of a chunk of integers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct RangeLayout {
     /// What distances are counted from.
     pub(crate) base: u64,
     /// As many as an element has bytes, lowest first.
     pub(crate) planes: Vec<Coder>,
 }
 
-impl Range {
+impl RangeLayout {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.base.to_le_bytes()[..self.planes.len()]);
         self.planes.iter().for_each(|plane| plane.write(out));

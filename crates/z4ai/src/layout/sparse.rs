@@ -1,16 +1,16 @@
-//! The sparse layout: a mask of the elements that are not the fill value, and those elements in a
-//! layout of their own. Multiplying weights by a mask leaves zeros of either sign, so the signs
-//! of the others may be a stream of their own.
+//! The sparse layout: a bitmask of the elements that differ from the fill value, and those elements
+//! in an inner layout. Multiplying weights by a mask leaves zeros of either sign, so the signs of
+//! the fill elements may be a stream.
 //!
 //! Payload: the mask, the signs, then the payload of the inner layout.
 
-use super::split::decode_stream;
-use super::{Context, Layout, Scratch};
 use crate::coder::{Coder, check_packed_padding};
 use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::kernel::sparse::{self, load};
-use crate::streams::Streams;
+use crate::layout::split::decode_stream;
+use crate::layout::streams::Streams;
+use crate::layout::{ChunkLayout, Context, Scratch};
 use crate::wire::{Put, Reader};
 
 /// The description of a sparse chunk.
@@ -20,14 +20,14 @@ pub(crate) struct Sparse {
     pub(crate) size: usize,
     /// The element that most are.
     pub(crate) fill: u64,
-    /// How many elements are others.
+    /// The number of elements that differ from the fill value.
     pub(crate) present: u32,
-    /// A bit per element, set for the others.
+    /// One bit per element, set where it differs from the fill value.
     pub(crate) mask: Coder,
     /// A bit per element that is not present, set where its sign is not that of `fill`.
     pub(crate) signs: Option<Coder>,
-    /// The others, if there are any; in a layout without one inside.
-    pub(crate) values: Option<Box<Layout>>,
+    /// The elements that differ, if any; in a layout that is not nested itself.
+    pub(crate) values: Option<Box<ChunkLayout>>,
 }
 
 impl Sparse {
@@ -63,13 +63,13 @@ impl Sparse {
         let (mut mask, mut values) = (Coder::Constant(0), None);
         if present > 0 {
             mask = Coder::read(reader)?;
-            values = Some(Box::new(Layout::read_inner(reader, kind, present as usize * size)?));
+            values = Some(Box::new(ChunkLayout::read_inner(reader, kind, present as usize * size)?));
         }
         let signs = signed.then(|| Coder::read(reader)).transpose()?;
         Ok(Self { size, fill, present, mask, signs, values })
     }
 
-    /// Bytes of the signs of a chunk of so many elements.
+    /// Bytes of the signs of a chunk of `count` elements.
     fn signs_len(&self, count: usize) -> usize {
         (count - self.present as usize).div_ceil(8)
     }

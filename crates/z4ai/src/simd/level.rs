@@ -59,8 +59,8 @@ impl SimdLevel {
         }
     }
 
-    /// Forces this level in the whole process until the guard is dropped, or until the next call
-    /// waits for that: one level can be forced at a time. An error if the machine lacks it.
+    /// Forces this level in the whole process until the guard is dropped. One level can be forced
+    /// at a time: another call blocks until then. An error if the machine lacks the level.
     #[doc(hidden)]
     pub fn force(self) -> Result<ForcedLevel> {
         if self > detect() {

@@ -1,0 +1,375 @@
+//! Chooses the coder of one stream, and encodes it.
+
+use twox_hash::XxHash3_64;
+
+use crate::coder::huffman::lengths::Lengths;
+use crate::coder::tans::{self, NormalizedCounts};
+use crate::coder::{Coder, EncodeScratch, huffman};
+use crate::estimate::cost::{self, BIT};
+use crate::kernel::{bit_packing, histogram};
+use crate::options::{Effort, Options};
+
+/// Bytes sampled to detect an incompressible stream.
+const SAMPLE: usize = 4096;
+/// A stream is stored raw when its sample needs more than this of 8 bits. The estimate of a
+/// sample of this size is too low by up to 0.05 bits for noise.
+pub(crate) const NOISE: u64 = 79 * BIT / 10;
+/// Bytes sampled to detect that zstd gains nothing.
+const OPAQUE_SAMPLE: usize = 1 << 15;
+/// The zstd level of the default effort.
+pub const DEFAULT_LEVEL: i32 = 3;
+
+/// More symbols than this are not packed.
+const MOST_PACKED: usize = 16;
+/// As [`NOISE`], for the raw bits of 2-byte elements: the little that a coder saves is not worth
+/// its time.
+pub(crate) const NEARLY_NOISE: u64 = 75 * BIT / 10;
+
+/// Appends `bytes` to `payload` in the smallest way that decodes at full speed.
+pub(crate) fn encode(bytes: &[u8], payload: &mut Vec<u8>, scratch: &mut EncodeScratch) -> Coder {
+    let coder = code_unless(NOISE, bytes, payload, scratch, histogram::exact);
+    append_raw(&coder, bytes, payload);
+    coder
+}
+
+/// Appends a few `bytes` raw, unless they are all the same.
+pub(crate) fn encode_quickly(bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
+    let coder = trivial(bytes).unwrap_or(Coder::Raw);
+    append_raw(&coder, bytes, payload);
+    coder
+}
+
+/// Encodes the streams at the end of `payload`, of lengths `lens`, in place, by sampled histograms.
+/// `spare` and `pairs` are scratch.
+pub(crate) fn encode_in_place(
+    noise: u64,
+    lens: &[usize],
+    payload: &mut Vec<u8>,
+    spare: &mut Vec<u8>,
+    pairs: &mut histogram::Pairs,
+    scratch: &mut EncodeScratch,
+) -> Vec<Coder> {
+    let mut from = payload.len() - lens.iter().sum::<usize>();
+    let mut to = from;
+    let coders = lens.iter().map(|&len| {
+        let bytes = &payload[from..from + len];
+        spare.clear();
+        let mut coder = code_unless(noise, bytes, spare, scratch, |bytes| histogram::sampled(bytes, pairs));
+        // Nothing may grow over the streams behind it.
+        if spare.len() > len {
+            coder = Coder::Raw;
+        }
+        if coder == Coder::Raw {
+            if to < from {
+                payload.copy_within(from..from + len, to);
+            }
+            to += len;
+        } else {
+            payload[to..to + spare.len()].copy_from_slice(spare);
+            to += spare.len();
+        }
+        from += len;
+        coder
+    });
+    let coders = coders.collect();
+    payload.truncate(to);
+    coders
+}
+
+/// As [`encode`], except that nothing is appended for [`Coder::Raw`], which is always chosen above
+/// the entropy `noise`. `count` makes the histogram.
+fn code_unless(
+    noise: u64,
+    bytes: &[u8],
+    payload: &mut Vec<u8>,
+    scratch: &mut EncodeScratch,
+    count: impl FnOnce(&[u8]) -> [u32; 256],
+) -> Coder {
+    if let Some(coder) = trivial(bytes) {
+        return coder;
+    }
+    let sample = sample(bytes);
+    if let Some(sample) = &sample {
+        if cost::entropy(sample) > noise * SAMPLE as u64 {
+            return Coder::Raw;
+        }
+        // Planes with only one bit in use need no full histogram.
+        if let [a, b] = few_symbols_of(sample)[..]
+            && let Some(counts) = histogram::binary(bytes, a, b)
+        {
+            return code_counted(bytes, &counts, payload, scratch);
+        }
+    }
+    let counts = count(bytes);
+    if noise == NOISE || cost::entropy(&counts) <= noise * bytes.len() as u64 {
+        return code_counted(bytes, &counts, payload, scratch);
+    }
+    Coder::Raw
+}
+
+/// Whether [`encode_in_place`] will store these bytes raw.
+pub(crate) fn is_noise(noise: u64, bytes: &[u8]) -> bool {
+    trivial(bytes).is_none()
+        && sample(bytes).is_some_and(|sample| cost::entropy(&sample) > noise * SAMPLE as u64)
+}
+
+/// A lower bound on the bytes that [`encode_counted`] takes. 0 for few symbols, which may be packed
+/// before they are coded.
+pub(crate) fn huffman_at_least(counts: &[u32; 256]) -> u64 {
+    if number_of_symbols(counts) <= MOST_PACKED {
+        return 0;
+    }
+    // Costs are not exact: by less than this share of a bit.
+    let inexact = counts.iter().map(|&count| u64::from(count)).sum::<u64>() * BIT / 64;
+    cost::entropy(counts).saturating_sub(inexact) / (8 * BIT)
+}
+
+fn append_raw(coder: &Coder, bytes: &[u8], payload: &mut Vec<u8>) {
+    if *coder == Coder::Raw {
+        payload.extend_from_slice(bytes);
+    }
+}
+
+/// As [`encode`], with zstd as another candidate: for bytes of unknown structure.
+pub(crate) fn encode_opaque(
+    bytes: &[u8],
+    level: i32,
+    payload: &mut Vec<u8>,
+    scratch: &mut EncodeScratch,
+) -> Coder {
+    let start = payload.len();
+    let coder = encode(bytes, payload, scratch);
+    if matches!(coder, Coder::Constant(_)) {
+        return coder;
+    }
+    let sample = &bytes[bytes.len() / 2..][..bytes.len().div_ceil(2).min(OPAQUE_SAMPLE)];
+    let by_symbols = (payload.len() - start) as u64 * sample.len() as u64 / bytes.len() as u64;
+    let promising = zstd::bulk::compress(sample, 1).is_ok_and(|packed| (packed.len() as u64) < by_symbols);
+    if promising
+        && let Ok(packed) = zstd::bulk::compress(bytes, level)
+        && packed.len() + 16 < payload.len() - start
+    {
+        payload.truncate(start);
+        payload.extend_from_slice(&packed);
+        return Coder::Zstd { stored: packed.len() as u32, hash: XxHash3_64::oneshot(&packed) };
+    }
+    coder
+}
+
+/// As [`encode`], for bytes whose counts are known.
+pub(crate) fn encode_counted(
+    bytes: &[u8],
+    counts: &[u32; 256],
+    payload: &mut Vec<u8>,
+    scratch: &mut EncodeScratch,
+) -> Coder {
+    let coder = code_counted(bytes, counts, payload, scratch);
+    append_raw(&coder, bytes, payload);
+    coder
+}
+
+/// As [`encode_counted`], except that nothing is appended for [`Coder::Raw`].
+fn code_counted(
+    bytes: &[u8],
+    counts: &[u32; 256],
+    payload: &mut Vec<u8>,
+    scratch: &mut EncodeScratch,
+) -> Coder {
+    let len = bytes.len() as u64;
+    let symbols = few_symbols_of(counts);
+    let Some(lengths) = Lengths::for_counts(counts) else {
+        return symbols.first().map_or(Coder::Raw, |&only| Coder::Constant(only));
+    };
+    let huffman = huffman_len(&lengths, counts);
+    let width = match number_of_symbols(counts) {
+        0..=2 => 1,
+        3..=4 => 2,
+        5..=MOST_PACKED => 4,
+        _ => 8,
+    };
+    // Palette indices decode several times faster than codes: they may cost a hundredth more.
+    let packed = (len * width).div_ceil(8) + (1 << width.min(4)) + 2;
+    // Codes of whole bits waste much of a bit where one symbol is frequent: then bytes of several
+    // symbols are coded instead.
+    let wasteful = || {
+        let ideal = cost::entropy(counts) / (8 * BIT);
+        ideal + ideal / 50 + 64 < huffman.min(packed)
+    };
+    if width < 8 && wasteful() {
+        let start = payload.len();
+        let coder = encode_packed_then(bytes, width as u32, &symbols, payload, scratch);
+        let joined = (payload.len() - start) as u64 + (1 << width) + 64;
+        if joined + joined / 50 < huffman.min(packed) {
+            return coder;
+        }
+        payload.truncate(start);
+    }
+    if width < 8 && packed <= huffman + huffman / 100 {
+        let (palette, index_of) = palette_of(&symbols);
+        bit_packing::pack(width as u32, bytes, &index_of, payload);
+        return Coder::Packed { width: width as u32, palette };
+    }
+    if huffman >= len {
+        return Coder::Raw;
+    }
+    let EncodeScratch { huffman, prefetch, .. } = scratch;
+    let stored = huffman::encode::encode(bytes, &lengths, payload, huffman, prefetch);
+    Coder::Huffman { lengths: Box::new(lengths), stored }
+}
+
+/// As [`encode_counted`]; from the balanced effort on with tANS, where that is smaller.
+pub(crate) fn encode_codes(
+    bytes: &[u8],
+    counts: &[u32; 256],
+    effort: Effort,
+    payload: &mut Vec<u8>,
+    scratch: &mut EncodeScratch,
+) -> Coder {
+    match effort < Effort::Balanced {
+        true => encode_counted(bytes, counts, payload, scratch),
+        false => encode_finely(bytes, counts, NormalizedCounts::for_counts, payload, scratch),
+    }
+}
+
+/// As [`encode_counted`], or tANS with the normalized counts of `states`, whichever is smaller.
+pub(crate) fn encode_finely(
+    bytes: &[u8],
+    counts: &[u32; 256],
+    states: impl Fn(&[u32; 256]) -> Option<NormalizedCounts>,
+    payload: &mut Vec<u8>,
+    scratch: &mut EncodeScratch,
+) -> Coder {
+    let start = payload.len();
+    let symbols = number_of_symbols(counts);
+    // NormalizedCounts take no less than this, whatever they are, and at least half a byte each to describe.
+    let least = cost::entropy(counts) / (8 * BIT) + symbols as u64 / 2;
+    // Of many symbols it is known what whole bits take, so these need not be made.
+    if symbols > MOST_PACKED
+        && let Some(lengths) = Lengths::for_counts(counts)
+        && let whole = (lengths.cost_bits(counts) / 8).min(bytes.len() as u64)
+        && least < whole
+        && let Some(states) = states(counts)
+    {
+        let stored = tans::encode::encode(bytes, &states, payload, &mut scratch.tans);
+        let tans = Coder::Tans { states: Box::new(states), stored };
+        if ((payload.len() - start + tans.described_len()) as u64) < whole {
+            return tans;
+        }
+        payload.truncate(start);
+    }
+    let coder = encode_counted(bytes, counts, payload, scratch);
+    let coded = (payload.len() - start) as u64;
+    if matches!(coder, Coder::Constant(_)) || least >= coded + coder.described_len() as u64 {
+        return coder;
+    }
+    let Some(states) = states(counts) else { return coder };
+    let mut fine = Vec::new();
+    let stored = tans::encode::encode(bytes, &states, &mut fine, &mut scratch.tans);
+    let tans = Coder::Tans { states: Box::new(states), stored };
+    if fine.len() + tans.described_len() >= payload.len() - start + coder.described_len() {
+        return coder;
+    }
+    payload.truncate(start);
+    payload.extend_from_slice(&fine);
+    tans
+}
+
+/// Indices of `width` bits into a palette, packed into bytes, and these coded.
+fn encode_packed_then(
+    bytes: &[u8],
+    width: u32,
+    symbols: &[u8],
+    payload: &mut Vec<u8>,
+    scratch: &mut EncodeScratch,
+) -> Coder {
+    let (palette, index_of) = palette_of(symbols);
+    let mut packed = Vec::new();
+    bit_packing::pack(width, bytes, &index_of, &mut packed);
+    let counts = histogram::exact(&packed);
+    let inner = match Lengths::for_counts(&counts) {
+        Some(lengths) => {
+            let EncodeScratch { huffman, prefetch, .. } = scratch;
+            let stored = huffman::encode::encode(&packed, &lengths, payload, huffman, prefetch);
+            Coder::Huffman { lengths: Box::new(lengths), stored }
+        }
+        None => Coder::Constant(packed.first().copied().unwrap_or(0)),
+    };
+    Coder::PackedThen { width, palette, inner: Box::new(inner) }
+}
+
+/// Appends bytes of unknown structure.
+pub(crate) fn encode_bytes(
+    content: &[u8],
+    options: &Options,
+    payload: &mut Vec<u8>,
+    scratch: &mut EncodeScratch,
+) -> Coder {
+    match options.effort {
+        Effort::Fast => encode(content, payload, scratch),
+        _ => encode_opaque(content, options.level.unwrap_or(DEFAULT_LEVEL), payload, scratch),
+    }
+}
+
+/// Appends indices into a palette.
+pub(crate) fn encode_indices(
+    indices: &[u8],
+    options: &Options,
+    payload: &mut Vec<u8>,
+    scratch: &mut EncodeScratch,
+) -> Coder {
+    encode_codes(indices, &histogram::exact(indices), options.effort, payload, scratch)
+}
+
+/// How many symbols occur.
+fn number_of_symbols(counts: &[u32; 256]) -> usize {
+    counts.iter().filter(|&&count| count > 0).count()
+}
+
+/// The symbols that occur, if they are few enough to be packed.
+fn few_symbols_of(counts: &[u32; 256]) -> Vec<u8> {
+    if number_of_symbols(counts) > MOST_PACKED {
+        return Vec::new();
+    }
+    (0..=255).filter(|&symbol| counts[usize::from(symbol)] > 0).collect()
+}
+
+/// A palette of up to sixteen symbols, and the index of each. Unused entries are filled with other
+/// symbols, so that no two indices decode to the same byte and every damaged index is noticed.
+pub(crate) fn palette_of(symbols: &[u8]) -> ([u8; 16], [u8; 256]) {
+    let mut palette = [0; 16];
+    let mut index_of = [0; 256];
+    let others = (0..=255).filter(|symbol| !symbols.contains(symbol));
+    for (index, symbol) in symbols.iter().copied().chain(others).take(palette.len()).enumerate() {
+        palette[index] = symbol;
+        index_of[usize::from(symbol)] = index as u8;
+    }
+    (palette, index_of)
+}
+
+/// Bytes of a Huffman stream, description included.
+pub(crate) fn huffman_len(lengths: &Lengths, counts: &[u32; 256]) -> u64 {
+    let streams = huffman::encode::streams_for(counts.iter().map(|&count| count as usize).sum()) as u64;
+    // Coder and number of streams, and of each its length and what fills its last byte.
+    lengths.cost_bits(counts) / 8 + lengths.written_len() as u64 + 2 + 5 * streams
+}
+
+/// Constant streams.
+fn trivial(bytes: &[u8]) -> Option<Coder> {
+    let (&first, rest) = bytes.split_first().unwrap_or((&0, &[]));
+    // Compares each byte with the one before it: stops at the first difference.
+    let constant = bytes.is_empty() || rest == &bytes[..rest.len()];
+    constant.then_some(Coder::Constant(first))
+}
+
+/// The counts of a sample from four places of `bytes`, if they are many.
+fn sample(bytes: &[u8]) -> Option<[u32; 256]> {
+    if bytes.len() < 4 * SAMPLE {
+        return None;
+    }
+    let mut sample = Vec::with_capacity(SAMPLE);
+    for part in 0..4 {
+        let at = part * (bytes.len() - SAMPLE / 4) / 3;
+        sample.extend_from_slice(&bytes[at..at + SAMPLE / 4]);
+    }
+    Some(histogram::exact(&sample))
+}

@@ -1,0 +1,325 @@
+//! Encodes a delta frame: for every chunk the smallest difference from its reference.
+
+use std::cell::Cell;
+
+use crate::coder::Coder;
+use crate::error::{Error, Result};
+use crate::estimate::cost::{self, BIT};
+use crate::frame::encode::OVERHEAD;
+use crate::frame::plan::Plan;
+use crate::frame::{self, FrameFormat, chunks};
+use crate::kernel::xxh3::{self, Hasher};
+use crate::kernel::{difference, histogram, magnitude_classes};
+use crate::layout::delta::differences::Streams;
+use crate::layout::delta::{Body, Delta, Difference, Elements, Hashes, magnitudes};
+use crate::layout::{ChunkLayout, split};
+use crate::memory;
+use crate::options::{Effort, Options};
+use crate::search::dense;
+
+/// Bytes that a raw chunk adds to its content.
+const OVERHEAD_PER_CHUNK: usize = 31;
+/// Factor on the chunk length where most elements are unchanged: little is stored of each chunk,
+/// and descriptions must not dominate it. (case: `delta.py`, sizes)
+const CHUNKS: usize = 8;
+/// Elements of each of `RUNS` sampled runs, by which the kind of difference and the planes are
+/// chosen; the second, by which magnitude classes are. (case: `delta.py`, make)
+const SAMPLE: usize = 256;
+const SAMPLE_FOR_CLASSES: usize = 1024;
+const RUNS: usize = 8;
+/// Bytes that are copied, hashed and compared at a time, in the first-level cache.
+const PART: usize = 8 << 10;
+
+/// Encodes the difference from `reference` to `current` into `out`, which is cleared first.
+pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<()> {
+    out.clear();
+    if current.len() != reference.len() {
+        return Err(Error::invalid(format_args!(
+            "a delta needs buffers of equal length, these have {} and {} bytes",
+            current.len(),
+            reference.len()
+        )));
+    }
+    options.check()?;
+    let mut plan = Plan::new(current.len(), options)?;
+    if changes_little(current, reference, options.kind.size()) {
+        plan.chunk *= CHUNKS;
+    }
+    let chunks = plan.chunk_count();
+    // Most deltas are much smaller than this; the rest of it is never touched.
+    memory::reserve(out, current.len() + OVERHEAD + chunks * OVERHEAD_PER_CHUNK)?;
+    frame::write_header(
+        out,
+        (Delta::MAGICS[0], Delta::VERSION),
+        options.kind,
+        options.array.as_ref(),
+        current.len() as u64,
+    )?;
+    let header_len = out.len();
+    let encode = |Reused(scratch): &mut Reused, i: usize, encoded: &mut chunks::Encoded| {
+        scratch.encode(&current[plan.chunk(i)], &reference[plan.chunk(i)], options, &plan, encoded);
+        plan.chunk(i).len()
+    };
+    let descriptions = &chunks::encode_all(options, chunks, out, encode)?.descriptions;
+    frame::write_index(out, header_len, &frame::Index { descriptions, chunks, ..Default::default() })
+}
+
+/// Whether most elements are unchanged, by a sample of both buffers.
+fn changes_little(current: &[u8], reference: &[u8], size: usize) -> bool {
+    const WINDOWS: usize = 64;
+    const WINDOW: usize = 64;
+    let step = current.len() / WINDOWS / size * size;
+    let (mut seen, mut changed) = (0, 0);
+    for start in (0..WINDOWS).map(|window| window * step) {
+        let end = current.len().min(start + WINDOW * size);
+        let pairs = current[start..end].chunks(size).zip(reference[start..end].chunks(size));
+        seen += pairs.len();
+        changed += pairs.filter(|(now, before)| now != before).count();
+    }
+    changed * 2 <= seen
+}
+
+thread_local! {
+    /// The buffers of this thread's last delta. Callers make many deltas in a row, one per tensor,
+    /// and page faults of fresh buffers would cost as much as the encoding; the public functions
+    /// have no argument to pass buffers in.
+    static LAST: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// Buffers that the thread's next delta reuses.
+struct Reused(Box<Scratch>);
+
+impl Default for Reused {
+    fn default() -> Self {
+        Self(LAST.take().unwrap_or_default())
+    }
+}
+
+impl Drop for Reused {
+    fn drop(&mut self) {
+        LAST.set(Some(std::mem::take(&mut self.0)));
+    }
+}
+
+/// Buffers of one worker.
+#[derive(Default)]
+struct Scratch {
+    current: Vec<u8>,
+    reference: Vec<u8>,
+    differences: Vec<u8>,
+    /// Differences in the order of their classes.
+    sorted: Vec<u8>,
+    sample: Sample,
+    streams: Streams,
+    literal: Vec<u8>,
+    split: split::encode::Scratch,
+}
+
+impl Scratch {
+    /// Encodes one chunk. Both buffers are copied: other threads may be changing them, and hash,
+    /// histogram and code must be of the same bytes.
+    fn encode(
+        &mut self,
+        current: &[u8],
+        reference: &[u8],
+        options: &Options,
+        plan: &Plan,
+        encoded: &mut chunks::Encoded,
+    ) {
+        let elements = Elements::of(options.kind, current.len());
+        let choice = self.sample.choose(elements, options, current, reference, &mut self.streams);
+        let payload = &mut encoded.payload;
+        let start = payload.len();
+        // Planes are extracted directly into the payload.
+        let planes = choice.planes.unwrap_or(0);
+        payload.resize(start + planes * (current.len() / elements.size), 0);
+        let hashes = self.take(elements, choice.xor, [current, reference], &mut payload[start..]);
+        let mut body = Body::Difference(self.difference(elements, choice, payload));
+        // A reference that has little to do with the data only adds noise.
+        let stored = payload.len() - start;
+        if stored > current.len() / 2 && self.sample.is_smaller_alone(elements, current.len(), stored) {
+            self.literal.clear();
+            let layout = dense(&self.current, options, &plan.hint, &mut self.split, &mut self.literal);
+            if layout != ChunkLayout::Opaque(Coder::Raw) && self.literal.len() < stored {
+                payload.truncate(start);
+                payload.extend_from_slice(&self.literal);
+                body = Body::Literal(layout);
+            }
+        }
+        let described = encoded.descriptions.len();
+        let describe = |payload: &[u8], body, descriptions: &mut Vec<u8>| {
+            let hashes_of = Hashes { reference: hashes[1], stored: xxh3::hash(payload) };
+            let delta = Delta { hashes: hashes_of, body };
+            frame::write_description(descriptions, current.len(), hashes[0], &delta);
+        };
+        describe(&payload[start..], body, &mut encoded.descriptions);
+        let stored = payload.len() - start + encoded.descriptions.len() - described;
+        if stored > current.len() + OVERHEAD_PER_CHUNK {
+            payload.truncate(start);
+            payload.extend_from_slice(&self.current);
+            encoded.descriptions.truncate(described);
+            let body = Body::Literal(ChunkLayout::Opaque(Coder::Raw));
+            describe(&payload[start..], body, &mut encoded.descriptions);
+        }
+        encoded.chunks += 1;
+    }
+
+    /// Copies both buffers, computes their differences, and extracts as many planes as there is
+    /// room for; returns the hashes of both.
+    fn take(
+        &mut self,
+        elements: Elements,
+        xor: bool,
+        [current, reference]: [&[u8]; 2],
+        planes: &mut [u8],
+    ) -> [u64; 2] {
+        let Elements { size, .. } = elements;
+        let rule = elements.rule(xor);
+        let len = current.len();
+        for buffer in [&mut self.current, &mut self.reference, &mut self.differences] {
+            buffer.resize(len, 0);
+        }
+        let mut hashers = [Hasher::new(len), Hasher::new(len)];
+        for start in (0..len).step_by(PART) {
+            let part = start..len.min(start + PART);
+            let (now, before) = (&mut self.current[part.clone()], &mut self.reference[part.clone()]);
+            now.copy_from_slice(&current[part.clone()]);
+            before.copy_from_slice(&reference[part.clone()]);
+            hashers[0].write(now);
+            hashers[1].write(before);
+            let differences = &mut self.differences[part.clone()];
+            difference::difference(rule, size, now, before, differences);
+            for (byte, plane) in planes.chunks_exact_mut(len / size).enumerate() {
+                difference::take_plane(size, differences, byte, &mut plane[start / size..part.end / size]);
+            }
+        }
+        [hashers[0].finish(&self.current), hashers[1].finish(&self.reference)]
+    }
+
+    /// Appends the differences to the payload, which ends with their planes if these are chosen.
+    fn difference(&mut self, elements: Elements, choice: Choice, payload: &mut Vec<u8>) -> Difference {
+        let size = elements.size;
+        let Choice { mut xor, thresholds, planes } = choice;
+        let classes = if let Some(planes) = planes {
+            vec![self.streams.encode_planes(size, &self.differences, planes, payload)]
+        } else if !thresholds.is_empty() {
+            let differences = &self.differences;
+            let ranges =
+                magnitude_classes::sort(size, &thresholds, &self.reference, differences, &mut self.sorted);
+            let (streams, sorted) = (&mut self.streams, &self.sorted);
+            ranges.into_iter().map(|range| streams.encode(size, &sorted[range], payload)).collect()
+        } else if xor {
+            vec![self.streams.encode(size, &self.differences, payload)]
+        } else {
+            let both = [self.current.as_slice(), &self.reference];
+            let class;
+            (xor, class) = self.streams.encode_either(size, &self.differences, both, payload);
+            vec![class]
+        };
+        Difference { elements, xor, thresholds, classes }
+    }
+}
+
+/// How to encode a chunk.
+struct Choice {
+    /// Whether differences are XOR instead of ULP or zigzag.
+    xor: bool,
+    thresholds: Vec<u16>,
+    /// The number of planes, where the sample decides that.
+    planes: Option<usize>,
+}
+
+/// Elements from several places of a chunk.
+#[derive(Default)]
+struct Sample {
+    current: Vec<u8>,
+    reference: Vec<u8>,
+    distances: Vec<u8>,
+    bits: Vec<u8>,
+    plane: Vec<u8>,
+}
+
+impl Sample {
+    /// Chooses by a sample of the chunk.
+    fn choose(
+        &mut self,
+        elements: Elements,
+        options: &Options,
+        current: &[u8],
+        reference: &[u8],
+        streams: &mut Streams,
+    ) -> Choice {
+        let size = elements.size;
+        let (mut xor, planes) = self.compare(SAMPLE, elements, current, reference, streams);
+        let sparse = streams.mostly_zero(size, self.differences(xor));
+        // Short chunks have not enough of each class.
+        let enough = elements.has_magnitudes() && current.len() >= RUNS * SAMPLE_FOR_CLASSES * size;
+        // Where all elements moved, classes save less than they cost in time.
+        if enough && (options.effort > Effort::Default || sparse) {
+            (xor, _) = self.compare(SAMPLE_FOR_CLASSES, elements, current, reference, streams);
+            let times = (current.len() / self.current.len()) as u64;
+            let thresholds =
+                magnitudes::thresholds(options.kind, &self.reference, self.differences(xor), times);
+            if !thresholds.is_empty() {
+                return Choice { xor, thresholds, planes: None };
+            }
+        }
+        Choice { xor, thresholds: Vec::new(), planes: (!sparse).then_some(planes) }
+    }
+
+    fn differences(&self, xor: bool) -> &[u8] {
+        if xor { &self.bits } else { &self.distances }
+    }
+
+    /// Takes a sample of runs of `run` elements. Returns whether bits are smaller than distances, and how
+    /// many low bytes to keep as planes then.
+    fn compare(
+        &mut self,
+        run: usize,
+        elements: Elements,
+        current: &[u8],
+        reference: &[u8],
+        streams: &mut Streams,
+    ) -> (bool, usize) {
+        let size = elements.size;
+        let run = (run * size).min(current.len() / size * size);
+        for (sample, from) in [(&mut self.current, current), (&mut self.reference, reference)] {
+            sample.clear();
+            for part in 0..RUNS {
+                let at = part * (from.len() - run) / (RUNS - 1) / size * size;
+                sample.extend_from_slice(&from[at..at + run]);
+            }
+        }
+        for (xor, out) in [(false, &mut self.distances), (true, &mut self.bits)] {
+            out.resize(self.current.len(), 0);
+            difference::difference(elements.rule(xor), size, &self.current, &self.reference, out);
+        }
+        let [distances, bits] =
+            [&self.distances, &self.bits].map(|differences| streams.fewest_bits(size, differences));
+        if bits.1 < distances.1 { (true, bits.0) } else { (false, distances.0) }
+    }
+
+    /// Whether the sample leaves it open that a chunk of `len` bytes takes less than `stored` without a
+    /// reference.
+    fn is_smaller_alone(&mut self, elements: Elements, len: usize, stored: usize) -> bool {
+        let size = elements.size;
+        let count = self.current.len() / size;
+        if count < SAMPLE {
+            return true;
+        }
+        // Exponents are bytes after this.
+        let mut carry = 0;
+        for byte in &mut self.current {
+            (*byte, carry) = (*byte << 1 | carry, *byte >> 7);
+        }
+        self.plane.resize(count, 0);
+        let mut cost = 0;
+        for byte in 0..size {
+            difference::take_plane(size, &self.current, byte, &mut self.plane);
+            cost += cost::entropy(&histogram::exact(&self.plane));
+        }
+        // Scales of rows or columns may save a little more.
+        let promised = cost / (8 * BIT) * len as u64 / self.current.len() as u64;
+        promised - promised / 16 < stored as u64
+    }
+}

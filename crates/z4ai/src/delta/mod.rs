@@ -1,0 +1,283 @@
+//! Deltas: a buffer as its difference from a reference of the same length.
+//!
+//! The next checkpoint of a model differs little from the one before it. A delta frame (`Z4DL`)
+//! holds just that, knows its reference when it sees it, and decodes in parallel, in part, or
+//! right into the reference's own memory.
+//!
+//! ```
+//! use z4ai::{DecodeOptions, Kind, Options, delta};
+//!
+//! let before: Vec<u8> = (0..4096u32).flat_map(|i| (i as f32).to_le_bytes()).collect();
+//! let mut after = before.clone();
+//! after[400] ^= 1;
+//! let options = Options { kind: Kind::F32, ..Options::default() };
+//! let frame = delta::compress(&after, &before, &options)?;
+//! assert!(frame.len() < 200);
+//! assert_eq!(delta::decompress(&frame, &before, &DecodeOptions::default())?, after);
+//! # Ok::<(), z4ai::Error>(())
+//! ```
+
+mod encode;
+
+use std::ops::Range;
+
+use crate::frame::decode::{self, Chunks};
+use crate::frame::{self, Frame, FrameFormat};
+use crate::kernel::xxh3::{self, INTERLEAVED};
+use crate::layout::delta::{Delta, DeltaScratch, Hashes};
+use crate::layout::hashed_output::HashedOutput;
+use crate::options::{DecodeOptions, FrameInfo, Options};
+use crate::simd::prefetch::Prefetcher;
+use crate::{Error, Result, legacy, parallel};
+
+/// Encodes the difference from `reference` to `current`, which must be of equal length.
+///
+/// The frame is the same for the same data and options whatever the number of threads.
+pub fn compress(current: &[u8], reference: &[u8], options: &Options) -> Result<Vec<u8>> {
+    let mut frame = Vec::new();
+    compress_into(current, reference, options, &mut frame)?;
+    frame.shrink_to_fit();
+    Ok(frame)
+}
+
+/// As [`compress`], into `frame`, which is cleared first: memory it already holds is reused.
+pub fn compress_into(current: &[u8], reference: &[u8], options: &Options, frame: &mut Vec<u8>) -> Result<()> {
+    encode::into(current, reference, options, frame)
+}
+
+/// Whether `frame` starts like a delta.
+pub fn is_delta(frame: &[u8]) -> bool {
+    frame::starts_like::<Delta>(frame) || legacy::is_legacy_delta(frame)
+}
+
+/// What a delta says about itself, its index checked but nothing decoded. References have the
+/// [`content_len`](FrameInfo::content_len) of the content.
+pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
+    if legacy::is_legacy_delta(frame) {
+        return legacy::inspect_delta(frame);
+    }
+    Frame::<Delta>::parse(frame).map(|frame| frame.info())
+}
+
+/// Decodes a delta into new memory.
+///
+/// A reference other than the one the delta was made from is a
+/// [`Mismatch`](crate::ErrorKind::Mismatch), found before anything is decoded.
+pub fn decompress(frame: &[u8], reference: &[u8], options: &DecodeOptions) -> Result<Vec<u8>> {
+    if legacy::is_legacy_delta(frame) {
+        return legacy::decompress_delta(frame, reference, options);
+    }
+    let frame = Frame::parse(frame)?;
+    let whole = 0..frame.content_len;
+    decode::to_vec(&Applied::new(frame, reference, whole, options)?, options)
+}
+
+/// Decodes a delta into the caller's memory, which must be as long as the reference. On error the
+/// contents of `out` are unspecified; with a wrong reference they are untouched.
+pub fn decompress_into(
+    frame: &[u8],
+    reference: &[u8],
+    out: &mut [u8],
+    options: &DecodeOptions,
+) -> Result<()> {
+    if legacy::is_legacy_delta(frame) {
+        return legacy::decompress_delta_into(frame, reference, out, options);
+    }
+    let frame = Frame::parse(frame)?;
+    let whole = 0..frame.content_len;
+    decode::whole_into(&Applied::new(frame, reference, whole, options)?, out, options)
+}
+
+/// As [`decompress_into`], for a reference that the caller already knows to be the right one: it is
+/// not hashed again. With another one the content does not match its checksums, which is an error
+/// as well.
+pub fn restore_into(frame: &[u8], reference: &[u8], out: &mut [u8], options: &DecodeOptions) -> Result<()> {
+    if legacy::is_legacy_delta(frame) {
+        return legacy::decompress_delta_into(frame, reference, out, options);
+    }
+    let frame = Frame::parse(frame)?;
+    check_length(&frame, reference)?;
+    decode::whole_into(&Applied::unchecked(frame, Some(reference), options), out, options)
+}
+
+/// Decodes bytes `range` of a delta's content into `out`, whose length must be theirs. Only the
+/// chunks that hold them are decoded, and only their part of the reference is read.
+pub fn decompress_bytes(
+    frame: &[u8],
+    reference: &[u8],
+    range: Range<u64>,
+    out: &mut [u8],
+    options: &DecodeOptions,
+) -> Result<()> {
+    if legacy::is_legacy_delta(frame) {
+        return legacy::decompress_delta_range(frame, reference, range, out, options);
+    }
+    let frame = Frame::parse(frame)?;
+    decode::byte_range_into(&Applied::new(frame, reference, range.clone(), options)?, range, out, options)
+}
+
+/// Decodes elements `range` of a delta into `out`, whose length must be theirs in bytes. Only the
+/// chunks that hold them are decoded, and only their part of the reference is read.
+pub fn decompress_range(
+    frame: &[u8],
+    reference: &[u8],
+    range: Range<u64>,
+    out: &mut [u8],
+    options: &DecodeOptions,
+) -> Result<()> {
+    if legacy::is_legacy_delta(frame) {
+        return legacy::decompress_delta_range(frame, reference, range, out, options);
+    }
+    let frame = Frame::parse(frame)?;
+    let bytes = decode::bytes_of(&frame, range.clone(), out)?;
+    decode::range_into(&Applied::new(frame, reference, bytes, options)?, range, out, options)
+}
+
+/// Turns `buffer`, which holds the reference, into what the delta was made of.
+///
+/// Reference and frame are checked in full before the first byte changes: a wrong reference or a
+/// damaged frame leaves the buffer as it was.
+pub fn apply(frame: &[u8], buffer: &mut [u8], options: &DecodeOptions) -> Result<()> {
+    if legacy::is_legacy_delta(frame) {
+        let current = legacy::decompress_delta(frame, buffer, options)?;
+        buffer.copy_from_slice(&current);
+        return Ok(());
+    }
+    let frame = Frame::<Delta>::parse(frame)?;
+    let payload = |index| frame.payload(index);
+    let check = |index, hash| hashes_of(&frame, index)?.check_payload(hash);
+    hash_each(frame.chunks_of(0..frame.content_len), payload, check, options)?;
+    check_reference(&frame, buffer, 0..frame.content_len, options)?;
+    decode::whole_into(&Applied::unchecked(frame, None, options), buffer, options)
+}
+
+impl FrameFormat for Delta {
+    const MAGICS: &'static [[u8; 4]] = &[*b"Z4DL"];
+    const VERSION: u8 = 3;
+}
+
+/// A delta and the reference it is applied to.
+struct Applied<'a> {
+    frame: Frame<'a, Delta>,
+    /// `None`: the output holds the reference; payloads were verified then.
+    reference: Option<&'a [u8]>,
+    /// Whether one thread decodes all chunks, one after the other.
+    in_order: bool,
+}
+
+impl<'a> Applied<'a> {
+    /// Checks the reference where the chunks of the decoded bytes `range` need it.
+    fn new(
+        frame: Frame<'a, Delta>,
+        reference: &'a [u8],
+        range: Range<u64>,
+        options: &DecodeOptions,
+    ) -> Result<Self> {
+        check_reference(&frame, reference, range, options)?;
+        Ok(Self::unchecked(frame, Some(reference), options))
+    }
+
+    fn unchecked(frame: Frame<'a, Delta>, reference: Option<&'a [u8]>, options: &DecodeOptions) -> Self {
+        let in_order = parallel::workers(options.threads, frame.chunk_count()) == 1;
+        Self { frame, reference, in_order }
+    }
+
+    /// The payload of the next chunk, to prefetch while chunk `index` of `len` bytes is restored.
+    fn fetch_next(&self, index: usize, len: usize) -> Prefetcher {
+        let next = index + 1;
+        match self.in_order && next < self.frame.chunk_count() {
+            true => {
+                Prefetcher::new(self.frame.payload(next).unwrap_or_default(), len.div_ceil(HashedOutput::LEN))
+            }
+            false => Prefetcher::default(),
+        }
+    }
+}
+
+impl Chunks for Applied<'_> {
+    type Description = Delta;
+    type Scratch = DeltaScratch;
+
+    fn frame(&self) -> &Frame<'_, Delta> {
+        &self.frame
+    }
+
+    fn scratch(&self, large_output: bool) -> DeltaScratch {
+        let mut scratch = DeltaScratch::default();
+        scratch.literal.large_output = large_output;
+        scratch
+    }
+
+    fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut DeltaScratch) -> Result<()> {
+        let (checksum, delta, payload) = self.frame.chunk(index)?;
+        let reference = self.reference.map(|reference| part_of(&self.frame, index, reference));
+        scratch.next = self.fetch_next(index, out.len());
+        let hash = delta.decode(payload, reference, out, scratch)?;
+        decode::check_hash(index, checksum, hash)
+    }
+}
+
+fn hashes_of(frame: &Frame<'_, Delta>, index: usize) -> Result<Hashes> {
+    Hashes::read(&mut frame.description(index)?)
+}
+
+/// The range of the reference that corresponds to chunk `index`.
+fn part_of<'a>(frame: &Frame<'_, Delta>, index: usize, reference: &'a [u8]) -> &'a [u8] {
+    let content = frame.content_of(index);
+    // Not beyond the reference, whose length was compared with the frame's.
+    &reference[content.start as usize..content.end as usize]
+}
+
+/// Refuses a reference of another length.
+fn check_length(frame: &Frame<'_, Delta>, reference: &[u8]) -> Result<()> {
+    if reference.len() as u64 != frame.content_len {
+        return Err(Error::mismatch(format_args!(
+            "the delta's reference has {} bytes, this one {}",
+            frame.content_len,
+            reference.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a reference other than the one the delta was made from, as far as `range` needs it.
+fn check_reference(
+    frame: &Frame<'_, Delta>,
+    reference: &[u8],
+    range: Range<u64>,
+    options: &DecodeOptions,
+) -> Result<()> {
+    check_length(frame, reference)?;
+    let part = |index| Ok(part_of(frame, index, reference));
+    let check = |index, hash| hashes_of(frame, index)?.check_reference(hash);
+    hash_each(frame.chunks_of(range), part, check, options)
+}
+
+/// Hashes `content` of each of `chunks`, several at a time, and checks the hashes. In reverse
+/// order, so that the first chunks, which are decoded first, are still in the caches.
+fn hash_each<'a>(
+    chunks: Range<usize>,
+    content: impl Fn(usize) -> Result<&'a [u8]> + Sync,
+    check: impl Fn(usize, u64) -> Result<()> + Sync,
+    options: &DecodeOptions,
+) -> Result<()> {
+    let groups = chunks.len().div_ceil(INTERLEAVED);
+    parallel::for_each(
+        options.threads,
+        groups,
+        || (),
+        |(), i| {
+            let first = chunks.start + (groups - 1 - i) * INTERLEAVED;
+            let group = first..chunks.end.min(first + INTERLEAVED);
+            let mut contents: [&[u8]; INTERLEAVED] = [&[]; INTERLEAVED];
+            for (index, slot) in group.clone().zip(&mut contents) {
+                *slot = content(index)?;
+            }
+            let hashes = match group.len() == INTERLEAVED {
+                true => xxh3::hash_each(contents),
+                false => contents.map(xxh3::hash),
+            };
+            group.zip(hashes).try_for_each(|(index, hash)| check(index, hash))
+        },
+    )
+}

@@ -1,0 +1,4 @@
+//! Samples, and prices in fractions of a bit: what choices between encodings are made by.
+
+pub(crate) mod cost;
+pub(crate) mod probe;

@@ -1,0 +1,314 @@
+//! Compacts the elements selected by a bitmask, and scatters them back.
+//!
+//! Bit `i` of the mask, lowest bit of the first byte first, selects element `i`. Bits behind the
+//! last element are zero.
+
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx512;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::avx512_lanes::{Lanes, VECTOR, for_lanes};
+use crate::simd::{Isa, dispatch};
+
+/// Bytes that buffers of elements need behind their contents, because whole vectors are loaded and
+/// stored.
+pub(crate) const SLACK: usize = 64;
+
+/// Bytes of the mask of `count` elements.
+pub(crate) fn marks_len(count: usize) -> usize {
+    count.div_ceil(8)
+}
+
+/// Selects the elements of `size` bytes that are not zero from byte `byte` on; returns their
+/// number.
+pub(crate) fn mark(size: usize, elements: &[u8], byte: usize, marks: &mut Vec<u8>) -> usize {
+    let count = elements.len() / size;
+    marks.clear();
+    // Whole words are written.
+    marks.resize(marks_len(count).next_multiple_of(8), 0);
+    #[cfg(target_arch = "x86_64")]
+    let done = match Avx512::new() {
+        // SAFETY: the proof is of all features.
+        Some(proof) => unsafe { mark_wide(proof, size, elements, byte, marks) },
+        None => mark_blocks(size, elements, byte, marks),
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = mark_blocks(size, elements, byte, marks);
+    for index in done..count {
+        let listed = elements[index * size + byte..(index + 1) * size].iter().any(|&byte| byte != 0);
+        marks[index / 8] |= u8::from(listed) << (index % 8);
+    }
+    let marked = count_ones(marks);
+    marks.truncate(marks_len(count));
+    marked
+}
+
+dispatch! {
+    /// How many bits are set.
+    pub(crate) fn count_ones(marks: &[u8]) -> usize = count_ones_with
+}
+
+#[inline(always)]
+fn count_ones_with(_: impl Isa, marks: &[u8]) -> usize {
+    let (words, rest) = marks.as_chunks();
+    let words = words.iter().map(|&word| u64::from_le_bytes(word).count_ones());
+    words.chain(rest.iter().map(|byte| byte.count_ones())).sum::<u32>() as usize
+}
+
+/// Elements per block of [`mark_blocks`].
+const BLOCK: usize = 32;
+
+dispatch! {
+    /// The mask of whole blocks; returns the number of elements.
+    fn mark_blocks(size: usize, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize = mark_blocks_with
+}
+
+#[inline(always)]
+fn mark_blocks_with(isa: impl Isa, size: usize, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize {
+    match size {
+        1 => mark_words(isa, elements, marks, |e: &[u8; 1]| e[0] != 0),
+        2 => mark_words(isa, elements, marks, |e: &[u8; 2]| u16::from_le_bytes(*e) >> (8 * byte) != 0),
+        4 => mark_words(isa, elements, marks, |e: &[u8; 4]| u32::from_le_bytes(*e) >> (8 * byte) != 0),
+        _ => mark_words(isa, elements, marks, |e: &[u8; 8]| u64::from_le_bytes(*e) >> (8 * byte) != 0),
+    }
+}
+
+#[inline(always)]
+fn mark_words<const SIZE: usize>(
+    isa: impl Isa,
+    elements: &[u8],
+    marks: &mut [u8],
+    listed: impl Fn(&[u8; SIZE]) -> bool,
+) -> usize {
+    let blocks = elements.as_chunks::<SIZE>().0.as_chunks::<BLOCK>().0;
+    for (block, marks) in blocks.iter().zip(marks.as_chunks_mut::<4>().0) {
+        let mut flags = [0; BLOCK];
+        for i in 0..BLOCK {
+            flags[i] = u8::from(listed(&block[i]));
+        }
+        *marks = isa.equal(flags, 1).to_le_bytes();
+    }
+    blocks.len() * BLOCK
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
+fn mark_wide(proof: Avx512, size: usize, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize {
+    for_lanes!(size, L, mark_lanes::<L>(proof, elements, byte, marks))
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn mark_lanes<L: Lanes>(proof: Avx512, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize {
+    let bits = L::splat(proof, u64::MAX << (8 * byte));
+    let vectors = elements.as_chunks::<VECTOR>().0;
+    for (vector, marks) in vectors.iter().zip(marks.chunks_exact_mut(L::COUNT / 8)) {
+        let mask = L::test_mask(proof, proof.load(vector), bits);
+        marks.copy_from_slice(&mask.to_le_bytes()[..L::COUNT / 8]);
+    }
+    vectors.len() * L::COUNT
+}
+
+/// Compacts the `marked` selected elements to the start of `out`, which grows as needed.
+pub(crate) fn collect(size: usize, elements: &[u8], marks: &[u8], marked: usize, out: &mut Vec<u8>) {
+    let room = marked * size + SLACK;
+    if out.len() < room {
+        out.resize(room, 0);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if let Some(proof) = Avx512::new() {
+        // SAFETY: the proof is of all features.
+        return unsafe { collect_wide(proof, size, elements, marks, out) };
+    }
+    collect_from(size, elements, marks, 0, 0, out);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
+fn collect_wide(proof: Avx512, size: usize, elements: &[u8], marks: &[u8], out: &mut [u8]) {
+    for_lanes!(size, L, collect_lanes::<L>(proof, elements, marks, out));
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn collect_lanes<L: Lanes>(proof: Avx512, elements: &[u8], marks: &[u8], out: &mut [u8]) {
+    let mut at = 0;
+    let vectors = elements.as_chunks::<VECTOR>().0;
+    for (vector, marks) in vectors.iter().zip(marks.chunks_exact(L::COUNT / 8)) {
+        let mask = word(marks);
+        let Some(out) = out[at..].first_chunk_mut() else { return };
+        proof.store(L::compress(proof, mask, proof.load(vector)), out);
+        at += mask.count_ones() as usize * L::SIZE;
+    }
+    collect_from(L::SIZE, elements, marks, vectors.len() * L::COUNT, at, out);
+}
+
+/// Compacts from element `first` on, eight at a time, to byte `at`.
+#[inline(always)]
+fn collect_from(size: usize, elements: &[u8], marks: &[u8], first: usize, mut at: usize, out: &mut [u8]) {
+    for (index, &mark) in marks.iter().enumerate().skip(first / 8) {
+        let mut mark = mark;
+        while mark != 0 {
+            let element = (index * 8 + mark.trailing_zeros() as usize) * size;
+            out[at..at + size].copy_from_slice(&elements[element..element + size]);
+            at += size;
+            mark &= mark - 1;
+        }
+    }
+}
+
+/// The inverse of [`collect`]: ORs the elements of `from` to the selected ones. `from` has as many,
+/// and [`SLACK`] bytes behind them.
+pub(crate) fn place(size: usize, from: &[u8], marks: &[u8], elements: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(proof) = Avx512::new() {
+        // SAFETY: the proof is of all features.
+        return unsafe { place_wide(proof, size, from, marks, elements) };
+    }
+    place_from(size, from, marks, 0, 0, elements);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
+fn place_wide(proof: Avx512, size: usize, from: &[u8], marks: &[u8], elements: &mut [u8]) {
+    for_lanes!(size, L, place_lanes::<L>(proof, from, marks, elements));
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn place_lanes<L: Lanes>(proof: Avx512, from: &[u8], marks: &[u8], elements: &mut [u8]) {
+    let mut at = 0;
+    let vectors = elements.as_chunks_mut::<VECTOR>().0;
+    let done = vectors.len() * L::COUNT;
+    for (vector, marks) in vectors.iter_mut().zip(marks.chunks_exact(L::COUNT / 8)) {
+        let mask = word(marks);
+        let Some(from) = from[at..].first_chunk() else { return };
+        let placed = L::expand(proof, mask, proof.load(from));
+        proof.store(proof.or(proof.load(vector), placed), vector);
+        at += mask.count_ones() as usize * L::SIZE;
+    }
+    place_from(L::SIZE, from, marks, done, at, elements);
+}
+
+/// Scatters from element `first` on, eight at a time, from byte `at`.
+#[inline(always)]
+fn place_from(size: usize, from: &[u8], marks: &[u8], first: usize, mut at: usize, elements: &mut [u8]) {
+    for (index, &mark) in marks.iter().enumerate().skip(first / 8) {
+        let mut mark = mark;
+        while mark != 0 {
+            let element = (index * 8 + mark.trailing_zeros() as usize) * size;
+            for (to, from) in elements[element..element + size].iter_mut().zip(&from[at..at + size]) {
+                *to |= from;
+            }
+            at += size;
+            mark &= mark - 1;
+        }
+    }
+}
+
+/// Up to eight bytes of a mask as a number.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn word(marks: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..marks.len()].copy_from_slice(marks);
+    u64::from_le_bytes(word)
+}
+
+/// A gap of 255 unselected elements that no selected one follows.
+pub(crate) const SKIP: u8 = 255;
+
+/// Run-length encodes a mask: the number of unselected elements before each selected one, [`SKIP`]
+/// for 255 without one.
+pub(crate) fn gaps(marks: &[u8], gaps: &mut Vec<u8>) {
+    gaps.clear();
+    let mut next = 0;
+    let (words, rest) = marks.as_chunks();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    for (index, bytes) in words.iter().chain([&last]).enumerate() {
+        let mut word = u64::from_le_bytes(*bytes);
+        while word != 0 {
+            let at = index * 64 + word.trailing_zeros() as usize;
+            let mut gap = at - next;
+            while gap >= usize::from(SKIP) {
+                gaps.push(SKIP);
+                gap -= usize::from(SKIP);
+            }
+            gaps.push(gap as u8);
+            next = at + 1;
+            word &= word - 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::Portable;
+
+    #[test]
+    fn marked_elements_return_to_their_places() {
+        let mut state = 7u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 40) as usize
+        };
+        for size in [1, 2, 4, 8] {
+            for (count, one_in) in [(0, 1), (1, 1), (7, 2), (64, 1), (129, 3), (1000, 5), (1003, 300)] {
+                // Of the elements that are not zero, some are below `byte` only.
+                let mut elements = vec![0u8; count * size];
+                for element in elements.chunks_mut(size) {
+                    if next() % one_in == 0 {
+                        element[next() % size] = 1 + (next() % 255) as u8;
+                    }
+                }
+                for byte in 0..size {
+                    let listed: Vec<usize> = (0..count)
+                        .filter(|i| elements[i * size + byte..(i + 1) * size].iter().any(|&b| b != 0))
+                        .collect();
+                    let mut expected = vec![0u8; marks_len(count)];
+                    listed.iter().for_each(|i| expected[i / 8] |= 1 << (i % 8));
+                    let mut marks = Vec::new();
+                    assert_eq!(mark(size, &elements, byte, &mut marks), listed.len());
+                    assert_eq!(marks, expected);
+                    let mut portable = vec![0; marks.len().next_multiple_of(8)];
+                    let done = mark_blocks_with(Portable, size, &elements, byte, &mut portable);
+                    assert_eq!(portable[..done / 8], expected[..done / 8]);
+
+                    let words: Vec<u8> =
+                        listed.iter().flat_map(|i| &elements[i * size..(i + 1) * size]).copied().collect();
+                    let mut found = Vec::new();
+                    collect(size, &elements, &marks, listed.len(), &mut found);
+                    assert_eq!(found[..words.len()], words);
+                    found[words.len()..].fill(0xee);
+                    let mut portable = vec![0; words.len()];
+                    collect_from(size, &elements, &marks, 0, 0, &mut portable);
+                    assert_eq!(portable, words);
+
+                    let mut naive = vec![0x10; elements.len()];
+                    for (i, word) in listed.iter().zip(words.chunks(size)) {
+                        for (to, from) in naive[i * size..].iter_mut().zip(word) {
+                            *to |= from;
+                        }
+                    }
+                    let mut placed = vec![0x10; elements.len()];
+                    place(size, &found, &marks, &mut placed);
+                    assert_eq!(placed, naive);
+                    placed.fill(0x10);
+                    place_from(size, &words, &marks, 0, 0, &mut placed);
+                    assert_eq!(placed, naive);
+
+                    let (mut between, mut before) = (Vec::new(), 0);
+                    for &i in &listed {
+                        between.extend(std::iter::repeat_n(SKIP, (i - before) / 255));
+                        between.push(((i - before) % 255) as u8);
+                        before = i + 1;
+                    }
+                    let mut found = Vec::new();
+                    gaps(&marks, &mut found);
+                    assert_eq!(found, between);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Encodes differences: byte planes of the low bytes, and a list of the elements above them.
+
+use crate::coder::EncodeScratch;
+use crate::coder::choose::{self, NOISE};
+use crate::coder::tans::NormalizedCounts;
+use crate::estimate::cost::{self, BIT};
+use crate::kernel::{difference, histogram, mask_compact};
+use crate::layout::delta::{Class, List, Places};
+
+/// Up to one changed element in this many, a list without planes is smallest. (case: `delta.py`,
+/// sizes)
+const FEW: usize = 8;
+/// Below one listed element in this many, run lengths (gaps) are smaller than a bitmask. (case:
+/// `delta.py`, sizes)
+const RARE: usize = 16;
+/// List values that are fewer than one in this many of the plane bytes are stored raw: what a code
+/// would save is not worth building its table. (case: `delta.py`, make)
+const OUTLIERS: usize = 256;
+/// Up to this many elements, both encodings of positions are tried, since descriptions matter.
+const SHORT: usize = 1 << 14;
+/// Elements of each of four sampled runs by which planes are chosen.
+const SAMPLE: usize = 1024;
+
+/// Buffers for the streams that differences become.
+#[derive(Default)]
+pub(crate) struct Streams {
+    /// A bit for every element: whether it is listed.
+    marks: Vec<u8>,
+    /// Listed elements.
+    words: Vec<u8>,
+    plane: Vec<u8>,
+    gaps: Vec<u8>,
+    sample: Vec<u8>,
+    sample_marks: Vec<u8>,
+    /// Scratch for in-place encoding.
+    spare: Vec<u8>,
+    pairs: histogram::Pairs,
+    coder: EncodeScratch,
+}
+
+impl Streams {
+    /// Appends the streams of differences of `size` bytes in their smallest form.
+    pub(crate) fn encode(&mut self, size: usize, differences: &[u8], payload: &mut Vec<u8>) -> Class {
+        let listed = mask_compact::mark(size, differences, 0, &mut self.marks);
+        self.encode_marked(size, differences, listed, payload)
+    }
+
+    /// As [`encode`](Self::encode), for differences whose lowest `planes` are already at the end of
+    /// the payload.
+    pub(crate) fn encode_planes(
+        &mut self,
+        size: usize,
+        differences: &[u8],
+        planes: usize,
+        payload: &mut Vec<u8>,
+    ) -> Class {
+        let count = differences.len() / size;
+        let lens = &[count; 8][..planes];
+        let start = payload.len() - planes * count;
+        let coders =
+            choose::encode_in_place(NOISE, lens, payload, &mut self.spare, &mut self.pairs, &mut self.coder);
+        let listed =
+            if planes < size { mask_compact::mark(size, differences, planes, &mut self.marks) } else { 0 };
+        let beside = payload.len() - start;
+        let list = self.encode_listed(size, planes, beside, differences, listed, payload);
+        Class { count: count as u32, planes: coders, list }
+    }
+
+    /// As [`encode`](Self::encode) for ULP or zigzag differences; returns whether XOR differences
+    /// were smaller and encoded instead. The same elements are listed either way, so that both can
+    /// be compared where few are.
+    pub(crate) fn encode_either(
+        &mut self,
+        size: usize,
+        distances: &[u8],
+        [current, reference]: [&[u8]; 2],
+        payload: &mut Vec<u8>,
+    ) -> (bool, Class) {
+        let count = distances.len() / size;
+        let listed = mask_compact::mark(size, distances, 0, &mut self.marks);
+        if listed == 0 || listed > count / FEW {
+            return (false, self.encode_marked(size, distances, listed, payload));
+        }
+        let len = listed * size;
+        let mut both = [Vec::new(), Vec::new()];
+        for (buffer, words) in [current, reference].into_iter().zip(&mut both) {
+            mask_compact::collect(size, buffer, &self.marks, listed, words);
+        }
+        let mut bits = vec![0; len];
+        difference::difference(difference::Rule::Xor, size, &both[0][..len], &both[1][..len], &mut bits);
+        mask_compact::collect(size, distances, &self.marks, listed, &mut self.words);
+        let words = std::mem::take(&mut self.words);
+        let xor = self.cost_of(size, &bits) < self.cost_of(size, &words[..len]);
+        let chosen = if xor { &bits } else { &words[..len] };
+        let list = self.encode_list(size, 0, 0, count, chosen, payload);
+        self.words = words;
+        (xor, Class { count: count as u32, planes: Vec::new(), list: Some(list) })
+    }
+
+    /// Encodes differences, `listed` of which are not zero.
+    fn encode_marked(
+        &mut self,
+        size: usize,
+        differences: &[u8],
+        mut listed: usize,
+        payload: &mut Vec<u8>,
+    ) -> Class {
+        let count = differences.len() / size;
+        let kept = if listed <= count / FEW { 0 } else { self.best_planes(size, differences) };
+        self.plane.resize(count, 0);
+        let start = payload.len();
+        let planes = (0..kept).map(|byte| {
+            difference::take_plane(size, differences, byte, &mut self.plane);
+            choose::encode(&self.plane, payload, &mut self.coder)
+        });
+        let planes = planes.collect();
+        if kept > 0 {
+            listed =
+                if kept < size { mask_compact::mark(size, differences, kept, &mut self.marks) } else { 0 };
+        }
+        let beside = payload.len() - start;
+        let list = self.encode_listed(size, kept, beside, differences, listed, payload);
+        Class { count: count as u32, planes, list }
+    }
+
+    /// Appends the list of the `listed` elements that are not zero above `planes`, whose streams
+    /// take `beside` bytes.
+    fn encode_listed(
+        &mut self,
+        size: usize,
+        planes: usize,
+        beside: usize,
+        differences: &[u8],
+        listed: usize,
+        payload: &mut Vec<u8>,
+    ) -> Option<List> {
+        if listed == 0 {
+            return None;
+        }
+        mask_compact::collect(size, differences, &self.marks, listed, &mut self.words);
+        let words = std::mem::take(&mut self.words);
+        let count = differences.len() / size;
+        let list = self.encode_list(size, planes, beside, count, &words[..listed * size], payload);
+        self.words = words;
+        Some(list)
+    }
+
+    /// The entropy of the byte planes of elements, in units of [`BIT`].
+    fn cost_of(&mut self, size: usize, elements: &[u8]) -> u64 {
+        self.plane.resize(elements.len() / size, 0);
+        (0..size)
+            .map(|byte| {
+                difference::take_plane(size, elements, byte, &mut self.plane);
+                cost::entropy(&histogram::exact(&self.plane))
+            })
+            .sum()
+    }
+
+    /// The best number of low bytes to keep as planes, by a sample.
+    fn best_planes(&mut self, size: usize, differences: &[u8]) -> usize {
+        let count = differences.len() / size;
+        let run = SAMPLE.min(count) * size;
+        let mut sample = std::mem::take(&mut self.sample);
+        sample.clear();
+        for part in 0..4 {
+            let at = part * (differences.len() - run) / 3 / size * size;
+            sample.extend_from_slice(&differences[at..at + run]);
+        }
+        let kept = self.fewest_bits(size, &sample).0;
+        self.sample = sample;
+        kept
+    }
+
+    /// The best number of low bytes to keep as planes, and the estimated cost of all streams, in
+    /// units of [`BIT`].
+    pub(crate) fn fewest_bits(&mut self, size: usize, sample: &[u8]) -> (usize, u64) {
+        let count = (sample.len() / size) as u32;
+        self.plane.resize(count as usize, 0);
+        let mut wide = [0; 9];
+        for (byte, wide) in wide[..size].iter_mut().enumerate() {
+            *wide = mask_compact::mark(size, sample, byte, &mut self.sample_marks) as u32;
+        }
+        let (mut kept, mut best) = (0, u64::MAX);
+        let mut planes_cost = 0;
+        for byte in 0..=size {
+            let listed = wide[byte];
+            if listed == 0 {
+                if planes_cost < best {
+                    (kept, best) = (byte, planes_cost);
+                }
+                break;
+            }
+            difference::take_plane(size, sample, byte, &mut self.plane);
+            let counts = histogram::exact(&self.plane);
+            // Of listed values, all bytes but the first are nearly always zero: a bit each.
+            let higher = |&wide: &u32| if wide == 0 { 0 } else { u64::from(listed.max(wide * 8)) * BIT };
+            let higher: u64 = wide[byte + 1..size].iter().map(higher).sum();
+            let places = cost::entropy(&[listed, count - listed]);
+            let cost = planes_cost + places + places / 64 + cost_of_codes(&counts[1..]) + higher;
+            if cost < best {
+                (kept, best) = (byte, cost);
+            }
+            planes_cost += cost_of_codes(&counts);
+        }
+        (kept, best)
+    }
+
+    /// Whether at least half of these differences are zero.
+    pub(crate) fn mostly_zero(&mut self, size: usize, sample: &[u8]) -> bool {
+        mask_compact::mark(size, sample, 0, &mut self.sample_marks) * size <= sample.len() / 2
+    }
+
+    /// Appends the positions and the bytes above `planes`, whose streams take `beside` bytes, of
+    /// the listed elements.
+    fn encode_list(
+        &mut self,
+        size: usize,
+        planes: usize,
+        beside: usize,
+        count: usize,
+        listed: &[u8],
+        payload: &mut Vec<u8>,
+    ) -> List {
+        let number = listed.len() / size;
+        let rare = number < count / RARE;
+        let start = payload.len();
+        let mut places = if rare { self.encode_gaps(payload) } else { self.encode_marks(payload) };
+        // Descriptions dominate short lists: the other encoding is tried too.
+        if count <= SHORT {
+            let first = payload.len();
+            let other = if rare { self.encode_marks(payload) } else { self.encode_gaps(payload) };
+            let lens = [first - start + places.described(), payload.len() - first + other.described()];
+            if lens[1] < lens[0] {
+                payload.drain(start..first);
+                places = other;
+            } else {
+                payload.truncate(first);
+            }
+        }
+        self.plane.resize(number, 0);
+        let values = (planes..size).map(|byte| {
+            difference::take_plane(size, listed, byte, &mut self.plane);
+            if number < beside / OUTLIERS {
+                return choose::encode_quickly(&self.plane, payload);
+            }
+            choose::encode(&self.plane, payload, &mut self.coder)
+        });
+        List { count: number as u32, places, values: values.collect() }
+    }
+
+    fn encode_gaps(&mut self, payload: &mut Vec<u8>) -> Places {
+        mask_compact::gaps(&self.marks, &mut self.gaps);
+        // Short gaps are too few values for whole bits to come close.
+        let counts = histogram::exact(&self.gaps);
+        let coder =
+            choose::encode_finely(&self.gaps, &counts, NormalizedCounts::finest, payload, &mut self.coder);
+        Places::Gaps(self.gaps.len() as u32, coder)
+    }
+
+    fn encode_marks(&mut self, payload: &mut Vec<u8>) -> Places {
+        Places::Marks(choose::encode(&self.marks, payload, &mut self.coder))
+    }
+}
+
+impl Places {
+    /// Bytes of their description.
+    fn described(&self) -> usize {
+        let (Places::Gaps(_, coder) | Places::Marks(coder)) = self;
+        coder.described_len()
+    }
+}
+
+/// The estimated cost of a Huffman code for these counts, in units of [`BIT`].
+fn cost_of_codes(counts: &[u32]) -> u64 {
+    let total: u32 = counts.iter().sum();
+    let most = counts.iter().copied().max().unwrap_or(0);
+    let entropy = cost::entropy(counts);
+    if most == total {
+        return 0;
+    }
+    let cost = if u64::from(most) * 5 >= u64::from(total) * 2 {
+        // One bit for the most frequent symbol; for every other, one bit and its code among the
+        // others.
+        let others = entropy - cost::entropy(&[most, total - most]).min(entropy);
+        u64::from(total) * BIT + others
+    } else {
+        entropy
+    };
+    cost.min(u64::from(total) * 8 * BIT)
+}

@@ -1,0 +1,213 @@
+//! An output sink that hashes each part while it is in the first-level cache.
+
+use crate::error::Result;
+use crate::kernel::bit_fields::{self, Fields, MergeSink, MergeSource, OutlierPatcher, PartialLine};
+use crate::kernel::streaming;
+use crate::kernel::xxh3::{self, Hasher};
+use crate::simd::Sums;
+
+/// The decoded bytes of a chunk, produced part by part.
+pub(crate) struct HashedOutput<'a> {
+    out: &'a mut [u8],
+    /// Bytes produced so far.
+    done: usize,
+    /// Where parts are produced if the output is too large to stay in the caches; they are copied
+    /// from there with non-temporal stores.
+    staging: Option<&'a mut StagingBuffer>,
+    /// Bytes at the end of the last part that do not fill a cache line yet, kept before the next
+    /// part.
+    carried: usize,
+    hasher: Hasher,
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Room for one part, and before it for less than a cache line of the previous part.
+pub(crate) struct StagingBuffer(Box<Room>);
+
+#[repr(align(64))]
+struct Room([u8; LINE + HashedOutput::LEN]);
+
+impl Default for StagingBuffer {
+    fn default() -> Self {
+        Self(Box::new(Room([0; LINE + HashedOutput::LEN])))
+    }
+}
+
+impl<'a> HashedOutput<'a> {
+    /// Bytes of every part but the last: they and their sources fit the first-level cache.
+    pub(crate) const LEN: usize = 8 << 10;
+    /// Bytes of the shortest part.
+    pub(crate) const LEAST: usize = xxh3::HASH_BLOCK;
+
+    pub(crate) fn new(out: &'a mut [u8], large: bool, part: &'a mut StagingBuffer) -> Self {
+        let hasher = Hasher::new(out.len());
+        Self { out, done: 0, staging: large.then_some(part), carried: 0, hasher }
+    }
+
+    /// Bytes of all parts.
+    pub(crate) fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// The memory that parts are produced in, unless they are staged, to prefetch it. Its ends are
+    /// written first, since untouched pages cannot be prefetched.
+    pub(crate) fn touched(&mut self) -> &[u8] {
+        if self.staging.is_some() {
+            return &[];
+        }
+        for end in [0, self.out.len().saturating_sub(1)] {
+            if let Some(byte) = self.out.get_mut(end) {
+                *std::hint::black_box(byte) = 0;
+            }
+        }
+        self.out
+    }
+
+    /// Bytes still to produce.
+    pub(crate) fn left(&self) -> usize {
+        self.out.len() - self.done
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.done == self.out.len()
+    }
+
+    /// Merges a prefix of the next `len` bytes with the fused kernel; returns the number of bytes.
+    pub(crate) fn join(
+        &mut self,
+        len: usize,
+        fields: Fields,
+        from: &MergeSource<'_>,
+        patches: &mut dyn OutlierPatcher,
+    ) -> usize {
+        self.write_fused(len, |sums, out, pending| {
+            bit_fields::merge_hashed(fields, from, MergeSink { patches, sums, out, pending })
+        })
+    }
+
+    /// Hands the next whole blocks to a kernel that produces, hashes and stores them in one pass;
+    /// returns the bytes it handled.
+    pub(crate) fn write_fused(
+        &mut self,
+        len: usize,
+        make: impl FnOnce(&mut Sums, &mut [u8], Option<&mut PartialLine>) -> usize,
+    ) -> usize {
+        let Self { out, done, carried, .. } = self;
+        let made = match &mut self.staging {
+            None => self.hasher.update_fused(len, |sums, due| make(sums, &mut out[*done..*done + due], None)),
+            Some(StagingBuffer(room)) => self.hasher.update_fused(len, |sums, due| {
+                let start = *done - *carried;
+                let out = &mut out[start..start + due];
+                if !out.as_ptr().addr().is_multiple_of(LINE) {
+                    return 0;
+                }
+                let Some(line) = room.0.first_chunk_mut::<LINE>() else { return 0 };
+                let mut pending = PartialLine { line: *line, len: *carried };
+                let made = make(sums, out, Some(&mut pending));
+                *line = pending.line;
+                made
+            }),
+        };
+        self.done += made;
+        made
+    }
+
+    /// Produces the next part: `fill` fills it.
+    pub(crate) fn next(&mut self, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
+        self.next_of(Self::LEN, fill)
+    }
+
+    /// As [`next`](Self::next), of a part that has `len` bytes unless it is the last: whole blocks of the hash.
+    pub(crate) fn next_of(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
+        debug_assert!(len <= Self::LEN && len.is_multiple_of(xxh3::HASH_BLOCK));
+        let len = (self.out.len() - self.done).min(len);
+        let end = self.done + len;
+        let last = end == self.out.len();
+        let Some(StagingBuffer(room)) = &mut self.staging else {
+            let out = &mut self.out[self.done..end];
+            fill(out)?;
+            self.hasher.write(out);
+            self.done = end;
+            return Ok(());
+        };
+        let room = &mut room.0[..LINE + len];
+        fill(&mut room[LINE..])?;
+        // Only whole cache lines are written: a partial non-temporal store would read the line
+        // first.
+        let to = &mut self.out[self.done - self.carried..end];
+        let from = &room[LINE - self.carried..];
+        let (to, to_lines) = to.split_at_mut(to.as_ptr().align_offset(LINE).min(to.len()));
+        let (from, from_lines) = from.split_at(to.len());
+        to.copy_from_slice(from);
+        let whole = to_lines.len() / LINE * LINE;
+        let (to_lines, to_rest) = to_lines.split_at_mut(whole);
+        let (from_lines, from_rest) = from_lines.split_at(whole);
+        self.hasher.write_streaming(&room[LINE..], from_lines, to_lines);
+        self.done = end;
+        self.carried = from_rest.len();
+        if last {
+            to_rest.copy_from_slice(from_rest);
+        } else {
+            room.copy_within(LINE + len - self.carried.., LINE - self.carried);
+        }
+        Ok(())
+    }
+
+    /// The hash of all parts.
+    pub(crate) fn finish(self) -> u64 {
+        self.hasher.finish(self.out)
+    }
+}
+
+impl Drop for HashedOutput<'_> {
+    fn drop(&mut self) {
+        streaming::store_fence();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use twox_hash::XxHash3_64;
+
+    #[test]
+    fn parts_are_whole_and_hashed_wherever_they_go() {
+        let lens = [
+            0,
+            1,
+            63,
+            64,
+            65,
+            241,
+            1023,
+            1024,
+            1025,
+            HashedOutput::LEN - 1,
+            HashedOutput::LEN,
+            HashedOutput::LEN + 1,
+        ];
+        let longer = [2 * HashedOutput::LEN, 3 * HashedOutput::LEN + 1234];
+        let mut part = StagingBuffer::default();
+        for (at, len) in (0..66).flat_map(|at| lens.into_iter().chain(longer).map(move |len| (at, len))) {
+            let content: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+            for large in [false, true] {
+                let mut memory = vec![0xa5; len + 140];
+                let mut parts = HashedOutput::new(&mut memory[at..at + len], large, &mut part);
+                let mut done = 0;
+                while !parts.is_done() {
+                    let fill = |out: &mut [u8]| {
+                        out.copy_from_slice(&content[done..done + out.len()]);
+                        done += out.len();
+                        Ok(())
+                    };
+                    parts.next(fill).unwrap();
+                }
+                assert_eq!(parts.finish(), XxHash3_64::oneshot(&content), "{len} bytes at {at}");
+                assert_eq!(memory[at..at + len], content, "{len} bytes at {at}");
+                assert!(memory[..at].iter().chain(&memory[at + len..]).all(|&byte| byte == 0xa5));
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The search for the smallest encoding of a chunk, and for long-range matches of all the data.
+
+pub(crate) mod matches;
+pub(crate) mod structure;
+
+use crate::coder::Coder;
+use crate::coder::choose;
+use crate::layout::ChunkLayout;
+use crate::layout::split;
+use crate::layout::split::classes::Hint;
+use crate::options::{Effort, Options};
+
+/// Encodes `content` without searching for structure: the split layout, or bytes. For
+/// `Opaque(Raw)`, the bytes appended are unspecified.
+pub(crate) fn dense(
+    content: &[u8],
+    options: &Options,
+    hint: &Hint,
+    split: &mut split::encode::Scratch,
+    payload: &mut Vec<u8>,
+) -> ChunkLayout {
+    let kind = options.kind;
+    if !content.len().is_multiple_of(kind.size()) {
+        ChunkLayout::Opaque(Coder::Raw)
+    } else if kind.size() == 1 {
+        ChunkLayout::Opaque(choose::encode_bytes(content, options, payload, &mut split.coder))
+    } else if options.effort <= Effort::Default {
+        ChunkLayout::Split(split::encode::encode(content, kind, options.effort, hint, split, payload))
+    } else {
+        let start = payload.len();
+        let layout =
+            ChunkLayout::Split(split::encode::encode(content, kind, options.effort, hint, split, payload));
+        let mut best = structure::Candidate { layout, payload, start };
+        // The encoding of the default effort is a candidate of every later one.
+        let most = best.cost(content);
+        let mut plain = std::mem::take(&mut split.candidate);
+        plain.clear();
+        if let Some(layout) =
+            split::encode::encode_below(most, content, kind, Effort::Default, hint, split, &mut plain)
+        {
+            best.improve(content, ChunkLayout::Split(layout), &plain);
+        }
+        split.candidate = plain;
+        best.layout
+    }
+}

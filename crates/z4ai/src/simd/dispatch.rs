@@ -1,0 +1,46 @@
+//! Run-time dispatch: a body is compiled for every level, and the current level chooses.
+
+/// Defines `$name`, which runs `$body` compiled for AVX2 or the baseline, by the current level.
+/// `$body` is an `#[inline(always)]` function of an [`Isa`](crate::simd::Isa) and the same
+/// arguments.
+macro_rules! dispatch {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? = $body:path) => {
+        $(#[$doc])*
+        $vis fn $name($($arg: $type),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            if let Some(isa) = $crate::simd::Avx2::new() {
+                #[target_feature(enable = "avx2,bmi1,bmi2")]
+                fn shell(isa: $crate::simd::Avx2, $($arg: $type),*) $(-> $ret)? {
+                    $body(isa, $($arg),*)
+                }
+                // SAFETY: `isa` proves the features.
+                return unsafe { shell(isa, $($arg),*) };
+            }
+            $body($crate::simd::Portable, $($arg),*)
+        }
+    };
+}
+pub(crate) use dispatch;
+
+/// As [`dispatch`], with a third build for AVX-512.
+macro_rules! dispatch_wide {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? = $body:path) => {
+        $(#[$doc])*
+        $vis fn $name($($arg: $type),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            if let Some(isa) = $crate::simd::Avx512::new() {
+                #[target_feature(
+                    enable = "avx2,bmi1,bmi2,avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2"
+                )]
+                fn wide(isa: $crate::simd::Avx512, $($arg: $type),*) $(-> $ret)? {
+                    $body(isa, $($arg),*)
+                }
+                // SAFETY: `isa` proves the features.
+                return unsafe { wide(isa, $($arg),*) };
+            }
+            $crate::simd::dispatch! { fn narrow($($arg: $type),*) $(-> $ret)? = $body }
+            narrow($($arg),*)
+        }
+    };
+}
+pub(crate) use dispatch_wide;
