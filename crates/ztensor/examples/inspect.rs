@@ -11,7 +11,12 @@ fn main() -> ztensor::Result<()> {
     println!("{path}: {}, {} tensors", reader.format().name(), reader.len());
     for (name, object) in reader.objects() {
         let dtype = object.dtype().map_or("-", |dtype| dtype.name());
-        println!("{name}: {dtype} {:?} {}, {} bytes stored", object.shape, object.layout, object.stored_len());
+        println!(
+            "{name}: {dtype} {:?} {}, {} bytes stored",
+            object.shape,
+            object.layout,
+            object.stored_len()
+        );
     }
     Ok(())
 }

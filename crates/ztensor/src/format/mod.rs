@@ -1,8 +1,8 @@
 //! How a file describes its objects: one module per format, all of one shape.
 //!
-//! A format is a `Driver`: it says whether a file looks like its own
-//! (`detect`), and turns a source into a
-//! [`Catalog`] without touching tensor data (`parse`).
+//! A format is a `Driver`: its extensions, how it is detected, how a source becomes a
+//! [`Catalog`] without touching tensor data, and how it is exported to. Folders, remote
+//! readahead and export derive what they need from the drivers.
 #![forbid(unsafe_code)]
 
 pub mod gguf;
@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::export::{ExportFormat, Exporter};
 use crate::object::Catalog;
 use crate::remote::{self, Options};
 use crate::source::{self, Access, FAR_JUMP, MapMode, Source};
@@ -113,13 +114,88 @@ impl Context {
     }
 }
 
-/// One format: how to recognise it and how to read its catalog.
+/// Everything the library knows of one format.
 pub(crate) struct Driver {
-    #[allow(dead_code)] // names the driver in messages to come
+    /// Which format this is.
     pub(crate) format: Format,
-    pub(crate) extensions: &'static [&'static str],
+    /// The extensions its files have.
+    pub(crate) extensions: &'static [Extension],
+    /// Whether several files in a folder are one model even if they are not numbered.
+    pub(crate) merges_files: bool,
+    /// Looks at the head of a file.
     pub(crate) detect: fn(&Probe<'_>) -> Verdict,
+    /// Detection by the end of a remote file, without its head: saves a request.
+    pub(crate) tail: Option<Tail>,
+    /// Reads the catalog. Tensor data is not touched.
     pub(crate) parse: fn(Arc<dyn Source>, &Context) -> Result<Catalog>,
+    /// The export targets of this format, if it can be written by [`export`](crate::export).
+    pub(crate) exporters: &'static [(ExportFormat, Exporter)],
+}
+
+impl Driver {
+    /// Whether files of that extension are this format's.
+    pub(crate) fn owns(&self, extension: Option<&str>) -> bool {
+        extension.is_some_and(|extension| self.extensions.iter().any(|known| known.name == extension))
+    }
+}
+
+/// Detection and parsing by the end of a file.
+pub(crate) struct Tail {
+    pub(crate) detect: fn(&dyn Source) -> bool,
+    pub(crate) parse: fn(Arc<dyn Source>) -> Result<Catalog>,
+}
+
+/// An extension of a format's files.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extension {
+    /// In lower case, without the dot.
+    pub(crate) name: &'static str,
+    /// Which files of a folder are its model: the lowest rank wins. `None` if files of this
+    /// extension are opened only by name.
+    pub(crate) folder_rank: Option<u8>,
+    /// Whether the index is at the end of the file, so that remote readahead starts there.
+    pub(crate) index_at_tail: bool,
+}
+
+impl Extension {
+    /// An extension of files with the index at the head, which folders are not searched for.
+    pub(crate) const fn new(name: &'static str) -> Extension {
+        Extension { name, folder_rank: None, index_at_tail: false }
+    }
+
+    /// The same, found in folders with that rank.
+    pub(crate) const fn rank(self, rank: u8) -> Extension {
+        Extension { folder_rank: Some(rank), ..self }
+    }
+
+    /// The same, with the index at the end.
+    pub(crate) const fn tail(self) -> Extension {
+        Extension { index_at_tail: true, ..self }
+    }
+}
+
+/// Whether a remote file of that extension is read from its end first.
+pub(crate) fn index_at_tail(extension: &str) -> bool {
+    let mut extensions = DRIVERS.iter().flat_map(|driver| driver.extensions);
+    extensions.any(|known| known.name == extension && known.index_at_tail)
+}
+
+/// The extensions that a folder is searched for, best first, with their drivers.
+fn folder_extensions() -> Vec<(&'static str, &'static Driver)> {
+    let mut ranked: Vec<_> = DRIVERS
+        .iter()
+        .flat_map(|driver| driver.extensions.iter().map(move |extension| (extension, *driver)))
+        .filter_map(|(extension, driver)| Some((extension.folder_rank?, extension.name, driver)))
+        .collect();
+    ranked.sort_unstable_by_key(|&(rank, ..)| rank);
+    ranked.into_iter().map(|(_, name, driver)| (name, driver)).collect()
+}
+
+/// The exporter of a target.
+pub(crate) fn exporter(target: ExportFormat) -> &'static Exporter {
+    let mut exporters = DRIVERS.iter().flat_map(|driver| driver.exporters);
+    let found = exporters.find(|(format, _)| *format == target);
+    &found.expect("every target has a driver, as a test checks").1
 }
 
 /// Every format, in the order in which they are asked.
@@ -177,9 +253,10 @@ fn recognise(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
     if source.len() >= FAR_JUMP {
         source.will_read(&[(0, ENDS), (source.len() - ENDS, ENDS)]);
     }
-    if zt::is_known_by_its_end(&*source) {
+    let mut tails = DRIVERS.iter().filter_map(|driver| driver.tail.as_ref());
+    if let Some(tail) = tails.find(|tail| (tail.detect)(&*source)) {
         let label = source.label().to_owned();
-        return zt::parse_settled(source).map_err(|error| error.in_file(label));
+        return (tail.parse)(source).map_err(|error| error.in_file(label));
     }
     let head_len = source.len().min(4096);
     let head = source.bytes(0, head_len)?;
@@ -191,9 +268,8 @@ fn recognise(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
     let probe = Probe { head: &head, source: &*source, extension: extension.as_deref() };
     // The drivers that own the extension are asked first, and asking ends with
     // the first that finds its own marks: others may have to look further.
-    let owns = |driver: &Driver| extension.as_deref().is_some_and(|ext| driver.extensions.contains(&ext));
     let (owners, others): (Vec<&'static Driver>, Vec<&'static Driver>) =
-        DRIVERS.iter().partition(|driver| owns(driver));
+        DRIVERS.iter().partition(|driver| driver.owns(extension.as_deref()));
     let asked = |drivers: &[&'static Driver], wanted| {
         drivers.iter().copied().find(|driver| (driver.detect)(&probe) >= wanted)
     };
@@ -241,4 +317,50 @@ fn unrecognised(head: &[u8], extension: Option<&str>) -> Error {
     };
     let name = extension.map(|extension| format!(" named .{extension}")).unwrap_or_default();
     Error::unsupported(format!("not a tensor file this library knows{name}: it looks like {looks_like}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const FORMATS: [Format; 8] = [
+        Format::Zt,
+        Format::Safetensors,
+        Format::Pickle,
+        Format::Gguf,
+        Format::Npz,
+        Format::Onnx,
+        Format::Hdf5,
+        Format::Zstn,
+    ];
+
+    #[test]
+    fn every_format_has_one_driver_and_every_target_one_exporter() {
+        let formats: Vec<_> = DRIVERS.iter().map(|driver| driver.format).collect();
+        assert_eq!(formats.len(), FORMATS.len());
+        assert!(FORMATS.iter().all(|format| formats.contains(format)));
+        for target in ExportFormat::ALL {
+            let all = DRIVERS.iter().flat_map(|driver| driver.exporters);
+            assert_eq!(all.filter(|(format, _)| *format == target).count(), 1, "{target}");
+        }
+    }
+
+    #[test]
+    fn extensions_and_their_ranks_are_unique() {
+        let all: Vec<_> = DRIVERS.iter().flat_map(|driver| driver.extensions).collect();
+        let names: HashSet<_> = all.iter().map(|extension| extension.name).collect();
+        assert_eq!(names.len(), all.len());
+        let ranks: Vec<_> = all.iter().filter_map(|extension| extension.folder_rank).collect();
+        assert_eq!(ranks.iter().collect::<HashSet<_>>().len(), ranks.len());
+    }
+
+    #[test]
+    fn every_extension_that_a_folder_is_searched_for_is_documented() {
+        let page = include_str!("../../../../docs/formats.md");
+        for (name, _) in folder_extensions() {
+            assert!(page.contains(&format!("`.{name}`")), "docs/formats.md does not mention .{name}");
+        }
+    }
 }

@@ -16,7 +16,7 @@ use indexmap::IndexMap;
 
 use crate::error::{Error, Result, quoted};
 use crate::format::json::Scanner;
-use crate::format::{Context, parse};
+use crate::format::{Context, Format, folder_extensions, parse};
 use crate::object::{Catalog, Decode, Extent, Object, Storage};
 use crate::parallel;
 use crate::remote::{self, store};
@@ -25,10 +25,6 @@ use crate::value::{Attributes, Value};
 
 /// A larger index is refused before it is read: it would name millions of tensors.
 const MAX_INDEX: u64 = 256 << 20;
-
-/// The files of a folder that can stand for a model, best first.
-const PREFERENCE: &[&str] =
-    &["safetensors", "zt", "zstn", "bin", "pt", "pth", "gguf", "npz", "h5", "hdf5", "keras", "onnx", "npy"];
 
 /// Whether a path is to be opened here rather than as a tensor file.
 pub(crate) fn handles(path: &Path) -> bool {
@@ -72,21 +68,22 @@ fn open_folder(folder: &Path, context: &Context) -> Result<Catalog> {
     let mut files = files_in(folder, context)?;
     files.retain(|path| !hidden(path));
     files.sort_unstable();
-    for kind in PREFERENCE {
-        let suffix = format!(".{kind}.index.json");
+    for (extension_name, driver) in folder_extensions() {
+        let suffix = format!(".{extension_name}.index.json");
         let indexes: Vec<_> = files.iter().filter(|path| file_name(path).ends_with(&suffix)).collect();
         if !indexes.is_empty() {
             let index = only(&indexes, folder, "indexes")?;
             return open_index(index, index, context);
         }
-        let parts: Vec<_> = files.iter().filter(|path| extension(path).as_deref() == Some(*kind)).collect();
+        let parts: Vec<_> =
+            files.iter().filter(|path| extension(path).as_deref() == Some(extension_name)).collect();
         match &parts[..] {
             [] => continue,
             // A split file finds its other parts itself.
-            [first, rest @ ..] if rest.is_empty() || *kind == "gguf" && numbered(&parts) => {
+            [first, rest @ ..] if rest.is_empty() || driver.format == Format::Gguf && numbered(&parts) => {
                 return open_file(first, context);
             }
-            several if numbered(several) || matches!(*kind, "safetensors" | "zt" | "zstn") => {
+            several if numbered(several) || driver.merges_files => {
                 let paths: Vec<&Path> = several.iter().map(|path| path.as_path()).collect();
                 return Shards::open(&paths, context)?.finish();
             }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use super::object::{First, Object};
 use super::{Location, Options};
 use crate::error::{Error, Result};
+use crate::format::index_at_tail;
 use crate::source::{Access, Budget, Remote, Source, Staged, check_range, zeroed};
 
 /// Bytes that the first request asks for: most headers and tails are shorter.
@@ -17,9 +18,6 @@ const AHEAD: u64 = 64 << 10;
 const FARTHEST: u64 = 2 << 20;
 /// What parsing leaves behind is forgotten from this size on.
 const KEPT: u64 = 64 << 20;
-
-/// Extensions of formats that end with what describes them.
-const TAIL_FIRST: &[&str] = &["zt", "pt", "pth", "ckpt", "npz", "keras"];
 
 /// An object of a store or a web server, read by ranges.
 #[derive(Debug)]
@@ -111,7 +109,7 @@ impl Known {
 impl RemoteSource {
     /// Opens an object with one request, for its first or its last bytes.
     pub(crate) fn open(location: &Location, options: &Options) -> Result<RemoteSource> {
-        let tail = location.extension().is_some_and(|extension| TAIL_FIRST.contains(&extension.as_str()));
+        let tail = location.extension().is_some_and(|extension| index_at_tail(&extension));
         let first = if tail { First::Tail(FIRST) } else { First::Head(FIRST) };
         let (object, start, bytes) = Object::open(location, options, first)?;
         let mut known = Known::default();

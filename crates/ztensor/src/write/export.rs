@@ -23,7 +23,7 @@ use crate::atomic::AtomicFile;
 use crate::destination::Destination;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
-use crate::format::{gguf, npz, safetensors, zstn};
+use crate::format::exporter;
 use crate::gather::{Gather, LONGEST_PIECE};
 use crate::object::{Layout, Object};
 use crate::progress::{Observer, advance};
@@ -74,16 +74,6 @@ impl ExportFormat {
     pub fn from_path(path: impl AsRef<Path>) -> Option<ExportFormat> {
         let extension = path.as_ref().extension()?.to_str()?.to_ascii_lowercase();
         Self::ALL.into_iter().find(|format| format.name() == extension)
-    }
-
-    fn exporter(self) -> &'static Exporter {
-        match self {
-            ExportFormat::Safetensors => &safetensors::write::EXPORTER,
-            ExportFormat::Gguf => &gguf::write::EXPORTER,
-            ExportFormat::Npz => &npz::write::ARCHIVE,
-            ExportFormat::Npy => &npz::write::ARRAY,
-            ExportFormat::Zstn => &zstn::EXPORTER,
-        }
     }
 }
 
@@ -263,7 +253,8 @@ pub fn export_to(
     Plan::new(source, options, format)?.write(out)
 }
 
-/// What a target format has to do.
+/// How a target format is written.
+#[derive(Clone, Copy)]
 pub(crate) struct Exporter {
     /// Refuses, by name, what the format cannot hold. Nothing is written before.
     pub(crate) check: fn(&Plan<'_>) -> Result<()>,
@@ -304,7 +295,7 @@ impl<'a> Plan<'a> {
         }
         let attributes = options.attributes.as_ref().unwrap_or_else(|| source.attributes());
         let plan = Plan { source, format, objects, attributes, options };
-        (format.exporter().check)(&plan)?;
+        (exporter(format).check)(&plan)?;
         Ok(plan)
     }
 
@@ -319,7 +310,7 @@ impl<'a> Plan<'a> {
 
     fn write(&self, out: &mut dyn Write) -> Result<()> {
         let mut out = BufWriter::with_capacity(BUFFER, out);
-        (self.format.exporter().write)(self, &mut out)?;
+        (exporter(self.format).write)(self, &mut out)?;
         out.flush().map_err(write_failed)
     }
 

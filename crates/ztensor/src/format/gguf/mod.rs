@@ -42,12 +42,21 @@ use self::value::Order;
 use crate::decode::Swapped;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::format::{Context, Driver, Format, Probe, Verdict};
+use crate::export::ExportFormat;
+use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
 use crate::object::{Catalog, Component, Extent, Layout, Object, Storage};
 use crate::source::{Source, Sources};
 use crate::validate;
 
-pub(crate) static DRIVER: Driver = Driver { format: Format::Gguf, extensions: &["gguf"], detect, parse };
+pub(crate) static DRIVER: Driver = Driver {
+    format: Format::Gguf,
+    extensions: &[Extension::new("gguf").rank(6)],
+    merges_files: false,
+    detect,
+    tail: None,
+    parse,
+    exporters: &[(ExportFormat::Gguf, write::EXPORTER)],
+};
 
 /// The attribute of a block tensor that has the number of its type.
 const TYPE_ATTRIBUTE: &str = "ggml_type";

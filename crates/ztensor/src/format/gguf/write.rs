@@ -16,7 +16,7 @@ use crate::value::{Attributes, Value};
 const MAX_NAME: usize = 64;
 const MAX_RANK: usize = 4;
 
-pub(crate) static EXPORTER: Exporter = Exporter { check, write };
+pub(crate) const EXPORTER: Exporter = Exporter { check, write };
 
 /// Making the head finds everything that cannot be written.
 fn check(plan: &Plan<'_>) -> Result<()> {

@@ -23,15 +23,27 @@ use std::sync::Arc;
 use hdf5_reader::superblock::{HDF5_MAGIC, Superblock};
 
 use crate::error::{Error, Result};
-use crate::format::{Context, Driver, Format, Probe, Verdict, zip};
+use crate::format::{Context, Driver, Extension, Format, Probe, Verdict, zip};
 use crate::object::Catalog;
 use crate::source::{Source, Sources};
 use fields::Widths;
 use store::{Store, structure};
 use walk::{File, Walk};
 
-pub(crate) static DRIVER: Driver =
-    Driver { format: Format::Hdf5, extensions: &["h5", "hdf5", "hdf", "keras"], detect, parse };
+pub(crate) static DRIVER: Driver = Driver {
+    format: Format::Hdf5,
+    extensions: &[
+        Extension::new("h5").rank(8),
+        Extension::new("hdf5").rank(9),
+        Extension::new("hdf"),
+        Extension::new("keras").rank(10).tail(),
+    ],
+    merges_files: false,
+    detect,
+    tail: None,
+    parse,
+    exporters: &[],
+};
 
 fn detect(probe: &Probe<'_>) -> Verdict {
     if probe.head.starts_with(&HDF5_MAGIC) {
@@ -42,7 +54,7 @@ fn detect(probe: &Probe<'_>) -> Verdict {
     }
     // A user block, of 512 bytes or more, may hold anything, so the name decides.
     match user_block(probe.source) {
-        Ok(Some(_)) if probe.extension.is_some_and(|ext| DRIVER.extensions.contains(&ext)) => Verdict::Yes,
+        Ok(Some(_)) if DRIVER.owns(probe.extension) => Verdict::Yes,
         _ => Verdict::No,
     }
 }

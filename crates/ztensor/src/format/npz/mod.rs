@@ -16,8 +16,9 @@ use crate::decode::{Deflate, Swapped, fortran_strides, strided};
 use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::export::ExportFormat;
 use crate::format::zip::{self, Entry, Method};
-use crate::format::{Context, Driver, Format, Probe, Verdict};
+use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
 use crate::object::{Catalog, Component, Extent, Layout, Object, Storage};
 use crate::source::{Source, Sources};
 use crate::validate;
@@ -28,7 +29,15 @@ const OPAQUE: &str = "npy.opaque";
 /// The layout of archive members that are not arrays.
 const FILE: &str = "npz.file";
 
-pub(crate) static DRIVER: Driver = Driver { format: Format::Npz, extensions: &["npz", "npy"], detect, parse };
+pub(crate) static DRIVER: Driver = Driver {
+    format: Format::Npz,
+    extensions: &[Extension::new("npz").rank(7).tail(), Extension::new("npy").rank(12)],
+    merges_files: false,
+    detect,
+    tail: None,
+    parse,
+    exporters: &[(ExportFormat::Npz, write::ARCHIVE), (ExportFormat::Npy, write::ARRAY)],
+};
 
 fn detect(probe: &Probe<'_>) -> Verdict {
     if probe.head.starts_with(header::MAGIC) {

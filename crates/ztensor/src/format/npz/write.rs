@@ -15,8 +15,8 @@ use crate::export::{Exporter, Output, Plan, write_failed};
 use crate::format::zip;
 use crate::object::{Layout, Object};
 
-pub(crate) static ARCHIVE: Exporter = Exporter { check: check_archive, write: write_archive };
-pub(crate) static ARRAY: Exporter = Exporter { check: check_array, write: write_array };
+pub(crate) const ARCHIVE: Exporter = Exporter { check: check_archive, write: write_archive };
+pub(crate) const ARRAY: Exporter = Exporter { check: check_array, write: write_array };
 
 /// Stored members start at multiples of this; headers are a multiple of it long.
 const ALIGNMENT: u64 = 64;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use crate::error::{Error, Result};
-use crate::format::{Context, Driver, Format, Probe, Verdict};
+use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
 use crate::object::Catalog;
 use crate::remote::{self, store::join};
 use crate::source::{Cursor, Source, Sources, beside};
@@ -23,7 +23,15 @@ use crate::value::Value;
 use properties::Properties;
 use wire::{Field, Payload, fields};
 
-pub(crate) static DRIVER: Driver = Driver { format: Format::Onnx, extensions: &["onnx"], detect, parse };
+pub(crate) static DRIVER: Driver = Driver {
+    format: Format::Onnx,
+    extensions: &[Extension::new("onnx").rank(11)],
+    merges_files: false,
+    detect,
+    tail: None,
+    parse,
+    exporters: &[],
+};
 
 /// The fields of a `ModelProto` that are numbers and those that are bytes.
 const NUMBERS: [u64; 2] = [1, 5];

@@ -27,15 +27,27 @@ use self::names::Names;
 use self::storage::{Blobs, Storages};
 use self::torch::Tensors;
 use crate::error::{Error, Result};
-use crate::format::{Context, Driver, Format, Probe, Verdict, zip};
+use crate::format::{Context, Driver, Extension, Format, Probe, Verdict, zip};
 use crate::object::{Catalog, Extent, Storage};
 use crate::source::{Cursor, Source, Sources};
 
 pub(crate) static DRIVER: Driver = Driver {
     format: Format::Pickle,
-    extensions: &["pt", "pth", "bin", "pkl", "pickle", "ckpt", "jit", "torchscript"],
+    extensions: &[
+        Extension::new("bin").rank(3),
+        Extension::new("pt").rank(4).tail(),
+        Extension::new("pth").rank(5).tail(),
+        Extension::new("ckpt").tail(),
+        Extension::new("pkl"),
+        Extension::new("pickle"),
+        Extension::new("jit"),
+        Extension::new("torchscript"),
+    ],
+    merges_files: false,
     detect,
+    tail: None,
     parse,
+    exporters: &[],
 };
 
 /// What a file is, by its first bytes.

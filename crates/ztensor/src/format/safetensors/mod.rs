@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
+use crate::export::ExportFormat;
 use crate::format::json::Scanner;
-use crate::format::{Context, Driver, Format, Probe, Verdict};
+use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
 use crate::object::{Catalog, Component, Extent, Object, Shape};
 use crate::source::{Source, Sources};
 use crate::validate;
@@ -22,8 +23,15 @@ pub(crate) const MAX_HEADER: u64 = 100_000_000;
 /// The one key of a header that is not a tensor.
 pub(crate) const METADATA: &str = "__metadata__";
 
-pub(crate) static DRIVER: Driver =
-    Driver { format: Format::Safetensors, extensions: &["safetensors"], detect, parse };
+pub(crate) static DRIVER: Driver = Driver {
+    format: Format::Safetensors,
+    extensions: &[Extension::new("safetensors").rank(0)],
+    merges_files: true,
+    detect,
+    tail: None,
+    parse,
+    exporters: &[(ExportFormat::Safetensors, write::EXPORTER)],
+};
 
 fn detect(probe: &Probe<'_>) -> Verdict {
     let Some((prefix, rest)) = probe.head.split_first_chunk::<8>() else {

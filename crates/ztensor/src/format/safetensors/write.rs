@@ -9,7 +9,7 @@ use crate::export::{Exporter, Output, Plan, write_failed};
 use crate::format::json::push_string;
 use crate::format::safetensors::{MAX_HEADER, METADATA};
 
-pub(crate) static EXPORTER: Exporter = Exporter { check, write };
+pub(crate) const EXPORTER: Exporter = Exporter { check, write };
 
 /// The order of the data: large elements first, so that every tensor starts at
 /// a multiple of its element's size without holes. This is the library's order.

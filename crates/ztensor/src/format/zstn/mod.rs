@@ -49,7 +49,8 @@ pub use pack::{PackOptions, PackStats, pack, pack_source};
 pub use unpack::{UnpackOptions, unpack, unpack_source};
 
 use crate::error::Result;
-use crate::format::{Context, Driver, Format, Probe, Verdict};
+use crate::export::ExportFormat;
+use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
 use crate::object::Catalog;
 use crate::source::Source;
 use container::Container;
@@ -57,7 +58,15 @@ pub(crate) use write::EXPORTER;
 
 pub(crate) const MAGIC: &[u8; 4] = b"ZSTN";
 
-pub(crate) static DRIVER: Driver = Driver { format: Format::Zstn, extensions: &["zstn"], detect, parse };
+pub(crate) static DRIVER: Driver = Driver {
+    format: Format::Zstn,
+    extensions: &[Extension::new("zstn").rank(2)],
+    merges_files: true,
+    detect,
+    tail: None,
+    parse,
+    exporters: &[(ExportFormat::Zstn, EXPORTER)],
+};
 
 /// Whether `head`, the first bytes of a file, are those of a packed file of any version.
 pub fn is_packed(head: &[u8]) -> bool {

@@ -16,7 +16,7 @@ use crate::parallel;
 use crate::progress::{advance, finish};
 use crate::tensor::Tensor;
 
-pub(crate) static EXPORTER: Exporter = Exporter { check: safetensors::write::check, write };
+pub(crate) const EXPORTER: Exporter = Exporter { check: safetensors::write::check, write };
 
 fn write(plan: &Plan<'_>, out: &mut export::Output<'_>) -> Result<()> {
     let (start, order) = safetensors::write::start(plan)?;

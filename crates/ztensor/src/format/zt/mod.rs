@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::edit::journal;
 use crate::error::{Error, Result};
-use crate::format::{Context, Driver, Format, Probe, Verdict};
+use crate::format::{Context, Driver, Extension, Format, Probe, Tail, Verdict};
 use crate::object::{Catalog, Extent};
 use crate::source::{Source, Sources};
 
@@ -21,7 +21,15 @@ pub(crate) const ALIGNMENT: u64 = 64;
 /// A longer manifest is refused before it is read.
 pub(crate) const MAX_MANIFEST: u64 = 1 << 30;
 
-pub(crate) static DRIVER: Driver = Driver { format: Format::Zt, extensions: &["zt"], detect, parse };
+pub(crate) static DRIVER: Driver = Driver {
+    format: Format::Zt,
+    extensions: &[Extension::new("zt").rank(1).tail()],
+    merges_files: true,
+    detect,
+    tail: Some(Tail { detect: is_known_by_its_end, parse: parse_settled }),
+    parse,
+    exporters: &[],
+};
 
 fn detect(probe: &Probe<'_>) -> Verdict {
     if probe.head.starts_with(MAGIC) || probe.head.starts_with(v01::MAGIC) {
