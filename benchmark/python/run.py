@@ -1,5 +1,8 @@
 """Compares this package with safetensors and with ztensor 1.2.3, side by side.
 
+Cases "as safetensors" are of ``.safetensors`` files on both sides, against both backends of
+safetensors 0.9: what counts is the better of them.
+
 Every figure is the median, over rounds in which both take turns, of the peer's
 time divided by ours: above 1 is faster. ``run.py WORD…`` runs only the cases
 whose description has one of the words.
@@ -19,6 +22,8 @@ HERE = Path(__file__).resolve().parent
 WORK = HERE.parent / ".work"
 PEER = HERE.parent / ".envs" / "ztensor-1.2.3"
 PEER_PYTHON = PEER / "bin" / "python"
+NEWEST_RELEASE = "0.9.0rc1"
+NEWEST = HERE.parent / ".envs" / f"safetensors-{NEWEST_RELEASE}"
 
 # What is measured, the peer, the claim as a ratio, and the rounds.
 SMALL, BIG, MIXED = "small", "big", "mixed"
@@ -43,6 +48,19 @@ CASES += [
     for name, rounds in ((SMALL, 9), (MIXED, 9), (BIG, 7))
 ]
 CASES += [(f"numpy {what} {MIXED}-zstd zstd", "ztensor 1.2.3", 1.5, 7) for what in ("save", "load")]
+# Torch tensors of ``.safetensors`` files, which most people have.
+BACKENDS = ("mmap", "pread")
+CASES += [
+    (f"torch load {name} {flags} as safetensors", f"safetensors 0.9 {backend}", claim, rounds)
+    for name in (MIXED, SMALL)
+    for flags, claim, rounds in (("touch", 0.97, 15), ("copy", 1.5, 15), ("copy cold", 1.5, 15))
+    for backend in BACKENDS
+    if name == MIXED or "cold" not in flags
+]
+CASES += [
+    (f"torch save {name} as safetensors", "safetensors 0.9 mmap", 1.0, rounds)
+    for name, rounds in ((SMALL, 15), (MIXED, 15), (BIG, 9))
+]
 
 
 class Worker:
@@ -50,6 +68,8 @@ class Worker:
 
     def __init__(self, python: Path | str, library: str) -> None:
         command = [str(python), "-E", str(HERE / "worker.py"), library, str(WORK)]
+        if library.startswith("safetensors 0.9"):
+            command.append(str(NEWEST))
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -98,11 +118,19 @@ def make_peer() -> None:
     subprocess.run([*pip, *packages, "torch"], check=True)
 
 
+def make_newest() -> None:
+    """The pinned release of safetensors, in a folder of its own."""
+    if (NEWEST / "safetensors").exists():
+        return
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(NEWEST)]
+    subprocess.run([*pip, f"safetensors=={NEWEST_RELEASE}"], check=True)
+
+
 def measure(case: str, peer: str, rounds: int) -> tuple[float, float, list[float]]:
     ours = Worker(sys.executable, "ztensor")
     other = (
-        Worker(sys.executable, "safetensors")
-        if peer == "safetensors"
+        Worker(sys.executable, peer)
+        if peer.startswith("safetensors")
         else Worker(PEER_PYTHON, "ztensor")
     )
     pairs = []
@@ -145,15 +173,17 @@ def main() -> None:
         case for case in CASES if not words or any(word in f"{case[0]} {case[1]}" for word in words)
     ]
     make_files()
-    if any(peer != "safetensors" for _, peer, _, _ in wanted):
+    if any(not peer.startswith("safetensors") for _, peer, _, _ in wanted):
         make_peer()
-    print(f"{'case':<28} {'peer':<14} {'ours':>10} {'peer':>10}   ratio (quartiles)       claim")
+    if any(peer.startswith("safetensors 0.9") for _, peer, _, _ in wanted):
+        make_newest()
+    print(f"{'case':<40} {'peer':<22} {'ours':>10} {'peer':>10}   ratio (quartiles)       claim")
     start = time.time()
     for case, peer, claim, rounds in wanted:
         ours, theirs, (ratio, low, high) = measure(case, peer, rounds)
         verdict = "ok" if ratio >= claim else "BELOW"
         print(
-            f"{case:<28} {peer:<14} {ours * 1e3:7.1f} ms {theirs * 1e3:7.1f} ms"
+            f"{case:<40} {peer:<22} {ours * 1e3:7.1f} ms {theirs * 1e3:7.1f} ms"
             f"   {ratio:5.2f} ({low:.2f} to {high:.2f})  >= {claim} {verdict}",
             flush=True,
         )

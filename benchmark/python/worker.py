@@ -18,7 +18,11 @@ from typing import Any
 import numpy as np
 
 library, folder = sys.argv[1], Path(sys.argv[2])
-suffix = ".safetensors" if library == "safetensors" else ".zt"
+library, *release = library.split()
+backend = release[1] if release else "mmap"
+if len(sys.argv) > 3:
+    sys.path.insert(0, sys.argv[3])  # where the release of the library lies that is asked for
+suffix = ".zt"
 
 
 def functions(framework: str) -> Any:
@@ -49,11 +53,13 @@ def load(
     framework: str, name: str, *, copy: bool, cold: bool = False, touched: bool = False
 ) -> Callable[[], Any]:
     module, file = functions(framework), path(name)
-    options = {"copy": copy} if library == "ztensor" else {}
+    options: dict[str, Any] = {"copy": copy} if library == "ztensor" else {}
+    if release:
+        options["backend"] = backend
 
     def run() -> Any:
         tensors = module.load_file(file, **options)
-        if copy and library == "safetensors" and framework == "torch":
+        if copy and library == "safetensors" and framework == "torch" and backend == "mmap":
             return {key: tensor.clone() for key, tensor in tensors.items()}
         if touched:
             touch(tensors)
@@ -79,7 +85,9 @@ def save(framework: str, name: str, **options: Any) -> Callable[[], Any]:
 
 
 def prepare(case: str) -> Callable[[], Any]:
+    global suffix
     framework, what, name, *flags = case.split()
+    suffix = ".safetensors" if library == "safetensors" or flags[-2:-1] == ["as"] else ".zt"
     if what == "load":
         copy = "copy" in flags
         return load(framework, name, copy=copy, cold="cold" in flags, touched="touch" in flags)
