@@ -1,4 +1,4 @@
-.PHONY: demo test lint bench bench-all venv wheel install rust-test simd-test python-test doc
+.PHONY: demo test lint bench bench-all venv wheel install rust-test simd-test python-test test-frameworks doc
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -35,6 +35,10 @@ doc: $(VENV)/.tools
 
 python-test: $(VENV)/.installed
 	$(VENV)/bin/pytest
+
+# JAX, TensorFlow, MLX and Paddle, each in an environment of its own: some gigabytes, once.
+test-frameworks: $(VENV)/.installed
+	$(VENV)/bin/pytest -m frameworks tests/test_frameworks.py
 
 # A few of the claims about speed, in some minutes.
 bench: wheel

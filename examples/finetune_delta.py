@@ -1,6 +1,6 @@
 """Store a fine-tune as a delta to its base, and restore it byte for byte.
 
-    python examples/finetune_delta.py base.safetensors tuned.safetensors
+python examples/finetune_delta.py base.safetensors tuned.safetensors
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pack a safetensors model losslessly, then read single tensors and rows from the packed file.
 
-    python examples/pack_and_serve.py model.safetensors
+python examples/pack_and_serve.py model.safetensors
 """
 
 from __future__ import annotations

@@ -21,7 +21,10 @@ def run(name: str, *arguments: str, folder: Path) -> str:
 
 def weights() -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
-    return {"embed": random.standard_normal((500, 64)).astype(np.float32), "norm": np.ones(64, "f4")}
+    return {
+        "embed": random.standard_normal((500, 64)).astype(np.float32),
+        "norm": np.ones(64, "f4"),
+    }
 
 
 def test_a_checkpoint_becomes_safetensors(tmp_path: Path) -> None:

@@ -125,8 +125,11 @@ def test_verify(path: str) -> None:
         damaged.verify()
     with pytest.raises(ztensor.MismatchError):
         damaged.read_numpy("weight", copy=True)
-    assert damaged.read_numpy("weight").shape == (3, 4)
-    assert Reader("damaged.zt", verify=False).read_numpy("weight", copy=True).shape == (3, 4)
+    with pytest.raises(ztensor.MismatchError):
+        damaged.read_numpy("weight")
+    for copy in (False, True):
+        unchecked = Reader("damaged.zt", verify=False)
+        assert unchecked.read_numpy("weight", copy=copy).shape == (3, 4)
 
 
 def test_closing(path: str) -> None:
@@ -250,7 +253,7 @@ class TestReadInto:
             reader.read_into("nothing", np.zeros(1))
         with pytest.raises(ztensor.UnsupportedError, match="sparse_csr"):
             reader.read_into("sparse", np.zeros((3, 3), np.float32))
-        with pytest.raises(ztensor.InvalidArgumentError):
+        with pytest.raises(TypeError, match="needs a destination"):
             reader.read_into("weight")
         with pytest.raises(ztensor.InvalidArgumentError):
             reader.read_into({"weight": read_only}, read_only)
@@ -319,7 +322,7 @@ class TestSlices:
             for index in (3, -4, (0, 2), (0, 0, 0)):
                 with pytest.raises(IndexError):
                     part[index]
-            for index in ([0, 1], "x", None, True, (..., ...), 1.0):
+            for index in ("x", (..., ...), 1.0, {}):
                 with pytest.raises(ValueError):
                     part[index]
             with pytest.raises(KeyError):

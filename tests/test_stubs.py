@@ -23,7 +23,11 @@ from ztensor.distributed import ZTensorReader, ZTensorWriter, consolidate, load_
 from ztensor.torch import load_file, load_model, save_file
 
 save_file({"x": torch.zeros(3)}, Path("x.zt"), {"a": "b"}, compression=3, progress=True)
-tensors = load_file("x.zt", device="cpu", copy=True)
+tensors: dict[str, torch.Tensor] = load_file("x.zt", device="cpu", copy=True)
+save_file(tensors, "x.safetensors", format="safetensors", checksum="none")
+with ztensor.safe_open("x.safetensors", "pt", backend="pread") as opened:
+    meta_of: ztensor.TensorMeta = opened.get_tensor_meta("x")
+    loader: ztensor.PrefetchLoader = opened.prefetch({"x": slice(0, 1)})
 with ztensor.Reader("x.zt") as reader:
     names: list[str] = reader.keys()
     one: ztensor.Tensor = reader["x"]
@@ -77,3 +81,26 @@ def test_strict_users() -> None:
     Path("user.py").write_text(USER)
     # Torch takes minutes to look at: share what `make lint` has already learned.
     run("mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache"), "user.py")
+
+
+WRONG = """
+import torch
+from ztensor.torch import load_file, save_file
+from ztensor import safe_open
+
+save_file({}, "x.zt", compression="turbo")
+save_file({}, "x.zt", checksum="md5")
+save_file({}, "x.zt", format="pt")
+load_file("x.zt", backend="magic")
+safe_open("x.zt", framework="caffe")
+"""
+
+
+def test_modes_that_do_not_exist_are_found_by_type_checkers() -> None:
+    pytest.importorskip("mypy")
+    Path("wrong.py").write_text(WRONG)
+    command = [sys.executable, "-m", "mypy", "--strict", "wrong.py"]
+    command += ["--cache-dir", str(ROOT / ".mypy_cache")]
+    outcome = subprocess.run(command, capture_output=True, text=True)
+    errors = [line for line in outcome.stdout.splitlines() if "error:" in line]
+    assert len(errors) == 5 and all("incompatible type" in line for line in errors), outcome.stdout

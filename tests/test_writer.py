@@ -46,8 +46,9 @@ def test_finish_returns_the_size() -> None:
     assert writer.finish() == Path("x.zt").stat().st_size
     assert "finished" in repr(writer)
     for call in (writer.finish, lambda: writer.write_numpy("y", np.zeros(1))):
-        with pytest.raises(ztensor.InvalidArgumentError, match="finished"):
+        with pytest.raises(ztensor.FinishedError, match="finished") as caught:
             call()
+        assert isinstance(caught.value, RuntimeError)
 
 
 def test_finishing_inside_the_block() -> None:

@@ -84,7 +84,7 @@ def test_widths() -> None:
     assert expected == z4ai.DTYPE_WIDTHS
     for dtype, width in expected.items():
         assert z4ai.dtype_width(dtype) == width
-    for unknown in ("x", "bfloat16", "FP32", 3, []):
+    for unknown in ("x", "bfloat17", 3, []):
         with pytest.raises(ValueError, match=r"unknown dtype .* bf16, .*uint64"):
             z4ai.dtype_width(unknown)  # type: ignore[arg-type]
 
@@ -484,10 +484,10 @@ def test_claims_are_no_reason_to_allocate() -> None:
         z4ai.decompress(blob)
 
 
-def test_importing_loads_neither_torch_nor_safetensors() -> None:
+def test_importing_loads_no_framework() -> None:
     code = (
         "import sys, z4ai, z4ai.chunked, z4ai.delta;"
-        "heavy = {'torch', 'safetensors', 'ml_dtypes', 'transformers'} & set(sys.modules);"
+        "heavy = {'torch', 'safetensors.torch', 'ml_dtypes', 'transformers'} & set(sys.modules);"
         "sys.exit(str(heavy) if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -654,7 +654,7 @@ def test_names_resolve_late() -> None:
         "assert 'z4ai.integrations' not in sys.modules;"
         "z4ai.enable_hf, z4ai.disable_hf, z4ai.is_enabled, z4ai.load_file, z4ai.save_file;"
         "z4ai.integrations, z4ai.safetensors, z4ai.chunked;"
-        "heavy = {'torch', 'safetensors'} & set(sys.modules);"
+        "heavy = {'torch', 'safetensors.torch'} & set(sys.modules);"
         "sys.exit(str(heavy) if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

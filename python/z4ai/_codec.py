@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ForwardRef, Literal, TypeAlias, TypeVar, Union, overload
+
+import numpy as np
 
 from z4ai import _memory
-from ztensor import _dtypes, _frameworks, _native
+from ztensor import _bridges, _dtypes, _frameworks, _native
 from ztensor._errors import InvalidArgumentError, UnsupportedError
+from ztensor._tensor import Tensor
+from ztensor._types import AnyArray, DType, Effort
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from typing_extensions import Buffer
 
-    from ztensor._types import AnyArray
+    _Torch: TypeAlias = torch.Tensor
+else:
+    from z4ai._memory import Buffer
+    from ztensor._types import torch
 
-    Data: TypeAlias = "Buffer | np.ndarray[Any, np.dtype[Any]] | np.generic | torch.Tensor"
-    Settings: TypeAlias = tuple[
-        str, str, int | None, int, bool, list[int], tuple[str, list[int]] | None
-    ]
+    _Torch = ForwardRef("torch.Tensor", module=__name__)
+
+Data: TypeAlias = Union[Buffer, np.ndarray[Any, np.dtype[Any]], np.generic, _Torch]  # noqa: UP007
+Settings: TypeAlias = tuple[
+    str, str, int | None, int, bool, list[int], tuple[str, list[int]] | None
+]
 
 Out = TypeVar("Out")
 
@@ -36,16 +44,17 @@ EFFORTS = tuple(_native.Z4AI_EFFORTS)
 def compress(
     data: Data,
     *,
-    dtype: str | None = None,
+    dtype: DType | None = None,
     level: int | None = None,
     threads: int = 0,
     auto: bool = True,
-    effort: str | None = None,
+    effort: Effort | None = None,
     shape: Sequence[int] | None = None,
 ) -> bytes:
     """Compresses a buffer, a NumPy array or a torch tensor into a frame.
 
-    ``dtype`` is the type of a buffer's elements, a key of :data:`z4ai.DTYPE_WIDTHS`;
+    ``dtype`` is the type of a buffer's elements: a key of :data:`z4ai.DTYPE_WIDTHS`, or what
+    ``ztensor`` and others call it (``"bfloat16"``, ``"BF16"``, ``torch.bfloat16``, ``np.float32``);
     ``None`` means bytes of unknown meaning. ``shape``, if the buffer is one tensor,
     helps to find rows and columns of one scale. Arrays and tensors know both
     themselves, and :func:`decompress_array` restores them with both.
@@ -110,7 +119,7 @@ def compress_array(
     level: int | None = None,
     threads: int = 0,
     auto: bool = True,
-    effort: str | None = None,
+    effort: Effort | None = None,
 ) -> bytes:
     """Compresses a NumPy array or a torch tensor; its frame keeps dtype and shape.
 
@@ -129,21 +138,28 @@ def compress_array(
 
 @overload
 def decompress_array(
-    blob: Data, *, threads: int = 0, framework: Literal["numpy"] = "numpy"
+    blob: Data, *, threads: int = 0, framework: Literal["numpy", "np"] = "numpy"
 ) -> AnyArray: ...
 @overload
 def decompress_array(
-    blob: Data, *, threads: int = 0, framework: Literal["torch"]
+    blob: Data, *, threads: int = 0, framework: Literal["torch", "pt", "pytorch"]
 ) -> torch.Tensor: ...
+@overload
+def decompress_array(
+    blob: Data,
+    *,
+    threads: int = 0,
+    framework: Literal["jax", "flax", "tf", "tensorflow", "mlx", "paddle"],
+) -> Any: ...
 def decompress_array(blob: Data, *, threads: int = 0, framework: str = "numpy") -> Any:
     """Restores an array: the same dtype, the same shape, the same bits, in memory of its own.
 
-    ``framework="torch"`` returns a torch tensor instead. Types that NumPy does not have,
+    ``framework="torch"`` returns a torch tensor instead, and so on for the others that
+    :class:`ztensor.safe_open` knows. Types that NumPy does not have,
     such as bfloat16, are those of ``ml_dtypes``. A frame that was not made from an array
     is a ``ValueError``.
     """
-    if framework not in ("numpy", "torch"):
-        raise InvalidArgumentError(f'unknown framework {framework!r}: choose "numpy" or "torch"')
+    framework = _bridges.canonical(framework)
     frame = checked_frame(blob)
     array, size = _native.z4ai_inspect(frame)[3:5]
     if array is None:
@@ -155,8 +171,6 @@ def decompress_array(blob: Data, *, threads: int = 0, framework: str = "numpy") 
         element = next((e for e in _dtypes.ELEMENTS if e.numpy == name), None)
         if element is None:
             raise UnsupportedError(f"torch has no {name}")
-        import numpy as np
-
         flat = _memory.empty_array("|u1", [size], size)
         if size * 8 != element.bits * int(np.prod(shape, dtype=object)):
             raise InvalidArgumentError(f"an array of {name} and shape {shape} in {size} bytes")
@@ -164,7 +178,12 @@ def decompress_array(blob: Data, *, threads: int = 0, framework: str = "numpy") 
         return _frameworks.array_to_torch(flat, element, shape)
     restored = _memory.empty_array(name, shape, size)
     _native.z4ai_decompress_into(frame, _memory.out_memory(restored), threads_checked(threads))
-    return restored
+    if framework == "numpy":
+        return restored
+    made = _bridges.made(framework, Tensor({"data": restored}))
+    if isinstance(made, Tensor):
+        raise UnsupportedError(f"{framework} has no {name}")
+    return made
 
 
 compress_ndarray = compress_array

@@ -7,19 +7,20 @@ import math
 import operator
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 
 import numpy as np
 
 from ztensor import _dtypes, _frameworks
 from ztensor._errors import CorruptError, InvalidArgumentError, LimitError, UnsupportedError
+from ztensor._types import AnyArray, DType
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+else:
+    Buffer = Union[bytes, bytearray, memoryview]  # noqa: UP007  collections.abc has it from 3.12 on
 
-    from ztensor._types import AnyArray
-
-Bytes: TypeAlias = "bytes | memoryview | AnyArray"
+Bytes: TypeAlias = bytes | memoryview | AnyArray
 """What the extension takes: contiguous memory of single bytes."""
 
 DTYPE_WIDTHS: dict[str | None, int] = {
@@ -50,11 +51,18 @@ DTYPE_WIDTHS: dict[str | None, int] = {
 _SAME = {None: "raw", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 
 
-def dtype_width(dtype: str | None) -> int:
+def dtype_width(dtype: DType | None) -> int:
     """Bytes per element of a dtype code, as in :data:`z4ai.DTYPE_WIDTHS`."""
+    return DTYPE_WIDTHS[code(dtype)]
+
+
+def code(dtype: DType | None) -> str:
+    """The codec's name of an element type, by any of the names that ``ztensor`` accepts."""
+    if dtype is None or (isinstance(dtype, str) and dtype in DTYPE_WIDTHS):
+        return _SAME.get(dtype, dtype) or "raw"
     try:
-        return DTYPE_WIDTHS[dtype]
-    except (KeyError, TypeError):
+        return _dtypes.named(dtype).codec
+    except InvalidArgumentError:
         known = ", ".join(name for name in DTYPE_WIDTHS if name is not None)
         raise InvalidArgumentError(f"unknown dtype {dtype!r}: choose one of {known}") from None
 
@@ -71,10 +79,10 @@ class Data(NamedTuple):
     """Element type and shape of an array, as they are stored in its frame."""
 
 
-def data_of(data: Any, dtype: str | None, shape: Sequence[int] | None = None) -> Data:
+def data_of(data: Any, dtype: DType | None, shape: Sequence[int] | None = None) -> Data:
     """Memory of whatever can be encoded."""
-    width = dtype_width(dtype)
-    given = _SAME.get(dtype, dtype) or "raw"
+    given = code(dtype)
+    width = DTYPE_WIDTHS[given]
     if _dtypes.is_torch(data):
         return _tensor_data(data, given if dtype is not None else None)
     if isinstance(data, np.ndarray | np.generic):

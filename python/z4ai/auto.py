@@ -8,17 +8,13 @@ True
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from z4ai import _codec
-from z4ai._codec import decompress, decompress_array
-
-if TYPE_CHECKING:
-    from z4ai._codec import Data
+from z4ai._codec import Data, decompress, decompress_array
+from ztensor._types import DType, Effort
 
 __all__ = ["compress", "decompress", "decompress_array"]
 
 
-def compress(data: Data, *, dtype: str | None = None, effort: str | None = "max") -> bytes:
+def compress(data: Data, *, dtype: DType | None = None, effort: Effort | None = "max") -> bytes:
     """Compresses like :func:`z4ai.compress`, as small as it can unless ``effort`` says less."""
     return _codec.compress(data, dtype=dtype, effort=effort)

@@ -13,6 +13,8 @@ from z4ai import _codec
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+else:
+    from z4ai._memory import Buffer
 
 __all__ = ["compress_plane", "decompress_plane"]
 

@@ -12,13 +12,12 @@ True
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from z4ai import _codec, _memory
+from z4ai._codec import Data, Out
 from ztensor._errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from z4ai._codec import Data, Out
+from ztensor._types import DType
 
 __all__ = ["DEFAULT_CHUNK_SIZE", "DEFAULT_LEVEL", "MAGIC", "compress", "decompress", "is_chunked"]
 
@@ -32,7 +31,7 @@ DEFAULT_LEVEL = _codec.DEFAULT_LEVEL
 def compress(
     data: Data,
     *,
-    dtype: str | None = None,
+    dtype: DType | None = None,
     level: int | None = None,
     threads: int = 0,
     chunk_size: int = DEFAULT_CHUNK_SIZE,

@@ -7,14 +7,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from z4ai import _codec, _memory
+from z4ai._codec import Data, Out
 from ztensor import _native
 from ztensor._errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from z4ai._codec import Data, Out
+from ztensor._types import DType, Effort
 
 __all__ = ["MAGIC", "compress", "decompress", "peek_is_delta"]
 
@@ -26,10 +25,10 @@ def compress(
     current: Data,
     reference: Data,
     *,
-    dtype: str | None = None,
+    dtype: DType | None = None,
     level: int | None = None,
     threads: int = 0,
-    effort: str | None = None,
+    effort: Effort | None = None,
 ) -> bytes:
     """Stores ``current`` as its difference from ``reference``, which must be as long.
 

@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from z4ai import safetensors as _packed
 from ztensor import _errors, _native
 from ztensor import safe_open as _open_any
-from ztensor._errors import FileError, InvalidArgumentError
+from ztensor._errors import FileError, InvalidArgumentError, MissingArgumentError
 from ztensor._reader import Reader
+from ztensor._types import Backend, Device, Effort, Framework, Path, Progress, StorageOptions
 
 if TYPE_CHECKING:
     import torch
-
-    from ztensor._types import Device, Path, Progress, StorageOptions
+else:
+    from ztensor._types import torch
 
 __all__ = [
     "disable_hf",
@@ -63,19 +64,20 @@ def is_packed(path: Path) -> bool:
 
 def save_file(
     tensors: Mapping[str, torch.Tensor],
-    path: Path,
+    filename: Path | None = None,
     metadata: Mapping[str, str] | None = None,
     *,
     level: int | None = None,
-    effort: str | None = None,
+    effort: Effort | None = None,
     threads: int = 0,
     progress: Progress = None,
+    path: Path | None = None,
 ) -> dict[str, Any]:
     """Saves a dictionary of tensors as a packed file.
 
     Tensors may share memory, which is stored once, be strided, or be on any device.
-    ``metadata`` is text to text. For ``level``, ``effort`` and ``threads`` see
-    :func:`z4ai.compress`.
+    ``metadata`` is strings to strings; ``path`` is another name of ``filename``. For ``level``,
+    ``effort`` and ``threads`` see :func:`z4ai.compress`.
 
     Returns ``original_bytes``, ``compressed_bytes``, ``ratio`` and ``saved_pct``.
 
@@ -89,21 +91,46 @@ def save_file(
     """
     _needed("torch")
     return _packed.pack_tensors(
-        tensors, path, metadata, level=level, effort=effort, threads=threads, progress=progress
+        tensors,
+        _named(filename, path),
+        metadata,
+        level=level,
+        effort=effort,
+        threads=threads,
+        progress=progress,
     )
 
 
-def load_file(path: Path, device: Device = "cpu") -> dict[str, torch.Tensor]:
+def load_file(
+    filename: Path | None = None,
+    device: Device = "cpu",
+    *,
+    backend: Backend = "mmap",
+    path: Path | None = None,
+) -> dict[str, torch.Tensor]:
     """Loads all tensors of a packed file, or of a plain ``.safetensors`` file.
 
-    Tensors of a packed file are decoded straight into their own memory.
+    Tensors of a packed file are decoded straight into their own memory. ``path`` is another name
+    of ``filename``.
     """
+    path = _named(filename, path)
     plain = _needed("safetensors.torch")
     if not is_packed(path):
         original = _PATCHES.original("safetensors.torch", "load_file")
-        loaded: dict[str, torch.Tensor] = (original or plain.load_file)(path, device=device)
+        options = {} if backend == "mmap" else {"backend": backend}
+        loaded: dict[str, torch.Tensor] = (original or plain.load_file)(
+            path, device=device, **options
+        )
         return loaded
     return _load_packed(path, device)
+
+
+def _named(filename: Path | None, path: Path | None) -> Path:
+    """The one of two names for the same argument that was given."""
+    given = [name for name in (filename, path) if name is not None]
+    if len(given) != 1:
+        raise MissingArgumentError("give filename=, or path= in its place")
+    return given[0]
 
 
 def _load_packed(path: Path, device: Device) -> dict[str, torch.Tensor]:
@@ -131,13 +158,14 @@ class PackedFile(_open_any):
     _mapped = False
 
     def __init__(
-        self, filename: Path, framework: str = "pt", device: Device = "cpu", **options: Any
+        self,
+        filename: Path,
+        framework: Framework = "pt",
+        device: Device = "cpu",
+        *,
+        backend: Backend = "mmap",
     ) -> None:
-        # How a plain file is read (`backend`) says nothing about a packed one.
-        options.pop("backend", None)
-        if options:
-            raise TypeError(f"safe_open() got unexpected arguments: {', '.join(options)}")
-        super().__init__(filename, framework, device)
+        super().__init__(filename, framework, device, backend=backend)
         self.framework = framework
         self.device = device
 
@@ -145,10 +173,6 @@ class PackedFile(_open_any):
         if isinstance(filename, _BeingDecoded):
             return filename.reader()
         return super()._open(filename, storage_options)
-
-    def get_tensors(self, names: list[str] | None = None) -> dict[str, Any]:
-        """Several tensors, or all."""
-        return {name: self.get_tensor(name) for name in (self.keys() if names is None else names)}
 
 
 class _BeingDecoded(str):
@@ -292,7 +316,7 @@ _PATCHES = _Patches()
 def _opening(original: Any) -> Any:
     @functools.wraps(original, updated=())
     def safe_open(
-        filename: Path, framework: str = "pt", device: Device = "cpu", **options: Any
+        filename: Path, framework: Framework = "pt", device: Device = "cpu", **options: Any
     ) -> Any:
         known = isinstance(filename, _BeingDecoded)
         if known or (os.path.isfile(filename) and is_packed(filename)):
@@ -382,7 +406,7 @@ def pack_model(
     *,
     variant: str = "z4ai",
     level: int | None = None,
-    effort: str | None = None,
+    effort: Effort | None = None,
     threads: int = 0,
     progress: Progress = None,
     overwrite: bool = False,

@@ -19,16 +19,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from z4ai import _codec, _memory
+from z4ai._codec import Data
 from ztensor import _native
 from ztensor._errors import InvalidArgumentError
 from ztensor._progress import reporting
-
-if TYPE_CHECKING:
-    from z4ai._codec import Data
-    from ztensor._types import Path, Progress
+from ztensor._types import Effort, Path, Progress
 
 __all__ = [
     "MAGIC",
@@ -51,7 +49,7 @@ def compress(
     *,
     level: int | None = None,
     threads: int = 0,
-    effort: str | None = None,
+    effort: Effort | None = None,
 ) -> bytes:
     """The delta that turns ``base`` into ``target``, both whole files in memory.
 
@@ -79,7 +77,7 @@ def compress_file(
     *,
     level: int | None = None,
     threads: int = 0,
-    effort: str | None = None,
+    effort: Effort | None = None,
     progress: Progress = None,
 ) -> dict[str, Any]:
     """Like :func:`compress`, between files; memory is needed for a few tensors.

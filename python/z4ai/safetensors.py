@@ -23,15 +23,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from z4ai import _codec, _memory
+from z4ai._codec import Data
 from ztensor import _dtypes, _frameworks, _native, store
 from ztensor._errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from ztensor._progress import reporting
+from ztensor._types import AnyArray, Effort, Path, Progress
 
 if TYPE_CHECKING:
     import torch
-
-    from z4ai._codec import Data
-    from ztensor._types import AnyArray, Path, Progress
+else:
+    from ztensor._types import torch
 
 __all__ = [
     "ZstnReader",
@@ -52,7 +53,7 @@ def compress_file(
     level: int | None = None,
     threads: int = 0,
     workers: int | None = None,
-    effort: str | None = None,
+    effort: Effort | None = None,
     progress: Progress = None,
 ) -> dict[str, Any]:
     """Packs a ``.safetensors`` file.
@@ -112,7 +113,7 @@ def compress_bytes(
     level: int | None = None,
     threads: int = 0,
     workers: int | None = None,
-    effort: str | None = None,
+    effort: Effort | None = None,
 ) -> bytes:
     """Like :func:`compress_file`, of a file that lies in memory."""
     data = _memory.contents_of(blob, "the file")
@@ -165,9 +166,7 @@ class ZstnReader:
         """Opens a packed file that lies in memory."""
         return cls(buf=frame)
 
-    def _start(
-        self, opened: Callable[[], _native.Reader], inspected: Callable[[], _native._Described]
-    ) -> None:
+    def _start(self, opened: Callable[[], _native.Reader], inspected: Callable[[], Any]) -> None:
         self._lock = threading.Lock()
         self._reader: _native.Reader | None = None
         header, entries = inspected()[3:]
@@ -202,7 +201,7 @@ class ZstnReader:
     def frame_size(self, name: str) -> int:
         """Bytes that a tensor takes in the packed file, which equal ones share."""
         self._check(name)
-        return self._entries[name][2]
+        return int(self._entries[name][2])
 
     def read_raw(self, name: str, rows: slice | tuple[int, int] | None = None) -> bytes:
         """The bytes of a tensor, or of some of its rows."""
@@ -299,7 +298,7 @@ def pack_tensors(
     *,
     level: int | None = None,
     threads: int = 0,
-    effort: str | None = None,
+    effort: Effort | None = None,
     progress: Progress = None,
 ) -> dict[str, Any]:
     """Packs tensors as if they had been saved to a ``.safetensors`` file first.

@@ -21,6 +21,8 @@ from ztensor._errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+else:
+    from z4ai._memory import Buffer
 
 __all__ = ["join_planes", "split_planes", "tail_len", "width_for_itemsize"]
 

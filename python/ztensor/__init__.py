@@ -17,54 +17,94 @@ from ztensor._edits import remove_tensors, replace_tensor
 from ztensor._errors import (
     CorruptError,
     FileError,
+    FinishedError,
+    IndexOutOfRangeError,
     InvalidArgumentError,
     LimitError,
     MismatchError,
+    MissingArgumentError,
     ModelMismatchError,
+    NoSuchFileError,
     NotFoundError,
+    NotPermittedError,
+    SafetensorError,
+    SharedTensorError,
+    TimedOutError,
+    UnknownFormatError,
     UnsupportedError,
     ZTensorError,
 )
 from ztensor._metadata import TensorMetadata
 from ztensor._native import VERSION as __version__
+from ztensor._prefetch import PrefetchLoader
 from ztensor._reader import Reader, Verification, open
+from ztensor._safe_open import Slice as PySafeSlice
 from ztensor._safe_open import safe_open
+from ztensor._safe_open import safe_open_handle as _safe_open_handle
+from ztensor._safetensors import TensorMeta, TensorSpec, deserialize, serialize, serialize_file
 from ztensor._tensor import Tensor
 from ztensor._writer import Writer
 
 if TYPE_CHECKING:
-    from ztensor import distributed, numpy, torch
+    from ztensor import distributed, flax, jax, mlx, numpy, paddle, tensorflow, torch
 
 __all__ = [
     "CorruptError",
     "FileError",
+    "FinishedError",
+    "IndexOutOfRangeError",
     "InvalidArgumentError",
     "LimitError",
     "MismatchError",
+    "MissingArgumentError",
     "ModelMismatchError",
+    "NoSuchFileError",
     "NotFoundError",
+    "NotPermittedError",
+    "PrefetchLoader",
+    "PySafeSlice",
     "Reader",
+    "SafetensorError",
+    "SharedTensorError",
     "Tensor",
+    "TensorMeta",
     "TensorMetadata",
+    "TensorSpec",
+    "TimedOutError",
+    "UnknownFormatError",
     "UnsupportedError",
     "Verification",
     "Writer",
     "ZTensorError",
     "__version__",
+    "_safe_open_handle",
+    "deserialize",
     "distributed",
+    "flax",
+    "jax",
+    "mlx",
     "numpy",
     "open",
+    "paddle",
     "remove_tensors",
     "replace_tensor",
     "safe_open",
+    "serialize",
+    "serialize_file",
     "store",
+    "tensorflow",
     "torch",
 ]
 
 
+_MODULES = frozenset(
+    ["distributed", "flax", "jax", "mlx", "numpy", "paddle", "tensorflow", "torch"]
+)
+
+
 def __getattr__(name: str) -> Any:
-    # Importing torch takes seconds: only those who name it wait for it.
-    if name in ("distributed", "numpy", "torch"):
+    # Importing a framework takes seconds: only those who name it wait for it.
+    if name in _MODULES:
         import importlib
 
         return importlib.import_module(f"ztensor.{name}")

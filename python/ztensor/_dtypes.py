@@ -1,4 +1,8 @@
-"""Element types by name, as the native library's one table gives them."""
+"""Element types, as the native library's one table gives them, by every name that people use.
+
+``"float32"``, ``"f32"``, ``"fp32"``, ``"F32"``, ``torch.float32`` and ``np.float32`` are the same
+type wherever this package or ``z4ai`` takes one.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,12 @@ import numpy as np
 
 from ztensor._errors import InvalidArgumentError, UnsupportedError
 from ztensor._native import DTYPES
+from ztensor._types import DType
 
 if TYPE_CHECKING:
     import torch
+else:
+    from ztensor._types import torch
 
 
 class Element(NamedTuple):
@@ -47,13 +54,66 @@ _BY_NUMPY = {np.dtype(element.numpy): element for element in ELEMENTS if element
 _BY_ML_DTYPES = {element.numpy: element for element in ELEMENTS if not element.is_native}
 
 
-def named(name: str) -> Element:
-    """The element type of that name, in either spelling."""
-    try:
-        return BY_NAME[name]
-    except KeyError:
+def named(dtype: DType | Element) -> Element:
+    """The element type of that name, in any spelling, or of a dtype of NumPy, torch and others."""
+    element = BY_NAME.get(dtype) if isinstance(dtype, str) else _of_object(dtype)
+    if element is None and isinstance(dtype, str):
+        element = _BY_SPELLING.get(dtype.lower().rpartition(".")[2])
+    if element is None:
         known = ", ".join(element.name for element in ELEMENTS)
-        raise InvalidArgumentError(f"unknown dtype {name!r}: choose one of {known}") from None
+        raise InvalidArgumentError(f"unknown dtype {dtype!r}: choose one of {known}")
+    return element
+
+
+def _spellings(element: Element) -> list[str]:
+    """What else a type is called: by other libraries, and by people."""
+    names = [element.name, element.zt, element.torch, element.safetensors]
+    if element.name.startswith("float"):
+        names += [element.name.replace("float", "fp", 1), element.zt.replace("f", "fp", 1)]
+    if element.numpy and not element.is_native:
+        names.append(element.numpy)
+    found = [name.lower() for name in names if name is not None]
+    return found + [name.replace("f8_", "fp8_", 1) for name in found if name.startswith("f8_")]
+
+
+_BY_SPELLING = {
+    spelling: element for element in reversed(ELEMENTS) for spelling in _spellings(element)
+} | {
+    spelling: BY_NAME[name]
+    for spelling, name in {
+        "half": "float16",
+        "double": "float64",
+        "bool_": "bool",
+        "boolean": "bool",
+        "pred": "bool",
+        "cfloat": "complex64",
+        "cdouble": "complex128",
+    }.items()
+}
+
+
+def _of_object(dtype: Any) -> Element | None:
+    """The element type of an object that stands for one; ``None`` if it stands for none."""
+    if isinstance(dtype, Element):
+        return dtype
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(dtype, torch.dtype):
+        return BY_TORCH_NAME.get(str(dtype).removeprefix("torch."))
+    if dtype in (bool, np.bool_):
+        return BY_NAME["bool"]
+    if isinstance(dtype, type) and dtype.__module__ == "builtins":
+        return None  # how wide a Python float or int is in a file is not for us to guess
+    found = getattr(dtype, "as_numpy_dtype", None) or dtype  # TensorFlow's
+    if isinstance(found, np.dtype | type) or hasattr(found, "dtype"):
+        try:
+            numpy = np.dtype(
+                getattr(found, "dtype", found) if not isinstance(found, type) else found
+            )
+            return of_numpy(numpy)
+        except (TypeError, InvalidArgumentError):
+            return None
+    # Others print as their name: mlx.core.float32, paddle.float32.
+    return _BY_SPELLING.get(str(dtype).lower().rpartition(".")[2])
 
 
 def described(dtype: str, logical: str | None) -> Element | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ztensor import _dtypes, _items, _native
 from ztensor._errors import InvalidArgumentError
 from ztensor._reader import Reader
 from ztensor._tensor import component_array
-
-if TYPE_CHECKING:
-    from ztensor._types import Path
+from ztensor._types import Path
 
 
 def remove_tensors(input: Path, output: Path, names: Iterable[str]) -> None:

@@ -1,5 +1,9 @@
 """The exceptions: one family, whose members also are what Python code expects.
 
+Where safetensors is installed, all of them are its ``SafetensorError`` too, so that ``except``
+clauses written for it keep working. Beyond that each class is at most one built-in exception;
+the table is in ``docs/python.md``.
+
 >>> import ztensor
 >>> try:
 ...     ztensor.open("no such file.zt")
@@ -11,9 +15,18 @@ True
 from __future__ import annotations
 
 import errno as _errno
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    _Base = Exception
+else:
+    try:
+        from safetensors import SafetensorError as _Base
+    except ImportError:
+        _Base = Exception
 
 
-class ZTensorError(Exception):
+class ZTensorError(_Base):
     """Anything that went wrong in this package.
 
     ``file``, ``tensor`` and ``rule`` say where, if known; ``rule`` names the
@@ -27,6 +40,10 @@ class ZTensorError(Exception):
     def __str__(self) -> str:
         # KeyError would show its message in quotes, OSError as a tuple.
         return str(self.args[0]) if self.args else ""
+
+
+SafetensorError: type[Exception] = ZTensorError if _Base is Exception else _Base
+"""The exception of that name: that of safetensors where it is installed."""
 
 
 class NotFoundError(ZTensorError, KeyError):
@@ -53,6 +70,26 @@ class LimitError(ZTensorError, ValueError):
     """A declared size exceeds the limit that the caller set, or the memory there is."""
 
 
+class UnknownFormatError(ZTensorError, RuntimeError):
+    """The file is of no format that this version reads, or it is no tensor file."""
+
+
+class IndexOutOfRangeError(ZTensorError, IndexError):
+    """An index lies outside its dimension, or there are more indices than dimensions."""
+
+
+class MissingArgumentError(ZTensorError, TypeError):
+    """An argument is missing, or given twice."""
+
+
+class FinishedError(ZTensorError, RuntimeError):
+    """The writer is finished, or a write failed: nothing more can be written."""
+
+
+class SharedTensorError(ZTensorError, RuntimeError):
+    """Tensors share memory, which the format cannot say."""
+
+
 class ModelMismatchError(ZTensorError, RuntimeError):
     """A model and a file do not have the same tensors."""
 
@@ -61,15 +98,15 @@ class FileError(ZTensorError, OSError):
     """The operating system refused or failed: look at the path, the disk, the permissions."""
 
 
-class _NoSuchFileError(FileError, FileNotFoundError):
+class NoSuchFileError(FileError, FileNotFoundError):
     """There is no such file."""
 
 
-class _NotPermittedError(FileError, PermissionError):
+class NotPermittedError(FileError, PermissionError):
     """The file may not be read or written."""
 
 
-class _TimedOutError(FileError, TimeoutError):
+class TimedOutError(FileError, TimeoutError):
     """A server did not answer in time."""
 
 
@@ -81,13 +118,41 @@ _CLASSES: dict[str, type[ZTensorError]] = {
     "invalid_argument": InvalidArgumentError,
     "mismatch": MismatchError,
     "limit": LimitError,
+    "unknown_format": UnknownFormatError,
+    "finished": FinishedError,
 }
 _BY_ERRNO: dict[int | None, type[FileError]] = {
-    _errno.ENOENT: _NoSuchFileError,
-    _errno.EACCES: _NotPermittedError,
-    _errno.EPERM: _NotPermittedError,
-    _errno.ETIMEDOUT: _TimedOutError,
+    _errno.ENOENT: NoSuchFileError,
+    _errno.EACCES: NotPermittedError,
+    _errno.EPERM: NotPermittedError,
+    _errno.ETIMEDOUT: TimedOutError,
 }
+
+CLASSES: tuple[type[ZTensorError], ...] = (
+    ZTensorError,
+    NotFoundError,
+    InvalidArgumentError,
+    MissingArgumentError,
+    IndexOutOfRangeError,
+    CorruptError,
+    MismatchError,
+    UnsupportedError,
+    UnknownFormatError,
+    LimitError,
+    FinishedError,
+    SharedTensorError,
+    ModelMismatchError,
+    FileError,
+    NoSuchFileError,
+    NotPermittedError,
+    TimedOutError,
+)
+
+for _class in CLASSES:
+    _class.__module__ = "ztensor"  # where it is imported from, and what tracebacks show
+
+
+_CANNOT_OPEN = "{}: cannot open: No such file or directory (os error 2)"
 
 
 def make(
@@ -99,6 +164,8 @@ def make(
     rule: str | None = None,
 ) -> ZTensorError:
     """The exception for an error of the native library."""
+    if errno == _errno.ENOENT and message == _CANNOT_OPEN.format(file):
+        message = f"No such file or directory: {file}"
     error = _BY_ERRNO.get(errno, _CLASSES[kind])(message)
     error.file, error.tensor, error.rule = file, tensor, rule
     if isinstance(error, OSError):

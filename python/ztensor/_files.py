@@ -1,17 +1,16 @@
-"""What ``ztensor.numpy`` and ``ztensor.torch`` share: whole files at once."""
+"""What the modules of all frameworks share: whole files at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ztensor import _native
+from ztensor import _formats, _items, _native
+from ztensor._errors import InvalidArgumentError
 from ztensor._progress import reporting
-from ztensor._writer import Compression, write_all
+from ztensor._types import Checksum, Compression, Format, Path, Progress, StorageOptions
+from ztensor._writer import dictionary, nbytes, write_all
 from ztensor.store import settings
-
-if TYPE_CHECKING:
-    from ztensor._types import Path, Progress, StorageOptions
 
 
 def save_file(
@@ -19,11 +18,21 @@ def save_file(
     filename: Path,
     metadata: Mapping[str, Any] | None,
     compression: Compression,
-    checksum: str,
+    checksum: Checksum,
     progress: Progress,
     storage_options: StorageOptions,
+    format: Format | None,
 ) -> None:
     """Writes a file, which appears under its name only when it is complete."""
+    target = _formats.target(filename, format)
+    if target != "zt":
+        given = dictionary("tensors", tensors)
+        items, attributes, coding = _exported(given, metadata, target, compression, checksum)
+        total = sum(map(nbytes, given.values())) if progress else 0
+        with reporting(progress, total, "saving") as tell:
+            remote = settings(storage_options)
+            _native.export_file(filename, target, items, attributes, coding, remote, tell)
+        return
     writer = _native.Writer.create(filename, remote=settings(storage_options))
     try:
         write_all(writer, tensors, metadata, compression, checksum, progress)
@@ -37,18 +46,44 @@ def save(
     tensors: Mapping[str, Any],
     metadata: Mapping[str, Any] | None,
     compression: Compression,
-    checksum: str,
+    checksum: Checksum,
     progress: Progress,
+    format: Format,
 ) -> bytes:
     """Writes into memory."""
+    target = _formats.named(format)
+    if target != "zt":
+        given = dictionary("tensors", tensors)
+        items, attributes, coding = _exported(given, metadata, target, compression, checksum)
+        total = sum(map(nbytes, given.values())) if progress else 0
+        with reporting(progress, total, "saving") as tell:
+            return _native.export_bytes(target, items, attributes, coding, tell)
     writer = _native.Writer.memory()
     write_all(writer, tensors, metadata, compression, checksum, progress)
     return writer.finish_bytes()
 
 
+def _exported(
+    tensors: dict[str, Any],
+    metadata: Mapping[str, Any] | None,
+    format: Format,
+    compression: Compression,
+    checksum: Checksum,
+) -> tuple[list[Any], dict[str, Any] | None, _formats.Settings]:
+    """What an export of tensors takes; options that the format has no use for are refused."""
+    coding = _formats.settings(format, compression, checksum)
+    attributes = dictionary("metadata", metadata) if metadata else None
+    _formats.check_metadata(format, attributes)
+    items = [_items.for_export(name, value) for name, value in tensors.items()]
+    for name, layout, *_, last in (item for item in items if len(item) == 5):
+        if not callable(last):
+            _formats.check_layout(format, name, layout)
+    return items, attributes, coding
+
+
 def load_all(
     reader: _native.Reader,
-    framework: str,
+    framework: str | None,
     copy: bool,
     other: Callable[..., object],
     progress: Progress,
@@ -63,12 +98,17 @@ def load_all(
 def open_file(
     filename: Path,
     storage_options: StorageOptions,
+    *,
+    backend: str = "mmap",
+    verify: bool = True,
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
 ) -> _native.Reader:
     """A reader of a file, by its path or its URL."""
     return _native.Reader.open(
         filename,
+        map=mapped(backend),
+        verify=verify,
         max_component=max_bytes,
         max_total=max_total_bytes,
         remote=settings(storage_options),
@@ -77,12 +117,24 @@ def open_file(
 
 def opened(
     data: bytes | bytearray | memoryview,
+    *,
+    verify: bool = True,
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
 ) -> _native.Reader:
     """A reader of a file that lies in memory."""
+    if isinstance(data, str):
+        raise TypeError("load() takes the bytes of a file: load_file() takes its path")
+    contents = bytes(data) if isinstance(data, memoryview) else data
     return _native.Reader.from_bytes(
-        bytes(data) if isinstance(data, memoryview) else data,
-        max_component=max_bytes,
-        max_total=max_total_bytes,
+        contents, verify=verify, max_component=max_bytes, max_total=max_total_bytes
     )
+
+
+def mapped(backend: str) -> bool:
+    """Whether a backend maps files."""
+    if backend not in ("mmap", "pread"):
+        raise InvalidArgumentError(
+            f'backend {backend!r} is invalid (expected one of: "mmap", "pread")'
+        )
+    return backend == "mmap"

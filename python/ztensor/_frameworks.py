@@ -9,11 +9,12 @@ import numpy as np
 from ztensor import _dtypes
 from ztensor._errors import InvalidArgumentError, UnsupportedError
 from ztensor._tensor import Tensor
+from ztensor._types import AnyArray
 
 if TYPE_CHECKING:
     import torch as _torch
-
-    from ztensor._types import AnyArray
+else:
+    from ztensor._types import torch as _torch
 
 
 def array_to_torch(array: AnyArray, element: _dtypes.Element, shape: list[int]) -> _torch.Tensor:
@@ -77,7 +78,10 @@ def to_torch(tensor: Tensor) -> _torch.Tensor:
         return torch.sparse_coo_tensor(
             torch.from_numpy(coords), values, tensor.shape, check_invariants=False
         )
-    raise UnsupportedError(f"torch has no {tensor.format} tensors: use the components")
+    raise UnsupportedError(
+        f"torch has no {tensor.format} tensors: dequantize() gives its numbers, "
+        "load_file(..., dequantize=True) those of a whole file"
+    )
 
 
 def from_torch(tensor: _torch.Tensor) -> Tensor:

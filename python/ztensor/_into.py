@@ -10,10 +10,10 @@ import numpy as np
 from ztensor import _dtypes
 from ztensor._errors import InvalidArgumentError, UnsupportedError
 from ztensor._progress import reporting
+from ztensor._types import Progress
 
 if TYPE_CHECKING:
     from ztensor._reader import Reader
-    from ztensor._types import Progress
 
 
 def read_into(reader: Reader, wanted: Mapping[str, Any], progress: Progress) -> None:

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ztensor import _dtypes
+from ztensor import _bridges, _dtypes
 from ztensor._errors import InvalidArgumentError
 from ztensor._tensor import Tensor, is_sparse_matrix
+from ztensor._types import AnyArray
 
 if TYPE_CHECKING:
     import torch
 
-    from ztensor._native import _Item, _Memory
-    from ztensor._types import AnyArray
+    from ztensor._native import _Deferred, _Item, _Memory
+else:
+    from ztensor._types import torch
 
 
 class Prepared(NamedTuple):
@@ -44,6 +46,8 @@ def prepare(name: str, value: Any) -> Prepared:
         return from_tensor(name, Tensor.from_scipy(value))
     if isinstance(value, np.generic):
         return from_array(name, np.asarray(value))
+    if (bridged := _bridges.to_tensor(value)) is not None:
+        return from_tensor(name, bridged)
     if hasattr(value, "__dlpack__"):
         return from_array(name, np.from_dlpack(value))
     if hasattr(value, "__array__"):
@@ -52,6 +56,35 @@ def prepare(name: str, value: Any) -> Prepared:
         f"tensor {name!r} is a {type(value).__name__}: "
         "give a NumPy array, a torch tensor or a ztensor.Tensor"
     )
+
+
+def for_export(name: str, value: Any) -> _Item | _Deferred:
+    """A tensor for a format that is written tensor by tensor.
+
+    One that must be copied first is made when its turn comes, so that there is one copy at a time.
+    """
+    if isinstance(name, str) and isinstance(value, np.ndarray):
+        element = _dtypes.of_numpy(value.dtype)
+        if not (value.flags.c_contiguous and value.dtype.byteorder != ">"):
+            return (name, element.name, value.shape, value.nbytes, lambda: contiguous(value))
+    elif isinstance(name, str) and _dtypes.is_torch(value):
+        strided = value.layout is sys.modules["torch"].strided
+        if strided and not (value.is_meta or _is_plain(value)):
+            element = _dtypes.of_torch(value.dtype)
+            shape = stored_shape(element, value.shape)
+            return (name, element.name, shape, value.nbytes, lambda: _copied(value))
+    return prepare(name, value).item
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory is its elements, in row-major order, on this machine."""
+    return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _copied(tensor: torch.Tensor) -> _Memory:
+    """The elements of a torch tensor in row-major order, on the CPU."""
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return (dense.data_ptr(), dense.nbytes, dense)
 
 
 def contiguous(array: AnyArray) -> AnyArray:
@@ -104,13 +137,12 @@ def from_torch(name: str, tensor: torch.Tensor) -> Prepared:
     element = _dtypes.of_torch(tensor.dtype)
     shape = stored_shape(element, tensor.shape)
     nbytes = tensor.nbytes
-    if tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+    if _is_plain(tensor):
         return Prepared((name, element.name, shape, (tensor.data_ptr(), nbytes, tensor)), None, 0)
     if tensor.is_meta:
         raise InvalidArgumentError(f"tensor {name!r} is on the meta device and has no data to save")
-    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     tie = (tensor.data_ptr(), element, shape, tensor.stride(), tensor.device, tensor.is_conj())
-    memory = (dense.data_ptr(), nbytes, dense)
+    memory = _copied(tensor)
     return _temporary(name, element, shape, memory, tie if nbytes else None, nbytes)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 VERSION: str
 EFFORTS: list[str]
-DTYPES: list[tuple[str, str, str, str | None, int, str | None, str | None, str | None]]
+EXPORTS: list[str]
+DTYPES: list[tuple[str, str, str, str | None, int, str | None, str | None, str | None, str]]
 
 _Progress: TypeAlias = Callable[[int], object] | None
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -19,6 +20,10 @@ _Item: TypeAlias = (
     | tuple[str, str, Sequence[int], _Memory]
     | tuple[str, str, Sequence[int], Sequence[_Component], dict[str, Any] | None]
 )
+
+_Deferred: TypeAlias = tuple[str, str, Sequence[int], int, Callable[[], _Memory]]
+_Export: TypeAlias = Sequence[_Item | _Deferred]
+_ExportSettings: TypeAlias = tuple[int | None, str, int | None]
 
 _Bytes: TypeAlias = bytes | bytearray | memoryview | _Array
 _Settings: TypeAlias = tuple[
@@ -111,6 +116,22 @@ def z4dm_make_bytes(
     base: bytes | bytearray, target: bytes | bytearray, settings: _Pack
 ) -> bytes: ...
 def z4ai_main(args: Sequence[str]) -> int: ...
+def export_bytes(
+    format: str,
+    items: _Export,
+    attributes: dict[str, Any] | None,
+    settings: _ExportSettings,
+    progress: _Progress = None,
+) -> bytes: ...
+def export_file(
+    path: str | PathLike[str],
+    format: str,
+    items: _Export,
+    attributes: dict[str, Any] | None,
+    settings: _ExportSettings,
+    remote: dict[str, str] | None = None,
+    progress: _Progress = None,
+) -> None: ...
 def cli_main(args: Sequence[str]) -> int: ...
 def dequantize(item: _Item) -> _Array: ...
 def remove_tensors(
@@ -209,6 +230,7 @@ class Reader:
         copy: bool,
         other: Callable[..., object],
         progress: _Progress = None,
+        verify: bool = True,
     ) -> dict[str, Any]: ...
     def byte_len(self, names: Sequence[str] | None) -> int: ...
     def read_bytes(self, name: str, rows: tuple[int, int] | None = None) -> bytes: ...

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from ztensor._errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from ztensor._types import Progress
+from ztensor._types import Progress
 
 
 @contextmanager

@@ -7,16 +7,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 from ztensor import _dtypes, _native
-from ztensor._errors import InvalidArgumentError, UnsupportedError
+from ztensor._errors import InvalidArgumentError, MissingArgumentError, UnsupportedError
 from ztensor._metadata import TensorMetadata
 from ztensor._progress import reporting
 from ztensor._tensor import Tensor
+from ztensor._types import AnyArray, Device, Names, Path, Progress, StorageOptions
 from ztensor.store import settings
 
 if TYPE_CHECKING:
     import torch
-
-    from ztensor._types import AnyArray, Device, Names, Path, Progress, StorageOptions
+else:
+    from ztensor._types import torch
 
 
 class Verification(NamedTuple):
@@ -46,7 +47,9 @@ class Reader:
     they are compressed, for example) are read instead.
 
     ``map=False`` never maps the file, for files that others may truncate.
-    ``verify=False`` skips the checksums that copying reads compare.
+    ``verify=False`` skips the checksums, which are otherwise compared where a file has them: when
+    a tensor is copied or decoded, and in ``.zt`` files, which have them on request only, also
+    when it is first viewed.
     ``threads`` limits the threads of one read. ``max_bytes`` refuses tensors larger
     than that; ``max_total_bytes`` refuses calls that decode more than that in all,
     instead of more than 4 GiB and 1,000 times the size of the file.
@@ -94,6 +97,24 @@ class Reader:
         reader._path, reader._options, reader._open = path, options, native
         return reader
 
+    def _again(self) -> Reader:
+        """Another reader of the same open file, which stays open when this one is closed."""
+        return Reader._of(self._native, str(self._path), **self._options)
+
+    def _view(self, name: str) -> Tensor:
+        """A tensor of which perhaps a part is used: without comparing checksums of all of it."""
+        tensor: Tensor = self._native.fetch([name], None, False, Tensor._trusted, verify=False)[
+            name
+        ]
+        return tensor
+
+    def _view_torch(self, name: str) -> torch.Tensor:
+        """The same for torch."""
+        tensor: torch.Tensor = self._native.fetch(
+            [name], "torch", False, _only_torch, verify=False
+        )[name]
+        return tensor
+
     @property
     def _by_url(self) -> bool:
         """Whether the file is perhaps not on this machine."""
@@ -133,6 +154,10 @@ class Reader:
     def __getitem__(self, name: str) -> Tensor:
         return self.read(name)
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The tensor of that name, or ``default`` if there is none."""
+        return self.read(name) if name in self else default
+
     def values(self) -> Iterator[Tensor]:
         """All tensors, one at a time."""
         return (self.read(name) for name in self.keys())
@@ -166,6 +191,10 @@ class Reader:
     def read_numpy(self, name: str | Names, *, copy: bool = False) -> Any:
         """Dense tensors as NumPy arrays; a list of names gives a dictionary."""
         return self._fetch(name, "numpy", copy, _only_dense)
+
+    def read_tensors(self, names: Names, *, copy: bool = False) -> dict[str, AnyArray]:
+        """Another name of :meth:`read_numpy` with a list of names."""
+        return self.read_numpy(names, copy=copy)
 
     @overload
     def read_torch(
@@ -210,7 +239,7 @@ class Reader:
 
         if isinstance(name, str):
             if dst is None:
-                raise InvalidArgumentError("read_into(name, dst) needs a destination")
+                raise MissingArgumentError("read_into(name, dst) needs a destination")
             wanted: Mapping[str, AnyArray | torch.Tensor] = {name: dst}
         elif dst is not None:
             raise InvalidArgumentError("read_into takes a name and a destination, or a dictionary")

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
+import operator
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ztensor import _dtypes
 from ztensor._errors import InvalidArgumentError, UnsupportedError
+from ztensor._types import AnyArray, Device, DType
 
 if TYPE_CHECKING:
     import torch as _torch
+else:
+    from ztensor._types import torch as _torch
 
-    from ztensor._types import AnyArray, Device
 
-
-class Tensor:
+class Tensor(NDArrayOperatorsMixin):
     """A tensor and what it is made of.
 
     A dense tensor has the one component ``"data"``, whose shape and dtype it takes:
@@ -36,6 +39,12 @@ class Tensor:
     ... )
     >>> eye
     ztensor.Tensor(shape=[2, 2], dtype='float64', format='sparse_csr')
+
+    A dense tensor can be used like the NumPy array that :meth:`numpy` gives: it has indices,
+    iteration, arithmetic, comparison and the methods of arrays, which return arrays.
+
+    >>> t[0, :2], float(t[0, 0]), (t + 1).max(), t.flatten().size
+    (array([1., 1.], dtype=float32), 1.0, np.float32(2.0), 12)
 
     ``dtype`` is the type that the elements are stored as; ``type`` is the logical
     type where that differs, such as ``"f8_e4m3fn"`` for bytes that hold fp8 numbers.
@@ -61,7 +70,7 @@ class Tensor:
         components: Mapping[str, Any],
         *,
         shape: Sequence[int] | None = None,
-        dtype: str | None = None,
+        dtype: DType | None = None,
         type: str | None = None,
         format: str = "dense",
         attributes: Mapping[str, Any] | None = None,
@@ -135,6 +144,69 @@ class Tensor:
     def nbytes(self) -> int:
         """Bytes that all components take together."""
         return sum(array.nbytes for array in self.components.values())
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return self.size
+
+    @property
+    def T(self) -> AnyArray:
+        """The elements as an array, with its dimensions in the opposite order."""
+        return self.numpy().T
+
+    def view(self, dtype: DType | None = None) -> AnyArray:
+        """The stored elements under another type, without a copy, for dense tensors."""
+        if dtype is None:
+            return self.numpy()
+        data = self._dense("view")
+        if data.size == self.size:
+            data = data.reshape(self.shape)
+        return data.view(_numpy_dtype(dtype))
+
+    def astype(self, dtype: DType, **options: Any) -> AnyArray:
+        """The elements converted to another type, for dense tensors."""
+        return self.numpy().astype(_numpy_dtype(dtype), **options)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.numpy()[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.numpy())
+
+    def __bool__(self) -> bool:
+        return self.format != "dense" or bool(self.numpy())
+
+    def __float__(self) -> float:
+        return float(self.numpy())
+
+    def __int__(self) -> int:
+        return int(self.numpy())
+
+    def __index__(self) -> int:
+        return operator.index(self.numpy())
+
+    # Comparison is element by element, so identity is all that a key can be.
+    __hash__ = object.__hash__
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        arrays = [part.numpy() if isinstance(part, Tensor) else part for part in inputs]
+        return getattr(ufunc, method)(*arrays, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        # The methods of arrays, such as flatten() and max(), for those that are arrays.
+        if name.startswith("_") or not hasattr(np.ndarray, name) or self.format != "dense":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.numpy(), name)
+
+    def _repr_html_(self) -> str:
+        from ztensor._html import shown
+
+        return shown(self)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -240,6 +312,14 @@ class Tensor:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
+
+
+def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """NumPy's dtype by any name; structured ones and others that no file holds as they are."""
+    try:
+        return _dtypes.numpy_dtype(_dtypes.named(dtype))
+    except InvalidArgumentError:
+        return cast("np.dtype[Any]", np.dtype(cast(Any, dtype)))
 
 
 def component_array(role: str, value: Any) -> AnyArray:

@@ -13,15 +13,13 @@ from ztensor import _dtypes, _items, _native
 from ztensor._errors import InvalidArgumentError
 from ztensor._progress import reporting
 from ztensor._tensor import Tensor
+from ztensor._types import AnyArray, Checksum, Compression, Path, Progress, StorageOptions
 from ztensor.store import settings
 
 if TYPE_CHECKING:
     import torch
-
-    from ztensor._types import AnyArray, Path, Progress, StorageOptions
-
-Compression = bool | int | str | None
-"""``True`` or a level from 1 to 22 for zstd; the name of an effort for the weight codec."""
+else:
+    from ztensor._types import torch
 
 _EFFORTS = ", ".join(map(repr, _native.EFFORTS))
 
@@ -109,7 +107,12 @@ class Writer:
         return self
 
     def write(
-        self, name: str, tensor: Tensor, *, compress: Compression = None, checksum: str = "none"
+        self,
+        name: str,
+        tensor: Tensor,
+        *,
+        compress: Compression = None,
+        checksum: Checksum = "none",
     ) -> None:
         """Writes a tensor of any layout.
 
@@ -120,13 +123,23 @@ class Writer:
         self._write(_items.prepare(name, tensor), compress, checksum)
 
     def write_numpy(
-        self, name: str, data: AnyArray, *, compress: Compression = None, checksum: str = "none"
+        self,
+        name: str,
+        data: AnyArray,
+        *,
+        compress: Compression = None,
+        checksum: Checksum = "none",
     ) -> None:
         """Writes a NumPy array; one that is not contiguous is copied first."""
         self._write(_items.from_array(name, np.asanyarray(data)), compress, checksum)
 
     def write_torch(
-        self, name: str, data: torch.Tensor, *, compress: Compression = None, checksum: str = "none"
+        self,
+        name: str,
+        data: torch.Tensor,
+        *,
+        compress: Compression = None,
+        checksum: Checksum = "none",
     ) -> None:
         """Writes a torch tensor of any device, strides and dtype."""
         if not _dtypes.is_torch(data):
@@ -134,7 +147,7 @@ class Writer:
         self._write(_items.from_torch(name, data), compress, checksum)
 
     def add(
-        self, name: str, data: AnyArray, compress: Compression = None, checksum: str = "none"
+        self, name: str, data: AnyArray, compress: Compression = None, checksum: Checksum = "none"
     ) -> None:
         """Another name of :meth:`write_numpy`."""
         self.write_numpy(name, data, compress=compress, checksum=checksum)
@@ -143,7 +156,7 @@ class Writer:
         """Gives a tensor that was already written a second name; its bytes are stored once."""
         self._native.tie(name, existing)
 
-    def _write(self, prepared: _items.Prepared, compress: Compression, checksum: str) -> None:
+    def _write(self, prepared: _items.Prepared, compress: Compression, checksum: Checksum) -> None:
         self._native.write([prepared.item], codec(compress), checksum)
 
     def finish(self) -> int:
@@ -170,8 +183,8 @@ class Writer:
             self.finish()
 
     def __repr__(self) -> str:
-        state = " (finished)" if self._finished else ""
-        return f"ztensor.Writer({str(self._path)!r}){state}"
+        state = "finished" if self._finished else "open"
+        return f"ztensor.Writer({str(self._path)!r}) ({state})"
 
 
 def write_all(
@@ -179,16 +192,16 @@ def write_all(
     tensors: Mapping[str, Any],
     metadata: Mapping[str, Any] | None,
     compression: Compression,
-    checksum: str,
+    checksum: Checksum,
     progress: Progress,
 ) -> None:
     """Writes a dictionary of tensors; names of the same memory are tied."""
     coding = codec(compression)
     if metadata:
-        writer.set_attributes(_dictionary("metadata", metadata))
+        writer.set_attributes(dictionary("metadata", metadata))
     # Held here until the end: ties are recognised by addresses, which must not be used again.
-    tensors = _dictionary("tensors", tensors)
-    total = sum(_nbytes(value) for value in tensors.values()) if progress else 0
+    tensors = dictionary("tensors", tensors)
+    total = sum(nbytes(value) for value in tensors.values()) if progress else 0
     first: dict[object, str] = {}
     batch: list[_native._Item] = []
     ties: list[tuple[str, str]] = []
@@ -203,12 +216,12 @@ def write_all(
             ):
                 batch.append((name, value))
                 continue
-            item, tie, nbytes = _items.prepare(name, value)
+            item, tie, copied = _items.prepare(name, value)
             if tie is not None and (existing := first.setdefault(tie, name)) is not name:
                 ties.append((name, existing))
                 continue
             batch.append(item)
-            copies += nbytes
+            copies += copied
             if copies > _COPIES:
                 writer.write(batch, coding, checksum, True, tell)
                 batch.clear()
@@ -219,11 +232,15 @@ def write_all(
     writer.reorder(list(tensors))
 
 
-def _nbytes(value: Any) -> int:
-    return int(getattr(value, "nbytes", 0))
+def nbytes(value: Any) -> int:
+    """Bytes of a tensor, for progress bars; torch has no such number for sparse tensors."""
+    try:
+        return int(getattr(value, "nbytes", 0))
+    except RuntimeError:
+        return 0
 
 
-def _dictionary(what: str, given: Any) -> dict[str, Any]:
+def dictionary(what: str, given: Any) -> dict[str, Any]:
     """A dictionary of its own of what was given as one."""
     try:
         return dict(given)

@@ -11,16 +11,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ztensor import _files
+from ztensor import _casts, _files
+from ztensor._safe_open import safe_open
+from ztensor._safetensors import (
+    SafetensorError,
+    TensorSpec,
+    deserialize,
+    serialize,
+    serialize_file,
+)
 from ztensor._tensor import Tensor
+from ztensor._types import (
+    AnyArray,
+    Backend,
+    Checksum,
+    Compression,
+    DType,
+    Format,
+    Path,
+    Progress,
+    StorageOptions,
+)
 
-if TYPE_CHECKING:
-    from ztensor._types import Path, Progress, StorageOptions
-    from ztensor._writer import Compression
-
-__all__ = ["load", "load_file", "save", "save_file"]
+__all__ = [
+    "SafetensorError",
+    "TensorSpec",
+    "deserialize",
+    "load",
+    "load_file",
+    "load_with_metadata",
+    "safe_open",
+    "save",
+    "save_file",
+    "serialize",
+    "serialize_file",
+]
 
 
 def save_file(
@@ -29,20 +56,27 @@ def save_file(
     metadata: Mapping[str, Any] | None = None,
     compression: Compression = False,
     *,
-    checksum: str = "none",
+    checksum: Checksum = "none",
     progress: Progress = None,
     storage_options: StorageOptions = None,
+    format: Format | None = None,
 ) -> None:
-    """Saves a dictionary of arrays to a ``.zt`` file.
+    """Saves a dictionary of arrays to a file.
 
     Values are NumPy arrays of any strides, ``ztensor.Tensor`` objects, SciPy
-    sparse arrays or torch tensors. Two names of the same memory are stored once.
+    sparse arrays or torch tensors. Two names of the same memory are stored once in ``.zt`` files,
+    and twice in others.
+
+    The name decides the format: ``.safetensors``, ``.npz``, ``.npy``, ``.gguf`` and ``.zstn`` are
+    written as such, names of formats that cannot be written (``.pt``, ``.h5``, ``.onnx``) are
+    refused, and everything else is a ``.zt`` file. ``format`` overrides the name. What a format
+    cannot hold is refused before anything is written.
 
     ``metadata`` is kept and found again in ``Reader.attributes``.
     ``compression`` is ``True`` for zstd level 3, a level from 1 to 22, or an effort of the
-    weight codec: ``"fast"``, ``"default"``, ``"balanced"`` or ``"max"``.
-    ``checksum`` is ``"none"``, ``"crc32c"`` or ``"sha256"``.
-    ``progress`` is ``True`` for a bar, or a function of the bytes done and the bytes in all.
+    weight codec: ``"fast"``, ``"default"``, ``"balanced"`` or ``"max"``; for ``.npz`` a level of
+    deflate from 1 to 9. ``checksum`` is ``"none"``, ``"crc32c"`` or ``"sha256"``.
+    ``progress`` is ``True`` for a bar, or ``callback(done, total)`` in bytes.
     ``filename`` may be a URL of an object store; ``storage_options`` say how to reach it.
 
     >>> import numpy as np, ztensor
@@ -50,7 +84,9 @@ def save_file(
     >>> ztensor.open("x.zt").attributes
     {'made by': 'hand'}
     """
-    _files.save_file(tensors, filename, metadata, compression, checksum, progress, storage_options)
+    _files.save_file(
+        tensors, filename, metadata, compression, checksum, progress, storage_options, format
+    )
 
 
 def save(
@@ -58,51 +94,120 @@ def save(
     metadata: Mapping[str, Any] | None = None,
     compression: Compression = False,
     *,
-    checksum: str = "none",
+    checksum: Checksum = "none",
     progress: Progress = None,
+    format: Format = "zt",
 ) -> bytes:
-    """Like :func:`save_file`, but returns the file as bytes.
+    """Like :func:`save_file`, but returns the file as bytes: ``.zt`` unless ``format`` says else.
 
     >>> import numpy as np
     >>> load(save({"x": np.zeros(3)}))
     {'x': array([0., 0., 0.])}
     """
-    return _files.save(tensors, metadata, compression, checksum, progress)
+    return _files.save(tensors, metadata, compression, checksum, progress, format)
 
 
 def load_file(
     filename: Path,
     copy: bool = False,
     *,
+    backend: Backend = "mmap",
+    dequantize: bool = False,
+    dtype: DType | None = None,
+    verify: bool = True,
     progress: Progress = None,
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
     storage_options: StorageOptions = None,
-) -> dict[str, Any]:
+) -> dict[str, AnyArray]:
     """Loads all tensors of a file of any format.
 
     With ``copy=False`` the arrays are views of a private mapping: they can be
     written to without changing the file, and whatever is never touched is
     never read. With ``copy=True`` they are independent of the file, as those of
-    a remote file (``filename`` may be a URL) always are.
+    a remote file (``filename`` may be a URL) always are; ``backend="pread"`` reads the file
+    instead of mapping it, and copies too.
 
     Tensors that NumPy has no array for (sparse and quantized ones, and bfloat16
-    and fp8 without ml_dtypes) are ``ztensor.Tensor`` objects.
+    and fp8 without ml_dtypes) are ``ztensor.Tensor`` objects; with ``dequantize=True`` quantized
+    ones are the numbers that they stand for. ``dtype`` converts floating-point tensors.
+
+    ``verify`` compares the checksums of a ``.zt`` file that was saved with them.
 
     ``max_bytes`` refuses tensors larger than that; ``max_total_bytes`` refuses to decode
     more than that in all, instead of more than 4 GiB and 1,000 times the size of the file.
     """
-    reader = _files.open_file(filename, storage_options, max_bytes, max_total_bytes)
-    return _files.load_all(reader, "numpy", copy, Tensor._trusted, progress)
+    reader = _files.open_file(
+        filename,
+        storage_options,
+        backend=backend,
+        verify=verify,
+        max_bytes=max_bytes,
+        max_total_bytes=max_total_bytes,
+    )
+    return _loaded(reader, copy, backend, dequantize, dtype, progress)
 
 
 def load(
     data: bytes | bytearray | memoryview,
     *,
+    dequantize: bool = False,
+    dtype: DType | None = None,
+    verify: bool = True,
     progress: Progress = None,
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
-) -> dict[str, Any]:
+) -> dict[str, AnyArray]:
     """Loads all tensors of a file that lies in memory, as independent arrays."""
-    reader = _files.opened(data, max_bytes, max_total_bytes)
-    return _files.load_all(reader, "numpy", True, Tensor._trusted, progress)
+    reader = _files.opened(
+        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes
+    )
+    return _loaded(reader, True, "mmap", dequantize, dtype, progress)
+
+
+def load_with_metadata(
+    filename: Path,
+    copy: bool = False,
+    *,
+    backend: Backend = "mmap",
+    dequantize: bool = False,
+    dtype: DType | None = None,
+    verify: bool = True,
+    progress: Progress = None,
+    max_bytes: int | None = None,
+    max_total_bytes: int | None = None,
+    storage_options: StorageOptions = None,
+) -> tuple[dict[str, AnyArray], dict[str, Any]]:
+    """Like :func:`load_file`, with the metadata of the file, to be saved with the arrays.
+
+    >>> import numpy as np
+    >>> save_file({"x": np.zeros(2)}, "x.zt", metadata={"step": 100})
+    >>> tensors, metadata = load_with_metadata("x.zt")
+    >>> save_file(tensors, "y.zt", metadata)
+    """
+    reader = _files.open_file(
+        filename,
+        storage_options,
+        backend=backend,
+        verify=verify,
+        max_bytes=max_bytes,
+        max_total_bytes=max_total_bytes,
+    )
+    return _loaded(reader, copy, backend, dequantize, dtype, progress), reader.attributes
+
+
+def _loaded(
+    reader: Any,
+    copy: bool,
+    backend: str,
+    dequantize: bool,
+    dtype: DType | None,
+    progress: Progress,
+) -> dict[str, AnyArray]:
+    element = _casts.floating(dtype)
+    other: Any = Tensor._trusted
+    if dequantize:
+        other = _casts.dequantizing(other, Tensor.numpy)
+    copy = copy or backend == "pread"
+    tensors = _files.load_all(reader, "numpy", copy, other, progress)
+    return tensors if element is None else _casts.numpy_as(tensors, element)

@@ -18,12 +18,9 @@ False
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING
 
 from ztensor import _native
-
-if TYPE_CHECKING:
-    from ztensor._types import Path, StorageOptions
+from ztensor._types import Path, StorageOptions
 
 __all__ = ["delete", "exists", "join", "list", "read_bytes", "size", "sizes", "write_bytes"]
 

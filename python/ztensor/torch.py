@@ -11,20 +11,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from ztensor import _files
+from ztensor import _casts, _files, _formats, _shared
 from ztensor._errors import InvalidArgumentError, ModelMismatchError
 from ztensor._reader import moved
+from ztensor._safe_open import safe_open
+from ztensor._safetensors import (
+    SafetensorError,
+    TensorSpec,
+    deserialize,
+    serialize,
+    serialize_file,
+)
+from ztensor._shared import end_ptr as _end_ptr
+from ztensor._shared import find_shared_tensors as _find_shared_tensors
+from ztensor._shared import getdtype as _getdtype
+from ztensor._shared import is_complete as _is_complete
+from ztensor._shared import remove_duplicate_names as _remove_duplicate_names
+from ztensor._shared import storage_ptr, storage_size
 from ztensor._tensor import Tensor
+from ztensor._types import (
+    Backend,
+    Checksum,
+    Compression,
+    Device,
+    DType,
+    Format,
+    Path,
+    Progress,
+    StorageOptions,
+)
+from ztensor._writer import dictionary
 
-if TYPE_CHECKING:
-    from ztensor._types import Device, Path, Progress, StorageOptions
-    from ztensor._writer import Compression
-
-__all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
+__all__ = [
+    "SafetensorError",
+    "TensorSpec",
+    "_end_ptr",
+    "_find_shared_tensors",
+    "_getdtype",
+    "_is_complete",
+    "_remove_duplicate_names",
+    "deserialize",
+    "load",
+    "load_file",
+    "load_model",
+    "load_with_metadata",
+    "safe_open",
+    "save",
+    "save_file",
+    "save_model",
+    "serialize",
+    "serialize_file",
+    "storage_ptr",
+    "storage_size",
+]
 
 
 def save_file(
@@ -33,20 +76,28 @@ def save_file(
     metadata: Mapping[str, Any] | None = None,
     compression: Compression = False,
     *,
-    checksum: str = "none",
+    checksum: Checksum = "none",
     progress: Progress = None,
     storage_options: StorageOptions = None,
+    format: Format | None = None,
 ) -> None:
-    """Saves a dictionary of tensors to a ``.zt`` file.
+    """Saves a dictionary of tensors to a file.
 
-    Tensors may be on any device, of any strides, sparse, and may share memory:
-    names of the same tensor are stored once, and tied again when loaded.
+    Tensors may be on any device, non-contiguous, sparse, and may share memory: in a ``.zt`` file
+    names of the same tensor are stored once, and tied again when loaded. A ``.safetensors`` file
+    cannot say so, and tensors that share memory are refused there, as safetensors does;
+    :func:`save_model` keeps one name of each.
+
+    The name decides the format: ``.safetensors``, ``.npz``, ``.npy``, ``.gguf`` and ``.zstn`` are
+    written as such, names of formats that cannot be written (``.pt``, ``.h5``, ``.onnx``) are
+    refused, and everything else is a ``.zt`` file. ``format`` overrides the name. What a format
+    cannot hold is refused before anything is written.
 
     ``metadata`` is kept and found again in ``Reader.attributes``.
     ``compression`` is ``True`` for zstd level 3, a level from 1 to 22, or an effort of the
-    weight codec: ``"fast"``, ``"default"``, ``"balanced"`` or ``"max"``.
-    ``checksum`` is ``"none"``, ``"crc32c"`` or ``"sha256"``.
-    ``progress`` is ``True`` for a bar, or a function of the bytes done and the bytes in all.
+    weight codec: ``"fast"``, ``"default"``, ``"balanced"`` or ``"max"``; for ``.npz`` a level of
+    deflate from 1 to 9. ``checksum`` is ``"none"``, ``"crc32c"`` or ``"sha256"``.
+    ``progress`` is ``True`` for a bar, or ``callback(done, total)`` in bytes.
     ``filename`` may be a URL of an object store; ``storage_options`` say how to reach it.
 
     >>> import torch
@@ -56,7 +107,13 @@ def save_file(
     >>> loaded["embed"] is loaded["head"]
     True
     """
-    _files.save_file(tensors, filename, metadata, compression, checksum, progress, storage_options)
+    target = _formats.target(filename, format)
+    tensors = dictionary("tensors", tensors)
+    if target == "safetensors":
+        _shared.refuse_shared(tensors)
+    _files.save_file(
+        tensors, filename, metadata, compression, checksum, progress, storage_options, target
+    )
 
 
 def save(
@@ -64,16 +121,20 @@ def save(
     metadata: Mapping[str, Any] | None = None,
     compression: Compression = False,
     *,
-    checksum: str = "none",
+    checksum: Checksum = "none",
     progress: Progress = None,
+    format: Format = "zt",
 ) -> bytes:
-    """Like :func:`save_file`, but returns the file as bytes.
+    """Like :func:`save_file`, but returns the file as bytes: ``.zt`` unless ``format`` says else.
 
     >>> import torch
     >>> load(save({"x": torch.zeros(3)}))
     {'x': tensor([0., 0., 0.])}
     """
-    return _files.save(tensors, metadata, compression, checksum, progress)
+    tensors = dictionary("tensors", tensors)
+    if format == "safetensors":
+        _shared.refuse_shared(tensors)
+    return _files.save(tensors, metadata, compression, checksum, progress, format)
 
 
 def load_file(
@@ -81,39 +142,107 @@ def load_file(
     device: Device = "cpu",
     copy: bool = False,
     *,
+    backend: Backend = "mmap",
+    dequantize: bool = False,
+    dtype: DType | None = None,
+    verify: bool = True,
     progress: Progress = None,
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
     storage_options: StorageOptions = None,
-) -> dict[str, Any]:
+) -> dict[str, torch.Tensor]:
     """Loads all tensors of a file of any format.
 
     With ``copy=False`` CPU tensors are views of a private mapping: they can be
     written to without changing the file, and whatever is never touched is
     never read. With ``copy=True`` they are independent of the file, as those of
-    a remote file (``filename`` may be a URL) always are.
+    a remote file (``filename`` may be a URL) always are; ``backend="pread"`` reads the file
+    instead of mapping it, and copies too.
 
     Sparse tensors are torch's sparse tensors; those that torch has no tensor
-    for, such as quantized ones, are ``ztensor.Tensor`` objects.
+    for, such as quantized ones, are ``ztensor.Tensor`` objects. With ``dequantize=True`` they are
+    the numbers that they stand for, as float32. ``dtype`` converts floating-point tensors.
+
+    ``verify`` compares the checksums of a ``.zt`` file that was saved with them.
 
     ``max_bytes`` refuses tensors larger than that; ``max_total_bytes`` refuses to decode
     more than that in all, instead of more than 4 GiB and 1,000 times the size of the file.
     """
-    reader = _files.open_file(filename, storage_options, max_bytes, max_total_bytes)
-    tensors = _files.load_all(reader, "torch", copy, _other, progress)
-    return tensors if device == "cpu" else moved(tensors, device)
+    reader = _files.open_file(
+        filename,
+        storage_options,
+        backend=backend,
+        verify=verify,
+        max_bytes=max_bytes,
+        max_total_bytes=max_total_bytes,
+    )
+    return _loaded(reader, device, copy or backend == "pread", dequantize, dtype, progress)
 
 
 def load(
     data: bytes | bytearray | memoryview,
     *,
+    dequantize: bool = False,
+    dtype: DType | None = None,
+    verify: bool = True,
     progress: Progress = None,
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
-) -> dict[str, Any]:
+) -> dict[str, torch.Tensor]:
     """Loads all tensors of a file that lies in memory, as independent tensors."""
-    reader = _files.opened(data, max_bytes, max_total_bytes)
-    return _files.load_all(reader, "torch", True, _other, progress)
+    reader = _files.opened(
+        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes
+    )
+    return _loaded(reader, "cpu", True, dequantize, dtype, progress)
+
+
+def load_with_metadata(
+    filename: Path,
+    device: Device = "cpu",
+    copy: bool = False,
+    *,
+    backend: Backend = "mmap",
+    dequantize: bool = False,
+    dtype: DType | None = None,
+    verify: bool = True,
+    progress: Progress = None,
+    max_bytes: int | None = None,
+    max_total_bytes: int | None = None,
+    storage_options: StorageOptions = None,
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Like :func:`load_file`, with the metadata of the file, to be saved with the tensors.
+
+    >>> import torch
+    >>> save_file({"x": torch.zeros(2)}, "x.zt", metadata={"step": 100})
+    >>> tensors, metadata = load_with_metadata("x.zt")
+    >>> save_file(tensors, "y.zt", metadata)
+    """
+    reader = _files.open_file(
+        filename,
+        storage_options,
+        backend=backend,
+        verify=verify,
+        max_bytes=max_bytes,
+        max_total_bytes=max_total_bytes,
+    )
+    copy = copy or backend == "pread"
+    return _loaded(reader, device, copy, dequantize, dtype, progress), reader.attributes
+
+
+def _loaded(
+    reader: Any,
+    device: Device,
+    copy: bool,
+    dequantize: bool,
+    dtype: DType | None,
+    progress: Progress,
+) -> dict[str, torch.Tensor]:
+    element = _casts.floating(dtype)
+    other = _casts.dequantizing(_other, Tensor.torch) if dequantize else _other
+    tensors = _files.load_all(reader, "torch", copy, other, progress)
+    if element is not None:
+        tensors = _casts.torch_as(tensors, element)
+    return tensors if device == "cpu" else moved(tensors, device)
 
 
 def _other(*parts: Any) -> Any:
@@ -128,23 +257,45 @@ def save_model(
     force_contiguous: bool = True,
     *,
     compression: Compression = False,
-    checksum: str = "none",
+    checksum: Checksum = "none",
     progress: Progress = None,
+    storage_options: StorageOptions = None,
+    format: Format | None = None,
 ) -> None:
     """Saves the parameters and buffers of a model; shared ones are stored once.
+
+    A ``.safetensors`` file has one name for each tensor, as safetensors writes it: the others are
+    left out, and ``metadata`` says which name they stood for.
 
     With ``force_contiguous=False``, tensors that are not contiguous are refused
     instead of copied.
     """
     state = model.state_dict()
+    target = _formats.target(filename, format)
+    if target == "safetensors":
+        noted = dict(metadata or {})
+        for kept, others in _shared.remove_duplicate_names(state).items():
+            for name in others:
+                noted.setdefault(name, kept)
+                del state[name]
+        metadata = noted or None
     if not force_contiguous:
         for name, tensor in state.items():
             if not tensor.is_contiguous():
                 raise InvalidArgumentError(
-                    f"tensor {name!r} is not contiguous: "
-                    "call contiguous() or use force_contiguous=True"
+                    f"tensor {name!r} is not contiguous: call contiguous(), "
+                    "or use save_model(..., force_contiguous=True)"
                 )
-    save_file(state, filename, metadata, compression, checksum=checksum, progress=progress)
+    save_file(
+        state,
+        filename,
+        metadata,
+        compression,
+        checksum=checksum,
+        progress=progress,
+        storage_options=storage_options,
+        format=target,
+    )
 
 
 def load_model(
@@ -154,13 +305,20 @@ def load_model(
     device: Device = "cpu",
     copy: bool = False,
     *,
+    backend: Backend = "mmap",
+    dequantize: bool = False,
+    verify: bool = True,
     progress: Progress = None,
+    max_bytes: int | None = None,
+    max_total_bytes: int | None = None,
+    storage_options: StorageOptions = None,
 ) -> tuple[list[str], list[str]]:
     """Loads a file's tensors into a model and returns the missing and unexpected names.
 
     A name that the file lacks is not missing if the model ties it to one that
-    the file has. With ``strict``, missing or unexpected names are an error.
-    On the meta device the model takes the loaded tensors as they are.
+    the file has; two different tensors for names that the model ties are unexpected. With
+    ``strict``, missing or unexpected names are an error. On the meta device the model takes the
+    loaded tensors as they are.
 
     >>> import torch
     >>> model = torch.nn.Linear(10, 5)
@@ -168,23 +326,53 @@ def load_model(
     >>> load_model(torch.nn.Linear(10, 5), "linear.zt")
     ([], [])
     """
-    tensors = load_file(filename, device, copy, progress=progress)
+    tensors = load_file(
+        filename,
+        device,
+        copy,
+        backend=backend,
+        dequantize=dequantize,
+        verify=verify,
+        progress=progress,
+        max_bytes=max_bytes,
+        max_total_bytes=max_total_bytes,
+        storage_options=storage_options,
+    )
     own = model.state_dict(keep_vars=True)
     on_meta = any(tensor.is_meta for tensor in own.values() if isinstance(tensor, torch.Tensor))
     result = model.load_state_dict(tensors, strict=False, assign=on_meta)
     present = {_identity(own[name]) for name in own if name in tensors}
     missing = [name for name in result.missing_keys if _identity(own.get(name)) not in present]
-    unexpected = list(result.unexpected_keys)
+    unexpected = [*result.unexpected_keys, *_ambiguous(own, tensors)]
     if strict and (missing or unexpected):
-        lines = [f"{filename} does not fit {type(model).__name__}:"]
-        lines += [f"  missing: {', '.join(map(repr, missing))}"] if missing else []
-        lines += [f"  unexpected: {', '.join(map(repr, unexpected))}"] if unexpected else []
+        lines = [
+            f"{filename} does not fit {type(model).__name__}: "
+            f"Error(s) in loading state_dict for {type(model).__name__}:"
+        ]
+        for what, names in (("Missing", missing), ("Unexpected", unexpected)):
+            if names:
+                listed = ", ".join(f'"{name}"' for name in sorted(names))
+                lines.append(f"    {what} key(s) in state_dict: {listed}")
         raise ModelMismatchError("\n".join(lines))
     return missing, unexpected
+
+
+def _ambiguous(own: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """Names that the model ties to one before them, for which the file has another tensor."""
+    first: dict[object, Any] = {}
+    names = []
+    for name in sorted(own):
+        if name in tensors:
+            identity = _identity(own[name])
+            if _identity(first.setdefault(identity, tensors[name])) != _identity(tensors[name]):
+                names.append(name)
+    return names
 
 
 def _identity(tensor: Any) -> object:
     """Equal for tensors that are one and the same memory."""
     if not isinstance(tensor, torch.Tensor) or tensor.is_meta or not tensor.numel():
+        return id(tensor)
+    if tensor.layout != torch.strided:
         return id(tensor)
     return (tensor.data_ptr(), tensor.device, tuple(tensor.shape), tensor.stride())

@@ -18,6 +18,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
             Kind::InvalidArgument => "invalid_argument",
             Kind::Mismatch => "mismatch",
             Kind::Limit => "limit",
+            Kind::UnknownFormat => "unknown_format",
             _ => "unsupported",
         };
         let errno = error.io_error().and_then(number);
@@ -54,6 +55,12 @@ impl<T> OrRaise<T> for ztensor::Result<T> {
 /// The exception for a call that is wrong, whatever the file says.
 pub(crate) fn invalid(py: Python<'_>, message: impl Into<String>) -> PyErr {
     exception(py, &Error::invalid(message))
+}
+
+/// The exception for a writer that can write no more.
+pub(crate) fn finished(py: Python<'_>, message: &str) -> PyErr {
+    let make = || MAKE.import(py, "ztensor._errors", "make")?.call1(("finished", message));
+    make().map_or_else(|failure| failure, PyErr::from_value)
 }
 
 /// An error of the codec as one of the library.

@@ -132,7 +132,7 @@ fn array<'a>(py: Python<'_>, (_, dtype, logical, memory): &'a Component<'_>) -> 
 }
 
 impl Memory<'_> {
-    fn bytes(&self, py: Python<'_>) -> PyResult<&[u8]> {
+    pub(crate) fn bytes(&self, py: Python<'_>) -> PyResult<&[u8]> {
         match self {
             Memory::Array(array) => array_bytes(py, array),
             Memory::Address(_, 0, _) => Ok(&[]),

@@ -9,6 +9,7 @@ mod codec;
 mod dlpack;
 mod dtypes;
 mod errors;
+mod export;
 mod fetch;
 mod items;
 mod model_delta;
@@ -52,6 +53,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
     module.add_function(wrap_pyfunction!(z4ai_main, module)?)?;
     model_delta::register(module)?;
+    export::register(module)?;
     packed::register(module)?;
     store::register(module)?;
     codec::register(module)

@@ -1,7 +1,8 @@
 //! The reader as Python sees it.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -24,11 +25,38 @@ pub(crate) struct Reader {
     pool: arrays::Pool,
     /// What decodes this file's tensors before they are asked for, and the file's number there.
     ahead: OnceLock<(Arc<Ahead<Memory>>, usize)>,
+    /// Tensors whose digests were compared before they were viewed: once is enough.
+    verified: Mutex<HashSet<String>>,
 }
 
 impl Reader {
     fn new(inner: ztensor::Reader) -> Reader {
-        Reader { inner: Arc::new(inner), pool: arrays::Pool::default(), ahead: OnceLock::new() }
+        Reader {
+            inner: Arc::new(inner),
+            pool: arrays::Pool::default(),
+            ahead: OnceLock::new(),
+            verified: Mutex::default(),
+        }
+    }
+}
+
+impl Reader {
+    /// Compares the digests of tensors that are about to be viewed, unless that was done before.
+    fn verify_once(&self, py: Python<'_>, objects: &[(&str, &Object)]) -> PyResult<()> {
+        let has_digest = |object: &Object| object.components.iter().any(|(_, one)| one.digest.is_some());
+        let found = objects.iter().filter(|(_, object)| has_digest(object)).map(|(name, _)| *name);
+        let mut new: Vec<&str> = found.collect();
+        if new.is_empty() || self.inner.format() != ztensor::Format::Zt {
+            return Ok(());
+        }
+        {
+            let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+            new.retain(|name| !verified.contains(*name));
+        }
+        py.detach(|| self.inner.verify_in_place(&new)).or_raise(py)?;
+        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        verified.extend(new.into_iter().map(str::to_owned));
+        Ok(())
     }
 }
 
@@ -111,7 +139,10 @@ impl Reader {
 
     /// Tensors by name. `framework` is `"numpy"`, `"torch"` or `None`; whatever
     /// it has no array for is made by `other(components, shape, dtype, type, format, attributes)`.
-    #[pyo3(signature = (names, framework, copy, other, progress = None))]
+    ///
+    /// Digests are compared, also of what is viewed in place, unless `verify` is false.
+    #[pyo3(signature = (names, framework, copy, other, progress = None, verify = true))]
+    #[allow(clippy::too_many_arguments)]
     fn fetch<'py>(
         &self,
         py: Python<'py>,
@@ -120,6 +151,7 @@ impl Reader {
         copy: bool,
         other: &Bound<'py, PyAny>,
         progress: Option<Py<PyAny>>,
+        verify: bool,
     ) -> PyResult<Bound<'py, PyDict>> {
         let framework = match framework {
             None => Framework::None,
@@ -135,6 +167,9 @@ impl Reader {
                 .collect::<ztensor::Result<_>>()
                 .or_raise(py)?,
         };
+        if verify && !copy {
+            self.verify_once(py, &objects)?;
+        }
         fetch(py, &self.inner, &objects, framework, copy, other, &Watch::new(progress))
     }
 

@@ -11,7 +11,8 @@ use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyDict};
 use ztensor::{Checksum, Compression, Kind, Tensor, WriteOptions};
 
-use crate::errors::{OrRaise, invalid};
+use crate::errors::{OrRaise, finished, invalid};
+use crate::export::bytes_of;
 use crate::items::{Item, Tie, array_bytes};
 use crate::watch::Watch;
 use crate::{store, values};
@@ -89,7 +90,7 @@ impl Writer {
 }
 
 fn closed(py: Python<'_>) -> PyErr {
-    invalid(py, "the writer is finished, or a write failed: nothing more can be written")
+    finished(py, "the writer is finished, or a write failed: nothing more can be written")
 }
 
 #[pymethods]
@@ -221,7 +222,7 @@ impl Writer {
         let memory = self.memory.as_ref().ok_or_else(|| invalid(py, "this writer writes to a file"))?;
         self.finish(py)?;
         let buffer = memory.lock().map(|mut buffer| std::mem::take(&mut *buffer));
-        Ok(PyBytes::new(py, &buffer.map_err(|_| closed(py))?))
+        bytes_of(py, buffer.map_err(|_| closed(py))?)
     }
 
     /// Gives up: nothing is left of the file.

@@ -19,6 +19,8 @@ pub enum Kind {
     Corrupt,
     /// The file may be fine, but uses something this version does not know.
     Unsupported,
+    /// The file is of no format that this version reads, or it is no tensor file.
+    UnknownFormat,
     /// No tensor, component or member has that name.
     NotFound,
     /// The call itself is wrong: a shape, a type, a level out of range.

@@ -19,8 +19,8 @@ import torch
 from ztensor import _dtypes, _items, _native
 from ztensor._errors import InvalidArgumentError, UnsupportedError
 from ztensor._progress import reporting
-from ztensor._types import Progress, StorageOptions
-from ztensor._writer import Compression, codec
+from ztensor._types import Compression, Progress, StorageOptions
+from ztensor._writer import codec
 from ztensor.distributed import _layout, _values
 from ztensor.distributed._checkpoint import PLAIN
 from ztensor.distributed._layout import Layout, Target

@@ -12,8 +12,8 @@ import torch
 from ztensor import _dtypes
 from ztensor._errors import CorruptError, InvalidArgumentError
 from ztensor._reader import Reader
-from ztensor._types import StorageOptions
-from ztensor._writer import Compression, codec
+from ztensor._types import Compression, StorageOptions
+from ztensor._writer import codec
 from ztensor.distributed import _checkpoint, _rank_file, _values
 from ztensor.distributed._checkpoint import PLAIN, Checkpoint, Chunk, Object, RankFile, TensorEntry
 from ztensor.distributed._consolidate import OBJECTS, PATHS

@@ -5,16 +5,13 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
 from ztensor import _dtypes
 from ztensor._errors import InvalidArgumentError
+from ztensor._types import Device, StorageOptions
 from ztensor.distributed._tensors import Box, Tensors, opened
-
-if TYPE_CHECKING:
-    from ztensor._types import Device, StorageOptions
 
 _BATCH = 64 << 20
 """Parts are read in batches of about this many bytes, so that ranks stay where they started."""

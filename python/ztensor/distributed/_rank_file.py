@@ -10,7 +10,8 @@ import torch
 
 from ztensor import _dtypes, _items, _native
 from ztensor._errors import InvalidArgumentError
-from ztensor._writer import Compression, codec
+from ztensor._types import Compression
+from ztensor._writer import codec
 from ztensor.distributed import _checkpoint
 from ztensor.distributed._checkpoint import RankFile
 from ztensor.distributed._store import Store

@@ -22,8 +22,8 @@ from torch.futures import Future
 
 from ztensor import _dtypes
 from ztensor._errors import InvalidArgumentError, UnsupportedError
-from ztensor._types import StorageOptions
-from ztensor._writer import Compression, codec
+from ztensor._types import Compression, StorageOptions
+from ztensor._writer import codec
 from ztensor.distributed import _checkpoint, _rank_file, _values
 from ztensor.distributed._checkpoint import (
     PICKLE,

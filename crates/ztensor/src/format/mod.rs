@@ -20,7 +20,7 @@ pub(crate) mod zt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::export::{ExportFormat, Exporter};
 use crate::object::Catalog;
 use crate::remote::{self, Options};
@@ -316,7 +316,8 @@ fn unrecognised(head: &[u8], extension: Option<&str>) -> Error {
         None => format!("unknown data that starts with {:02x?}", &head[..head.len().min(8)]),
     };
     let name = extension.map(|extension| format!(" named .{extension}")).unwrap_or_default();
-    Error::unsupported(format!("not a tensor file this library knows{name}: it looks like {looks_like}"))
+    let message = format!("not a tensor file this library knows{name}: it looks like {looks_like}");
+    Error::new(Kind::UnknownFormat, message)
 }
 
 #[cfg(test)]

@@ -551,6 +551,28 @@ impl Reader {
         Ok(verification)
     }
 
+    /// Compares the digests of tensors that are about to be used where they lie, as a read into
+    /// other memory does: those of raw components, of files in which digests are there on request.
+    /// (The checksums of zip archives are always there, and are compared when a member is read.)
+    pub fn verify_in_place(&self, names: &[&str]) -> Result<()> {
+        if !self.options.verify || self.format() != Format::Zt {
+            return Ok(());
+        }
+        let has_digest = |component: &Component| {
+            let known = component.digest.as_ref().is_some_and(|digest| digest.hasher().is_some());
+            known && matches!(component.storage, Storage::Plain(_) | Storage::Inline(_))
+        };
+        let mut wanted = Vec::new();
+        for &name in names {
+            let components = self.get(name)?.components.iter();
+            wanted.extend(components.filter(|(_, one)| has_digest(one)).map(|(_, one)| (name, one)));
+        }
+        parallel::for_each(self.options.threads, wanted, |(name, component)| match &component.digest {
+            Some(digest) => self.hash_stored(component, digest).map_err(|error| self.at(name, error)),
+            None => Ok(()),
+        })
+    }
+
     /// Compares the checksums that an encoding brings itself, if it does.
     fn check_itself(&self, component: &Component) -> Option<Result<()>> {
         match &component.storage {

@@ -156,7 +156,7 @@ impl<'a> Tensor<'a> {
     }
 
     /// What it would be in a file: the same, without the bytes.
-    pub(crate) fn describe(&self) -> Object {
+    pub fn describe(&self) -> Object {
         let components = self.components.iter().map(|(role, array)| {
             let mut component = Component::plain(array.dtype, Extent::new(0, array.bytes.len() as u64));
             component.unknown_type = array.unknown_type.clone();

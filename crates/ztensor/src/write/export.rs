@@ -26,8 +26,9 @@ use crate::error::{Error, Result, quoted};
 use crate::format::exporter;
 use crate::gather::{Gather, LONGEST_PIECE};
 use crate::object::{Layout, Object};
-use crate::progress::{Observer, advance};
+use crate::progress::{Observer, advance, finish};
 use crate::read::Reader;
+use crate::remote::Options;
 use crate::source::Staged;
 use crate::tensor::Tensor;
 use crate::value::Attributes;
@@ -102,6 +103,8 @@ pub struct ExportOptions<'a> {
     pub threads: usize,
     /// Wait until the disk has it all.
     pub durable: bool,
+    /// How to reach the store, where the path is a URL.
+    pub remote: Options,
     /// Told about every tensor written; may cancel.
     pub observer: Option<&'a dyn Observer>,
 }
@@ -140,6 +143,12 @@ impl<'a> ExportOptions<'a> {
     /// Waits until the disk has it all.
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
+        self
+    }
+
+    /// How to reach the store, where the path is a URL.
+    pub fn remote(mut self, remote: Options) -> Self {
+        self.remote = remote;
         self
     }
 
@@ -237,9 +246,10 @@ pub fn export(
     let to = to.into();
     let path = to.path();
     let plan = Plan::new(source, options, format).map_err(|error| error.in_file(path))?;
-    let mut file = AtomicFile::create(&to)?;
+    let mut file = AtomicFile::create_with(&to, &options.remote)?;
     plan.reserve(&mut file).map_err(|error| error.in_file(path))?;
     plan.write(&mut file).map_err(|error| error.in_file(path))?;
+    finish(options.observer)?;
     file.commit(options.durable)
 }
 
@@ -250,7 +260,8 @@ pub fn export_to(
     format: ExportFormat,
     options: &ExportOptions<'_>,
 ) -> Result<()> {
-    Plan::new(source, options, format)?.write(out)
+    Plan::new(source, options, format)?.write(out)?;
+    finish(options.observer)
 }
 
 /// How a target format is written.
