@@ -6,12 +6,15 @@ import doctest
 import importlib
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import z4ai
 import ztensor
+import ztensor.distributed
 
 MODULES = [
     module.name
@@ -33,13 +36,23 @@ def test_docstrings(name: str) -> None:
     assert doctest.testmod(module, optionflags=OPTIONS).failed == 0
 
 
-@pytest.mark.parametrize("name", ["python.md", "z4ai.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "index.md",
+        "python.md",
+        "z4ai.md",
+        "tutorials/from-safetensors.md",
+        "tutorials/shrink-a-model.md",
+        "tutorials/deltas.md",
+    ],
+)
 def test_the_guides(name: str) -> None:
     guide = DOCS / name
     assert doctest.testfile(str(guide), module_relative=False, optionflags=OPTIONS).failed == 0
 
 
-@pytest.mark.parametrize("name", ["remote.md", "distributed.md"])
+@pytest.mark.parametrize("name", ["remote.md", "distributed.md", "tutorials/object-stores.md"])
 def test_the_guides_to_stores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("moto", reason="needs moto, the S3-compatible test server")
     from remote_servers import s3_server
@@ -49,6 +62,34 @@ def test_the_guides_to_stores(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
             monkeypatch.setenv(variable, value)
         guide = str(DOCS / name)
         assert doctest.testfile(guide, module_relative=False, optionflags=OPTIONS).failed == 0
+
+
+def test_the_distributed_tutorial(tmp_path: Path) -> None:
+    page = (DOCS / "tutorials/distributed.md").read_text()
+    [program] = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "train.py").write_text(program)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    subprocess.run([*launch, "train.py"], cwd=tmp_path, check=True, timeout=300)
+    ztensor.distributed.consolidate(
+        tmp_path / "step-1", tmp_path / "model.safetensors", prefix="model."
+    )
+    assert sorted(ztensor.open(tmp_path / "model.safetensors")) == [
+        "0.bias",
+        "0.weight",
+        "1.bias",
+        "1.weight",
+    ]
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = set(re.findall(r"[\w/-]+\.md", (DOCS.parent / "mkdocs.yml").read_text()))
+    assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 def test_the_readme() -> None:

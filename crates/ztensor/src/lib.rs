@@ -102,7 +102,8 @@ pub fn open(path: impl AsRef<std::path::Path>) -> Result<Reader> {
     Reader::open(path)
 }
 
-/// The examples of `docs/rust.md`, compiled and run.
+/// The examples of `docs/rust.md` and its tutorial, compiled and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/rust.md")]
+#[doc = include_str!("../../../docs/tutorials/rust.md")]
 mod guide {}
