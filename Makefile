@@ -1,4 +1,4 @@
-.PHONY: demo test lint bench bench-all venv wheel install rust-test simd-test python-test test-frameworks doc
+.PHONY: demo test check docs lint bench bench-all venv wheel install rust-test simd-test python-test test-frameworks doc
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -15,11 +15,25 @@ test: lint rust-test doc python-test
 demo: $(VENV)/.installed
 	$(PYTHON) examples/demo.py
 
+# The quick loop while working: formatting, lints, unit tests.
+check: $(VENV)/.tools
+	cargo fmt --all --check
+	cargo clippy --workspace --lib --bins -- -D warnings
+	$(VENV)/bin/ruff check .
+	cargo test -q -p z4ai -p ztensor --lib
+
+# The documentation site, in target/site.
+docs: $(VENV)/.tools
+	test -x .venv-docs/bin/mkdocs || $(VENV)/bin/uv venv --quiet .venv-docs
+	$(VENV)/bin/uv pip install --quiet --python .venv-docs/bin/python --group docs
+	.venv-docs/bin/mkdocs build --quiet
+
 lint: $(VENV)/.tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(PYTHON) tests/words.py
 	$(VENV)/bin/mypy
 
 rust-test: $(VENV)/.tools simd-test
