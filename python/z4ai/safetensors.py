@@ -238,7 +238,7 @@ class ZstnReader:
             return reader.read_rows(name, start, stop), [stop - start, *shape[1:]]
         size = self._entries[name][1]
         flat = _memory.empty_array("|u1", [size], size)
-        reader.read_into([(name, flat.ctypes.data, size)])
+        reader.read_into([(name, flat)])
         return flat, shape
 
     def _rows(self, name: str, rows: slice | tuple[int, int]) -> tuple[int, int]:

@@ -13,7 +13,8 @@ DTYPES: list[tuple[str, str, str, str | None, int, str | None, str | None, str |
 
 _Progress: TypeAlias = Callable[[int], object] | None
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-_Memory: TypeAlias = _Array | tuple[int, int, object]
+_Memory: TypeAlias = object
+"""A contiguous NumPy array or torch tensor on the CPU."""
 _Component: TypeAlias = tuple[str, str, str | None, _Memory]
 _Item: TypeAlias = (
     tuple[str, _Array]
@@ -236,11 +237,11 @@ class Reader:
     def read_bytes(self, name: str, rows: tuple[int, int] | None = None) -> bytes: ...
     def read_rows(self, name: str, start: int, stop: int, pooled: bool = False) -> _Array: ...
     def read_into(
-        self, requests: Sequence[tuple[str, int, int]], progress: _Progress = None
+        self, requests: Sequence[tuple[str, object]], progress: _Progress = None
     ) -> None: ...
     def read_parts(
         self,
-        requests: Sequence[tuple[str, int, Sequence[int], Sequence[int], Sequence[int], int]],
+        requests: Sequence[tuple[str, int, Sequence[int], Sequence[int], Sequence[int], object]],
         progress: _Progress = None,
     ) -> None: ...
     def verify(self, name: str) -> bool: ...

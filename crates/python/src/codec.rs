@@ -15,11 +15,12 @@ use z4ai::{DecodeOptions, Effort, FrameInfo, Kind, Observer, Options};
 use ztensor::Observer as _;
 
 use crate::errors::{OrRaise, exception, invalid, of_codec};
+use crate::memory::pin;
 use crate::watch::Watch;
 
 /// Memory that is read while the interpreter runs on: whoever writes to it meanwhile gets a frame
 /// of some mix of old and new, since the encoder copies each part before it looks at it.
-pub(crate) struct Input(PyBuffer<u8>);
+pub(crate) struct Input(PyBuffer<u8>, #[allow(dead_code)] Option<Py<PyAny>>);
 
 impl<'py> FromPyObject<'_, 'py> for Input {
     type Error = PyErr;
@@ -27,7 +28,7 @@ impl<'py> FromPyObject<'_, 'py> for Input {
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let buffer = PyBuffer::get(&object)?;
         match buffer.is_c_contiguous() {
-            true => Ok(Input(buffer)),
+            true => Ok(Input(buffer, pin(&object)?)),
             false => Err(invalid(object.py(), "the memory is not contiguous")),
         }
     }
@@ -45,7 +46,7 @@ impl Input {
 }
 
 /// Memory of the caller's to be filled.
-pub(crate) struct Output(PyBuffer<u8>);
+pub(crate) struct Output(PyBuffer<u8>, #[allow(dead_code)] Option<Py<PyAny>>);
 
 impl<'py> FromPyObject<'_, 'py> for Output {
     type Error = PyErr;
@@ -53,7 +54,7 @@ impl<'py> FromPyObject<'_, 'py> for Output {
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let buffer = PyBuffer::get(&object)?;
         match buffer.is_c_contiguous() && !buffer.readonly() {
-            true => Ok(Output(buffer)),
+            true => Ok(Output(buffer, pin(&object)?)),
             false => Err(invalid(object.py(), "out must be contiguous and writable")),
         }
     }

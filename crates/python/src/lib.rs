@@ -12,6 +12,7 @@ mod errors;
 mod export;
 mod fetch;
 mod items;
+mod memory;
 mod model_delta;
 mod packed;
 mod reader;

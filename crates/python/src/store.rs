@@ -14,7 +14,7 @@ use ztensor::remote::Options;
 use ztensor::remote::store;
 
 use crate::errors::{OrRaise, invalid};
-use crate::items::array_bytes;
+use crate::memory::Memory;
 
 /// How a store is reached.
 pub(crate) type Settings = HashMap<String, String>;
@@ -154,7 +154,8 @@ impl NewFile {
 
     /// Adds the bytes of a contiguous array.
     fn write(&self, py: Python<'_>, data: Bound<'_, PyUntypedArray>) -> PyResult<()> {
-        let bytes = array_bytes(py, &data)?;
+        let memory = Memory::of_array(&data)?;
+        let bytes = memory.bytes();
         let mut slot = self.lock(py)?;
         let file = slot.as_mut().ok_or_else(|| ended(py))?;
         let written = py.detach(|| file.write(bytes));

@@ -17,7 +17,7 @@ use indexmap::IndexMap;
 use crate::error::{Error, Result, quoted};
 use crate::format::json::Scanner;
 use crate::format::{Context, Format, folder_extensions, parse};
-use crate::object::{Catalog, Decode, Extent, Object, Storage};
+use crate::object::{Catalog, Decode, Extent, Object, Storage, StridedView};
 use crate::parallel;
 use crate::remote::{self, store};
 use crate::source::{self, MapMode, Sources};
@@ -301,6 +301,17 @@ impl Decode for Moved {
 
     fn work(&self, range: &Range<u64>) -> u64 {
         self.inner.work(range)
+    }
+
+    fn content_extent(&self) -> Option<Extent> {
+        let extent = self.inner.content_extent()?;
+        Some(Extent { source: extent.source + self.base, ..extent })
+    }
+
+    fn strided_view(&self, shape: &[u64], item: usize) -> Option<StridedView> {
+        let mut view = self.inner.strided_view(shape, item)?;
+        view.extent.source += self.base;
+        Some(view)
     }
 
     fn decode(&self, _: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {

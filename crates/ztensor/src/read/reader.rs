@@ -10,7 +10,7 @@ use crate::digest::{Digest, Hasher};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
 use crate::format::{self, Context, Format};
-use crate::object::{Catalog, Component, Object, Role, Storage};
+use crate::object::{Catalog, Component, Extent, Object, Role, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance};
 use crate::read::{Charge, Limits};
@@ -331,6 +331,28 @@ impl Reader {
         let (far, near): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| self.is_remote(job.component));
         self.run_all(near, observer)?;
         self.read_remote(far, observer)
+    }
+
+    /// Fills buffers with stored bytes as they are, without decoding and without comparing digests:
+    /// the storages that several tensors are views of. Each length must match.
+    pub fn read_stored(
+        &self,
+        requests: Vec<(Extent, &mut [u8])>,
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
+        let mut pieces = Vec::new();
+        for (extent, out) in requests {
+            if extent.len != out.len() as u64 {
+                let message = format!("the buffer has {} bytes, the storage {}", out.len(), extent.len);
+                return Err(Error::invalid(message).in_file(self.catalog.sources.label(extent.source)));
+            }
+            pieces.extend(out.chunks_mut(PIECE).enumerate().map(|(index, out)| (extent, index * PIECE, out)));
+        }
+        parallel::for_each(self.options.threads, pieces, |(extent, skip, out)| {
+            let bytes = out.len() as u64;
+            self.catalog.sources.read(extent, skip as u64, out)?;
+            advance(observer, bytes)
+        })
     }
 
     /// Reads and decodes each on its own, on all threads.

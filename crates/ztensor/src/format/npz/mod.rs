@@ -21,7 +21,6 @@ use crate::format::zip::{self, Entry, Method};
 use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
 use crate::object::{Catalog, Component, Extent, Layout, Object, Storage};
 use crate::source::{Source, Sources};
-use crate::validate;
 
 /// The layout of arrays whose elements no tensor has (text, dates, raw bytes):
 /// the bytes as they are, with NumPy's name of the type in the attribute `descr`.
@@ -164,7 +163,7 @@ fn array(header: Header, inner: Storage, total: u64) -> Result<Object> {
     if header.big_endian && header.kind.width() > 1 {
         storage = Storage::Encoded(Arc::new(Swapped::new(storage, header.kind.width(), len)));
     }
-    let object = match header.kind {
+    Ok(match header.kind {
         Kind::Known(dtype) => Object::dense(header.shape, Component::new(dtype, len, storage)),
         Kind::Opaque { descr, .. } => {
             let bytes = Component::new(DType::U8, len, storage);
@@ -173,7 +172,5 @@ fn array(header: Header, inner: Storage, total: u64) -> Result<Object> {
             object.set_attribute("descr", descr);
             object
         }
-    };
-    validate::object(&object)?;
-    Ok(object)
+    })
 }

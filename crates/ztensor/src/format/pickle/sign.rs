@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::arena::{Arena, Item, Node};
 use crate::error::{Error, Result};
-use crate::object::{Decode, Extent, Storage};
+use crate::object::{Decode, Extent, Storage, StridedView};
 use crate::source::Sources;
 
 /// Which signs to flip.
@@ -66,6 +66,11 @@ impl Decode for Flipped {
 
     fn extent(&self) -> Option<Extent> {
         self.inner.extent()
+    }
+
+    fn strided_view(&self, shape: &[u64], item: usize) -> Option<StridedView> {
+        let view = self.inner.strided_view(shape, item)?;
+        Some(StridedView { conjugate: self.flips.conjugate, negate: self.flips.negate, ..view })
     }
 
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {

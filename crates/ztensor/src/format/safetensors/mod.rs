@@ -4,6 +4,7 @@
 pub(crate) mod write;
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::dtype::DType;
@@ -13,7 +14,6 @@ use crate::format::json::Scanner;
 use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
 use crate::object::{Catalog, Component, Extent, Object, Shape};
 use crate::source::{Source, Sources};
-use crate::validate;
 use crate::value::Value;
 
 /// Bytes before the header: its length.
@@ -149,22 +149,26 @@ impl Header<'_> {
 
     /// Takes the entries that make sense; a name that comes twice is none.
     fn read_leniently(&self, catalog: &mut Catalog) {
-        let mut twice = Vec::new();
+        let mut twice = HashSet::new();
         let walked = Scanner::new(self.text).object(|scanner, name| {
             let mut attempt = scanner.clone();
             let Ok(object) = self.tensor(&mut attempt, &mut ("", None), &mut Vec::new()) else {
                 return scanner.skip();
             };
             *scanner = attempt;
-            if catalog.objects.insert(name.clone().into(), object).is_some() {
-                twice.push(name);
+            match catalog.insert(&*name, object) {
+                Err(error) if error.rule() == Some("name.duplicate") => drop(twice.insert(name)),
+                // Other entries that break a rule are left out.
+                Ok(()) | Err(_) => {}
             }
             Ok(())
         });
         if walked.is_err() {
             catalog.objects.clear(); // the text is no JSON, so nothing in it means anything
         }
-        catalog.objects.retain(|name, _| !twice.iter().any(|other| *other == **name));
+        if !twice.is_empty() {
+            catalog.objects.retain(|name, _| !twice.contains(&**name));
+        }
     }
 
     /// One entry; its range in the data goes to `covered`.
@@ -238,10 +242,8 @@ impl Header<'_> {
             Some(_) => {}
         }
         let extent = Extent::new(self.data_start + start, end - start);
-        let object = Object::dense(shape, Component::plain(dtype, extent));
-        validate::object(&object)?;
         covered.push((start, end));
-        Ok(object)
+        Ok(Object::dense(shape, Component::plain(dtype, extent)))
     }
 
     /// The tensors' ranges must follow each other from the first byte of data to the last.
