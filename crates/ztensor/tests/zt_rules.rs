@@ -506,6 +506,21 @@ fn the_files_these_are_made_from_are_valid() {
 }
 
 #[test]
+fn very_many_names_of_which_one_comes_twice() {
+    const COUNT: u64 = 100_000;
+    let many = |last: u64| {
+        let objects = manifest(COUNT, |e| {
+            for number in (0..COUNT - 1).chain([last]) {
+                object(e, &number.to_string(), "dense", &[64], &[part("data", "u8", 64, 64)]);
+            }
+        });
+        file(&[7; 64], &objects)
+    };
+    assert_eq!(broken_rule(many(COUNT)), None);
+    assert_eq!(Reader::from_bytes(many(0)).unwrap_err().rule(), Some("name.duplicate"));
+}
+
+#[test]
 fn objects_that_only_pass_through_survive_every_damage() {
     let frame = zstd::bulk::compress(&[7; 32], 3).unwrap();
     let blobs = [&[1; 64][..], &[2; 64], &frame].concat();

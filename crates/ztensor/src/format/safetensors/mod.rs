@@ -329,3 +329,34 @@ fn set<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<()> {
 fn duplicate(key: &str) -> Error {
     Error::corrupt("safetensors.duplicate", format!("the key {} appears twice", quoted(key)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::MemorySource;
+
+    fn leniently(header: &str, data: usize) -> Catalog {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.resize(bytes.len() + data, 0);
+        parse_leniently(Arc::new(MemorySource::new(bytes))).unwrap().unwrap()
+    }
+
+    #[test]
+    fn names_that_come_twice_are_no_tensors() {
+        let entry = |name: &str| format!(r#""{name}":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#);
+        let header = format!("{{{},{},{},{}}}", entry("a"), entry("b"), entry("a"), entry("c"));
+        let catalog = leniently(&header, 1);
+        assert_eq!(catalog.objects.keys().map(|name| &**name).collect::<Vec<_>>(), ["b", "c"]);
+    }
+
+    #[test]
+    fn very_many_names_that_all_come_twice() {
+        // Comparing each with all others would take 10^11 comparisons.
+        let entries = (0..600_000u32).map(|number| {
+            format!(r#""{}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#, number % 300_000)
+        });
+        let header = format!("{{{}}}", entries.collect::<Vec<_>>().join(","));
+        assert!(leniently(&header, 0).objects.is_empty());
+    }
+}
