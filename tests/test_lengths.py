@@ -94,7 +94,11 @@ def test_a_destination_is_as_long_as_its_object_says() -> None:
     for wrong in (np.zeros(7), np.zeros(9), torch.zeros(7), torch.zeros(0)):
         with pytest.raises(InvalidArgumentError, match="buffer has"):
             native.read_into([("x", wrong)])
-    strided: list[Any] = [np.zeros((8, 2))[:, 0], torch.zeros(8, 2)[:, 0], torch.zeros(8, device="meta")]
+    strided: list[Any] = [
+        np.zeros((8, 2))[:, 0],
+        torch.zeros(8, 2)[:, 0],
+        torch.zeros(8, device="meta"),
+    ]
     for wrong in strided:
         with pytest.raises(InvalidArgumentError, match="contiguous"):
             native.read_into([("x", wrong)])

@@ -5,8 +5,8 @@
 Every round makes a `.zt` file of random objects (known and unknown layouts and types, any lengths,
 shared blobs, zstd frames that are right or wrong), sometimes damages its manifest, and loads it in
 every way there is. A file is refused with an error of ours, or its tensors are what they are one by
-one and exactly as long as the file says. The worker runs with the checks of the C allocator, so that
-a write behind an array ends it; the file that did it is kept.
+one and exactly as long as the file says. The worker runs with the checks of the C allocator, so
+that a write behind an array ends it; the file that did it is kept.
 """
 
 from __future__ import annotations
