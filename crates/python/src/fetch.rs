@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use ztensor::object::{ContentKey, Storage, StridedView};
-use ztensor::source::{CowRegion, Source};
 use ztensor::read::views::{SharedStorage, shared_storages};
+use ztensor::source::{CowRegion, Source};
 use ztensor::{Component, DType, Error, Extent, Layout, Object, Reader};
 
 use crate::arrays::{self, Dims, Mapping};

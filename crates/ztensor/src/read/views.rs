@@ -74,9 +74,9 @@ pub fn shared_storages(objects: &[&Object]) -> Vec<SharedStorage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::{Component, Shape, Storage};
     use crate::decode::strided;
     use crate::dtype::DType;
-    use crate::catalog::{Component, Shape, Storage};
 
     fn view(at: u64, offset: u64, shape: &[u64], strides: &[u64]) -> Object {
         let plain = Storage::Plain(Extent::new(at, 96));
