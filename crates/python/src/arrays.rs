@@ -130,6 +130,9 @@ impl AsMut<[u8]> for Memory {
     }
 }
 
+/// A slab, with how much of it is taken.
+type Slot = Mutex<Option<(Arc<Slab>, usize)>>;
+
 /// Hands out memory for arrays that live and die together, such as those of one model: several
 /// share huge pages, which each of them alone is too small for, and touching fresh memory is
 /// most of what decoding costs otherwise.
@@ -141,8 +144,7 @@ impl AsMut<[u8]> for Memory {
 /// only the parent has. A slot that is held is passed over.
 #[derive(Default)]
 pub(crate) struct Pool {
-    /// A slab, with how much of it is taken.
-    slots: [Mutex<Option<(Arc<Slab>, usize)>>; Pool::SLOTS],
+    slots: [Slot; Pool::SLOTS],
     spare: Arc<Spare>,
 }
 
@@ -227,11 +229,10 @@ pub(crate) fn large<'py>(
 
 /// Bytes of an array, if so many can be addressed.
 fn byte_len(descr: &Bound<'_, PyArrayDescr>, dims: &Dims) -> Option<usize> {
-    let sizes = dims.iter().map(|&size| usize::try_from(size).ok());
-    let item = descr.itemsize();
+    let mut sizes = dims.iter().map(|&size| usize::try_from(size).ok());
     let len = match dims.contains(&0) {
         true => 0,
-        false => sizes.fold(Some(item), |bytes, size| bytes?.checked_mul(size?))?,
+        false => sizes.try_fold(descr.itemsize(), |bytes, size| bytes.checked_mul(size?))?,
     };
     isize::try_from(len).is_ok().then_some(len)
 }

@@ -83,8 +83,8 @@ pub(crate) unsafe fn capsule<'py>(
     (data, len): (*mut u8, usize),
     owner: Arc<dyn Source>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let counts = dims.iter().map(|&size| u64::try_from(size).ok());
-    let bytes = counts.fold(Some(u64::from(bits / 8)), |bytes, size| bytes?.checked_mul(size?));
+    let mut counts = dims.iter().map(|&size| u64::try_from(size).ok());
+    let bytes = counts.try_fold(u64::from(bits / 8), |bytes, size| bytes.checked_mul(size?));
     if bytes != Some(len as u64) {
         return Err(invalid(py, format!("a tensor of sizes {dims:?} is not {len} bytes long")));
     }

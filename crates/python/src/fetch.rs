@@ -331,7 +331,7 @@ impl<'a, 'py> Fetcher<'a, 'py> {
         };
         let empty = empty_tensor(py, &[0].into_iter().collect(), dtype)?;
         let (sizes, strides) = (PyTuple::new(py, sizes)?, PyTuple::new(py, strides)?);
-        // Torch refuses sizes and strides that reach outside of the storage.
+        // `shared_storages` found all elements inside of the storage, which is not resized then.
         let mut tensor = empty.call_method1("set_", (storage, offset, sizes, strides))?;
         if view.conjugate {
             tensor = tensor.call_method0("conj")?;

@@ -35,8 +35,8 @@ pub fn shared_storages(objects: &[&Object]) -> Vec<SharedStorage> {
                 return None;
             };
             let known = component.unknown_type.is_none();
-            let view = component.strided_view(&object.shape).filter(|view| known && view.extent.len > 0)?;
-            Some((index, view))
+            let view = component.strided_view(&object.shape).filter(|_| known)?;
+            (is_inside(&view, &object.shape) == Some(true)).then_some((index, view))
         })
         .collect();
     let start = |view: &StridedView| (view.extent.source, view.extent.offset);
@@ -69,6 +69,17 @@ pub fn shared_storages(objects: &[&Object]) -> Vec<SharedStorage> {
         storages.push(SharedStorage { extent, views });
     }
     storages
+}
+
+/// Whether every element of a view of that shape lies in the view's range: a framework that is told
+/// otherwise may write behind the storage, or move it. `None` on overflow, and for no elements.
+fn is_inside(view: &StridedView, shape: &[u64]) -> Option<bool> {
+    let mut last = 0u64;
+    for (size, stride) in shape.iter().zip(&view.strides) {
+        last = last.checked_add(size.checked_sub(1)?.checked_mul(*stride)?)?;
+    }
+    let end = last.checked_add(1)?.checked_mul(view.item as u64)?;
+    Some(shape.len() == view.strides.len() && end <= view.extent.len)
 }
 
 #[cfg(test)]
