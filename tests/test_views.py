@@ -157,6 +157,21 @@ def test_one_blob_of_two_types_is_two_tensors() -> None:
         assert np.shares_memory(loaded["floats"], loaded["again"])
 
 
+@pytest.mark.parametrize("copy", [False, True])
+def test_components_are_arrays_where_a_torch_tensor_has_the_same_bytes(copy: bool) -> None:
+    numbers = np.arange(4.0)
+    data, (at,) = blobs(numbers.tobytes())
+    objects = {
+        "dense": tensor("dense", [4], data=component("f64", at, 32)),
+        "custom": tensor("custom.layout", [4], x=component("f64", at, 32)),
+    }
+    Path("mixed.zt").write_bytes(file(data, objects))
+    loaded = ztensor.torch.load_file("mixed.zt", copy=copy)
+    assert isinstance(loaded["dense"], torch.Tensor)
+    assert isinstance(loaded["custom"].components["x"], np.ndarray)
+    assert np.array_equal(loaded["custom"].components["x"], numbers)
+
+
 def samples() -> list[Path]:
     kinds = {".zt", ".safetensors", ".pt", ".pth", ".bin", ".pkl", ".gguf", ".npz", ".npy"}
     kinds |= {".onnx", ".h5", ".hdf5", ".keras", ".zstn"}

@@ -21,7 +21,7 @@ use crate::watch::Watch;
 use crate::{dlpack, dtypes, values};
 
 /// What the arrays are to be.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Framework {
     Numpy,
     Torch,
@@ -151,8 +151,9 @@ struct Fetcher<'a, 'py> {
     copy: bool,
     /// By source; `None` inside for one that cannot be mapped.
     regions: Vec<Option<Option<Region<'py>>>>,
-    /// Arrays by their content and the type that they have it as: two names of one are tied.
-    ties: HashMap<(ContentKey<'a>, DType), (Dims, Bound<'py, PyAny>)>,
+    /// Arrays by their content, the type that they have it as and the framework that they are of:
+    /// two names of one are tied.
+    ties: HashMap<(ContentKey<'a>, DType, Framework), (Dims, Bound<'py, PyAny>)>,
     /// Storages of several tensors.
     storages: Vec<Shared<'a, 'py>>,
     /// The storage that a tensor is a view of, by the tensor's index.
@@ -230,7 +231,7 @@ impl<'a, 'py> Fetcher<'a, 'py> {
         descr: &Bound<'py, PyArrayDescr>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let dims = component_dims(object, role, component, dtype).ok_or_else(|| too_large(self.py, name))?;
-        self.tied(component, dtype, dims, |this, dims| {
+        self.tied(component, (dtype, Framework::Numpy), dims, |this, dims| {
             if let Some((memory, owner)) =
                 this.mapped(name, component)?.map(|(memory, region)| (memory, region.owner.clone()))
             {
@@ -260,7 +261,7 @@ impl<'a, 'py> Fetcher<'a, 'py> {
         };
         let Some(dims) = dims else { return Ok(None) };
         let alignment = component.dtype.alignment();
-        self.tied(component, component.dtype, dims, |this, dims| {
+        self.tied(component, (component.dtype, Framework::Torch), dims, |this, dims| {
             let mapped = this.mapped(name, component)?;
             let aligned = mapped.filter(|((data, _), _)| data.addr().is_multiple_of(alignment));
             if let Some((memory, region)) = aligned {
@@ -374,21 +375,21 @@ impl<'a, 'py> Fetcher<'a, 'py> {
     fn tied(
         &mut self,
         component: &'a Component,
-        dtype: DType,
+        (dtype, framework): (DType, Framework),
         dims: Dims,
         make: impl FnOnce(&mut Self, &Dims) -> PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let Some(content) = component.content_key() else {
             return make(self, &dims);
         };
-        match self.ties.get(&(content, dtype)) {
+        match self.ties.get(&(content, dtype, framework)) {
             Some((first, array)) if *first == dims => return Ok(array.clone()),
             // The same elements in another shape.
             Some((_, array)) => return array.call_method1("reshape", (PyTuple::new(self.py, &dims)?,)),
             None => {}
         }
         let array = make(self, &dims)?;
-        self.ties.insert((content, dtype), (dims, array.clone()));
+        self.ties.insert((content, dtype, framework), (dims, array.clone()));
         Ok(array)
     }
 
