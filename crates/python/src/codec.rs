@@ -190,15 +190,40 @@ pub(crate) fn z4ai_compress<'py>(
     Ok(PyBytes::new(py, &frame))
 }
 
+/// The limits of a call that restores a whole file.
+pub(crate) fn limits(max_total_bytes: Option<u64>) -> ztensor::Limits {
+    let default = ztensor::Limits::default();
+    max_total_bytes.map_or(default, |bytes| default.max_total(bytes))
+}
+
+/// Refuses a frame of `stored` bytes that declares more than `max_bytes` decoded ones, by default
+/// those that a file of its size may decode to. Called before they are allocated.
+#[pyfunction]
+#[pyo3(signature = (len, stored, max_bytes))]
+pub(crate) fn z4ai_check_size(py: Python<'_>, len: u64, stored: u64, max_bytes: Option<u64>) -> PyResult<()> {
+    let most = max_bytes.unwrap_or_else(|| ztensor::Limits::default().most(stored));
+    if len <= most {
+        return Ok(());
+    }
+    let message = format!(
+        "a frame of {stored} bytes declares {len} decoded ones, the limit is {most}; \
+         pass a larger max_bytes if the frame is trusted"
+    );
+    Err(exception(py, &ztensor::Error::new(ztensor::Kind::Limit, message)))
+}
+
 /// What a frame decodes to.
 #[pyfunction]
+#[pyo3(signature = (frame, threads, max_bytes = None))]
 pub(crate) fn z4ai_decompress<'py>(
     py: Python<'py>,
     frame: Frame<'py>,
     threads: usize,
+    max_bytes: Option<u64>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let frame = frame.bytes();
     let len = py.detach(|| z4ai::inspect(frame)).map_err(of_codec).or_raise(py)?.content_len;
+    z4ai_check_size(py, len, frame.len() as u64, max_bytes)?;
     let options = DecodeOptions { threads, ..DecodeOptions::default() };
     new_bytes(py, len, |out| z4ai::decompress_into(frame, out, &options).map_err(of_codec))
 }
@@ -324,6 +349,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Z4AI_DEFAULT_LEVEL", z4ai::DEFAULT_LEVEL)?;
     module.add("Z4AI_EFFORTS", Effort::all().map(Effort::name).collect::<Vec<_>>())?;
     module.add_function(wrap_pyfunction!(z4ai_compress, module)?)?;
+    module.add_function(wrap_pyfunction!(z4ai_check_size, module)?)?;
     module.add_function(wrap_pyfunction!(z4ai_decompress, module)?)?;
     module.add_function(wrap_pyfunction!(z4ai_decompress_into, module)?)?;
     module.add_function(wrap_pyfunction!(z4ai_delta_compress, module)?)?;

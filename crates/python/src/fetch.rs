@@ -290,7 +290,8 @@ impl<'a, 'py> Fetcher<'a, 'py> {
     fn find_views(&mut self, objects: &[(&'a str, &'a Object)]) {
         let listed: Vec<&Object> = objects.iter().map(|(_, object)| *object).collect();
         for storage in shared_storages(&listed) {
-            let total: u64 = storage.views.iter().map(|(index, _)| listed[*index].byte_len()).sum();
+            let lens = storage.views.iter().map(|(index, _)| listed[*index].byte_len());
+            let total = lens.fold(0, u64::saturating_add);
             // Thin slices of a large storage are less to read, and to keep, one by one.
             if self.copy && storage.extent.len > total {
                 continue;

@@ -176,11 +176,14 @@ impl Reader {
     /// Decoded size of the data of all tensors named, for progress bars.
     fn byte_len(&self, py: Python<'_>, names: Option<Vec<String>>) -> PyResult<u64> {
         match names {
-            None => Ok(self.inner.objects().map(|(_, object)| object.byte_len()).sum()),
+            None => {
+                Ok(self.inner.objects().fold(0, |sum, (_, object)| sum.saturating_add(object.byte_len())))
+            }
             Some(names) => names
                 .iter()
-                .map(|name| self.inner.get(name).map(Object::byte_len))
-                .sum::<ztensor::Result<u64>>()
+                .try_fold(0u64, |sum, name| {
+                    self.inner.get(name).map(|object| sum.saturating_add(object.byte_len()))
+                })
                 .or_raise(py),
         }
     }

@@ -37,7 +37,7 @@ pub fn run(options: &Diff, common: Common) -> Outcome {
     }
     let mut changes: Vec<(&str, Change)> = Vec::new();
     {
-        let total = in_a.iter().map(|(_, object)| object.byte_len()).sum();
+        let total = in_a.iter().map(|(_, object)| object.byte_len()).fold(0, u64::saturating_add);
         let progress = Progress::new("comparing", total, common.quiet);
         for (name, object) in in_a.iter().filter(|(name, _)| b.contains(name)) {
             changes.push((name, compare(&a, &b, name)?));

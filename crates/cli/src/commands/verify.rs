@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use ztensor::{Reader, Verification};
+use ztensor::{Kind, Reader, Verification};
 
 use super::Common;
 use crate::args::Verify;
@@ -14,12 +14,14 @@ use crate::values::Values;
 pub fn run(options: &Verify, common: Common) -> Outcome {
     // Opening checks the structure.
     let reader = common.open(&options.file)?;
-    reader.check_limits(reader.keys())?;
+    // A tensor that is too large alone is reported below, and the others are checked.
+    let within = |name: &&str| reader.check_limits([*name]).is_ok();
+    reader.check_limits(reader.keys().filter(within))?;
     let mut out = anstream::stdout().lock();
-    let mut failures = 0u64;
+    let (mut failures, mut refused) = (0u64, 0u64);
     let (mut checked, mut unchecked) = (0u64, 0u64);
     {
-        let total = reader.objects().map(|(_, object)| object.stored_len()).sum();
+        let total = reader.objects().map(|(_, object)| object.stored_len()).fold(0, u64::saturating_add);
         let progress = Progress::new("verifying", total, common.quiet);
         for (name, object) in reader.objects() {
             match check(&reader, name, options.values) {
@@ -33,12 +35,23 @@ pub fn run(options: &Verify, common: Common) -> Outcome {
                     }
                 }
                 Err(error) => {
-                    failures += 1;
+                    match error.kind() {
+                        Kind::Limit => refused += 1,
+                        _ => failures += 1,
+                    }
                     writeln!(out, "{error}")?;
                 }
             }
             ztensor::Observer::advance(&progress, object.stored_len());
         }
+    }
+    if failures == 0 && refused > 0 {
+        let of = human::count(reader.len() as u64);
+        let message = format!(
+            "{}: {refused} of {of} tensors exceed the limits and were not read; the others are fine",
+            options.file.display()
+        );
+        return Err(ztensor::Error::new(Kind::Limit, message).into());
     }
     if failures > 0 {
         let of = human::count(reader.len() as u64);
@@ -60,6 +73,7 @@ pub fn run(options: &Verify, common: Common) -> Outcome {
 
 /// Reads one tensor in full, and says what is worth knowing of its values.
 fn check(reader: &Reader, name: &str, values: bool) -> ztensor::Result<(Verification, Vec<String>)> {
+    reader.check_limits([name]).map_err(|error| error.in_tensor(name))?;
     let verification = reader.verify(name)?;
     let tensor = reader.read_object(name)?;
     let mut notes = Vec::new();

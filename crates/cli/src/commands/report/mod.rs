@@ -20,7 +20,7 @@ pub fn run(options: &Report, common: Common) -> Outcome {
     let reader = common.open(&options.file)?;
     let chosen = options.which.choose(&reader)?;
     reader.check_limits(chosen.iter().map(|(name, _)| *name))?;
-    let total = chosen.iter().map(|(_, object)| object.byte_len()).sum();
+    let total = chosen.iter().map(|(_, object)| object.byte_len()).fold(0, u64::saturating_add);
     let title = options.file.file_name().unwrap_or(options.file.as_os_str()).to_string_lossy();
     {
         let progress = Progress::new("looking", total, common.quiet);
