@@ -80,7 +80,7 @@ class TensorSpec:
         if self.data_len and not self.data_ptr:
             raise InvalidArgumentError(f"tensor {name!r} has bytes, but no address")
         memory = (ctypes.c_uint8 * self.data_len).from_address(self.data_ptr)
-        return (name, self._element.name, self.shape, np.frombuffer(memory, np.uint8))
+        return (name, self._element.name, self.shape, np.ctypeslib.as_array(memory))
 
     def __repr__(self) -> str:
         return f"ztensor.TensorSpec(dtype={self.dtype!r}, shape={self.shape})"

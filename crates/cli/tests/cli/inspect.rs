@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::support::{FORMATS, Place, fixture};
-use ztensor::Writer;
+use ztensor::{Compression, Writer};
 
 #[test]
 fn info_prints_a_table() {
@@ -295,4 +295,22 @@ fn show_separates_matrices_and_knows_complex_numbers() {
     assert!(cube.contains("\n            1\n            2\n\n            3\n            4\n"), "{cube}");
     assert!(place.run(&["show", "c.zt", "complex"]).ends(0).out.contains("1.00000-2.00000i"));
     assert!(place.run(&["show", "c.zt", "scalar"]).ends(0).out.contains("2.500000"));
+}
+
+#[test]
+fn a_tensor_beyond_the_limits_does_not_keep_the_others_from_being_verified() {
+    let place = Place::new();
+    let mut writer = Writer::create(place.path("m.zt")).unwrap();
+    for (name, count) in [("large", 10_000u64), ("small", 1000)] {
+        let numbers = vec![1.0f64; count as usize];
+        writer.add_with(name, &[count], &numbers).compress(Compression::Zstd(3)).write().unwrap();
+    }
+    writer.finish().unwrap();
+    for option in [["--max-bytes", "79999"], ["--max-total-bytes", "79999"]] {
+        let run = place.run(&["verify", "m.zt", option[0], option[1]]).ends(3);
+        assert!(run.out.contains("\"large\"") && run.out.contains(option[0]), "{}", run.out);
+        assert!(!run.out.contains("small"), "{}", run.out);
+        run.fails(3, &["1 of 2 tensors exceed the limits", "the others are fine"]);
+    }
+    place.run(&["verify", "m.zt", "--max-bytes", "80000", "--max-total-bytes", "88000"]).ends(0);
 }
