@@ -46,8 +46,16 @@ from ztensor._tensor import Tensor
 from ztensor._writer import Writer
 
 if TYPE_CHECKING:
-    from ztensor import distributed, flax, jax, mlx, numpy, paddle, tensorflow, torch
+    from ztensor import distributed as distributed
+    from ztensor import flax as flax
+    from ztensor import jax as jax
+    from ztensor import mlx as mlx
+    from ztensor import numpy as numpy
+    from ztensor import paddle as paddle
+    from ztensor import tensorflow as tensorflow
+    from ztensor import torch as torch
 
+# What `from ztensor import *` brings: nothing that would import a framework, or hide its name.
 __all__ = [
     "CorruptError",
     "FileError",
@@ -79,21 +87,13 @@ __all__ = [
     "__version__",
     "_safe_open_handle",
     "deserialize",
-    "distributed",
-    "flax",
-    "jax",
-    "mlx",
-    "numpy",
     "open",
-    "paddle",
     "remove_tensors",
     "replace_tensor",
     "safe_open",
     "serialize",
     "serialize_file",
     "store",
-    "tensorflow",
-    "torch",
 ]
 
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::hub;
 use crate::error::{Error, Result, quoted};
 
 /// The kind of place that a URL names.
@@ -106,11 +107,11 @@ fn split(path: &Path) -> Option<(String, &str)> {
 /// Whether a path looks like a URL that went through something that tidies paths.
 fn lost_a_slash(path: &Path) -> bool {
     let text = path.to_str().unwrap_or_default();
-    let schemes = Scheme::ALL.iter().map(|(name, _)| *name).chain(["file"]);
+    let schemes = Scheme::ALL.iter().map(|(name, _)| *name).chain(["hf", "file"]);
     schemes.filter_map(|name| text.strip_prefix(name)).any(|rest| rest.starts_with(":/"))
 }
 
-/// What a path means: `s3://`, `gs://`, `az://`, `http://`, `https://` and `file://` are
+/// What a path means: `s3://`, `gs://`, `az://`, `hf://`, `http://`, `https://` and `file://` are
 /// URLs, everything else is the name of a file.
 pub fn place(path: &Path) -> Result<Place> {
     let Some((name, rest)) = split(path) else {
@@ -129,11 +130,14 @@ pub fn place(path: &Path) -> Result<Place> {
         }
         return Ok(Place::Local(PathBuf::from(decoded(rest).ok_or_else(|| bad("is not UTF-8"))?)));
     }
+    if name == "hf" {
+        return place(Path::new(&hub::url(rest)?));
+    }
     let Some(&(_, scheme)) = Scheme::ALL.iter().find(|(known, _)| *known == name) else {
         if path.exists() {
             return Ok(Place::Local(path.to_owned()));
         }
-        let known: Vec<_> = Scheme::ALL.iter().map(|(name, _)| *name).chain(["file"]).collect();
+        let known: Vec<_> = Scheme::ALL.iter().map(|(name, _)| *name).chain(["hf", "file"]).collect();
         let message = format!("nothing can be opened by {}: there are {}", quoted(&name), known.join(", "));
         return Err(Error::unsupported(message).in_file(path));
     };

@@ -22,7 +22,7 @@ use object_store::{
 
 use super::direct::{Direct, Timeouts};
 use super::location::Scheme;
-use super::{Location, Options, failure};
+use super::{Location, Options, failure, hub};
 use crate::error::{Error, Result, quoted};
 
 /// Settings of this library that can also be environment variables.
@@ -162,6 +162,13 @@ impl Settings {
                 let message = format!("a {} URL has no option {}", location.scheme.name(), quoted(name));
                 return Err(Error::invalid(message));
             }
+        }
+        let is_web = settings.prefix().is_none();
+        if is_web
+            && !settings.store.contains_key("bearer_token")
+            && let Some(token) = hub::token(&location.url())
+        {
+            settings.store.insert("bearer_token".into(), token);
         }
         if let (Some((_, limit)), Some(size)) = (&mut settings.cache, cache_size) {
             *limit = Some(size);

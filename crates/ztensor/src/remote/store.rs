@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::atomic::AtomicFile;
 use crate::destination::Destination;
 use crate::error::{Error, Result};
-use crate::remote::{Options, Place, place};
+use crate::remote::{Options, Place, hub, place};
 use crate::source::{self, MapMode};
 
 /// One file below a folder or a prefix.
@@ -93,6 +93,10 @@ pub fn list(path: impl AsRef<Path>, options: &Options) -> Result<Vec<Entry>> {
     match place(path.as_ref())? {
         Place::Local(folder) => walk(&folder, "", &mut entries)?,
         Place::Remote(location) if location.scheme.is_web() => {
+            if let Some(mut entries) = hub::listing(&location, options)? {
+                entries.sort();
+                return Ok(entries);
+            }
             let message = "a web server cannot be listed: name a file or an index of shards";
             return Err(Error::unsupported(message).in_file(location.url()));
         }
