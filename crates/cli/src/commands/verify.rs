@@ -15,7 +15,7 @@ pub fn run(options: &Verify, common: Common) -> Outcome {
     // Opening checks the structure.
     let reader = common.open(&options.file)?;
     reader.check_limits(reader.keys())?;
-    let mut out = anstream::stdout().lock();
+    let mut out = crate::output::stdout();
     let mut failures = 0u64;
     let (mut checked, mut unchecked) = (0u64, 0u64);
     {
@@ -41,6 +41,7 @@ pub fn run(options: &Verify, common: Common) -> Outcome {
         }
     }
     if failures > 0 {
+        out.flush()?;
         let of = human::count(reader.len() as u64);
         return Err(Failure::differs(format!(
             "{}: {failures} of {of} tensors are damaged",
@@ -55,6 +56,7 @@ pub fn run(options: &Verify, common: Common) -> Outcome {
         human::count(checked),
         human::count(unchecked)
     )?;
+    out.flush()?;
     Ok(FINE)
 }
 

@@ -22,7 +22,7 @@ that fails or is interrupted leaves none behind, and none is replaced without `-
 
 `info --json` and `diff --json` print documents whose form is written down in
 [schema/info.json](schema/info.json) and [schema/diff.json](schema/diff.json). `download-hf` trusts
-the authorities that browsers trust, or those in the file that `SSL_CERT_FILE` names.
+the authorities that the system trusts, or those in the file that `SSL_CERT_FILE` names.
 
 | exit code | meaning |
 |---|---|
