@@ -48,7 +48,10 @@ for _ in range(50):
     [
         ("", 'ztensor.numpy.save_file(arrays, "x.zt", compression=12, progress=progress)'),
         ("", 'ztensor.numpy.save_file(arrays, "x.zt", checksum="sha256", progress=progress)'),
-        ("ztensor.numpy.save_file(arrays, 'y.zt')", 'ztensor.numpy.load_file("y.zt", copy=True, progress=progress)'),
+        (
+            "ztensor.numpy.save_file(arrays, 'y.zt')",
+            'ztensor.numpy.load_file("y.zt", copy=True, progress=progress)',
+        ),
         (
             "ztensor.numpy.save_file(arrays, 'y.zt', checksum='sha256'); r = ztensor.open('y.zt')",
             "r.verify(progress=progress)",

@@ -50,7 +50,11 @@ def partition(shape: list[int], choose: random.Random) -> list[tuple[list[int], 
 def document(choose: random.Random) -> dict[str, Any]:
     """A checkpoint with nothing wrong in it."""
     files = [
-        {"name": f"rank-{n:05}.{choose.getrandbits(64):016x}.zt", "length": 1000, "digest": "sha256:0"}
+        {
+            "name": f"rank-{n:05}.{choose.getrandbits(64):016x}.zt",
+            "length": 1000,
+            "digest": "sha256:0",
+        }
         for n in range(choose.randint(1, 3))
     ]
     place = lambda name: {"file": choose.randrange(len(files)), "object": name}  # noqa: E731
