@@ -55,7 +55,8 @@ impl Web {
             value.set_sensitive(*name == "Authorization");
             request = request.header(*name, value);
         }
-        let answer = runtime::wait(request.send())?.map_err(|error| failed(url, error))?;
+        // Sending starts timers, which need the runtime around them.
+        let answer = runtime::wait(async { request.send().await })?.map_err(|error| failed(url, error))?;
         Ok(Answer { url: url.to_owned(), answer, timeout: self.timeout, rest: Vec::new() })
     }
 }
