@@ -14,7 +14,7 @@ fn hostile(place: &Place, file: &str, value: f32) {
     writer.add(&format!("w{CODES}"), &[2], &[value, 2.0f32]).unwrap();
     writer.add_with("=HYPERLINK(\"http://x\")", &[1], &[value]).checksum(Checksum::Crc32c).write().unwrap();
     writer.add(&format!("+{CODES},\"\n"), &[1], &[f32::NAN]).unwrap();
-    writer.set_attribute(&format!("key{CODES}"), Value::from(format!("value{CODES}").as_str()));
+    writer.set_attribute(format!("key{CODES}"), Value::from(format!("value{CODES}").as_str()));
     writer.finish().unwrap();
 }
 

@@ -34,6 +34,8 @@ use crate::error::{Error, Result};
 /// Redirects that are followed for one request.
 const REDIRECTS: usize = 10;
 
+const TOO_MANY: &str = "redirected more than";
+
 /// Longest body that is not an object: listings, credentials, confirmations.
 const LONGEST_DOCUMENT: u64 = 64 << 20;
 
@@ -54,7 +56,14 @@ pub(super) enum Redirects {
 
 /// Why a redirect is not followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Refused(String);
+pub(super) struct Refused(String);
+
+impl Refused {
+    /// Whether it is a loop rather than a place that is not allowed.
+    pub(super) fn is_loop(&self) -> bool {
+        self.0.contains(TOO_MANY)
+    }
+}
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -110,12 +119,12 @@ fn allowed(previous: &[Url], next: &Url, redirects: Redirects) -> std::result::R
     let refused = |why: &str| Err(Refused(format!("the server redirects {why}")));
     let (Some(first), Some(last)) = (previous.first(), previous.last()) else { return Ok(()) };
     if previous.len() > REDIRECTS {
-        return refused(&format!("more than {REDIRECTS} times"));
+        return refused(&format!("without end: {TOO_MANY} {REDIRECTS} times"));
     }
     match next.scheme() {
         "https" => {}
         "http" if last.scheme() == "http" => {}
-        _ => return refused("from https to something less secure"),
+        _ => return refused("to something less secure"),
     }
     if redirects == Redirects::SameOrigin && !is_same_origin(last, next) {
         return refused("to another host: name the endpoint that it redirects to");

@@ -63,12 +63,21 @@ impl Web {
 
 /// The innermost reason, without URLs, which may have a signature in them.
 fn failed(url: &str, error: reqwest::Error) -> Error {
+    let mut next = std::error::Error::source(&error);
+    let mut refused = false;
+    while let Some(inner) = next {
+        refused |= inner.downcast_ref::<http::Refused>().is_some_and(|refused| !refused.is_loop());
+        next = inner.source();
+    }
     let kind = match () {
         () if error.is_timeout() => std::io::ErrorKind::TimedOut,
         () if error.is_connect() => std::io::ErrorKind::NotConnected,
         () => std::io::ErrorKind::Other,
     };
     let why = failure::innermost(&error.without_url());
+    if refused {
+        return Error::corrupt("remote.redirect", why).in_file(url);
+    }
     Error::io("cannot ask the server", std::io::Error::new(kind, why)).in_file(url)
 }
 
