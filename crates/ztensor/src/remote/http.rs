@@ -217,13 +217,26 @@ fn with_authorities(builder: ClientBuilder) -> Result<ClientBuilder> {
     }
 }
 
+/// Builds a client. A system without certificate authorities, as minimal containers are, is the one
+/// failure that a user can do something about.
+fn build(builder: ClientBuilder) -> std::result::Result<reqwest::Client, String> {
+    builder.build().map_err(|error| {
+        let why = super::failure::innermost(&error);
+        match why.contains("No CA certificates") {
+            true => "this system has no certificate authorities, by which servers are trusted: install its \
+                     package of them (usually ca-certificates), or set SSL_CERT_FILE to a PEM file of them"
+                .to_owned(),
+            false => format!("there can be no HTTP client: {why}"),
+        }
+    })
+}
+
 /// A client for requests to the web server `host` that are not for tensor files.
 pub(super) fn web(host: Option<&str>) -> Result<reqwest::Client> {
     super::runtime::provide_cryptography();
     let builder = with_authorities(builder(host, Redirects::Web))?;
     let timeout = Duration::from_secs(60);
-    let client = builder.connect_timeout(timeout / 2).read_timeout(timeout).build();
-    client.map_err(|error| Error::invalid(format!("there can be no HTTP client: {error}")))
+    build(builder.connect_timeout(timeout / 2).read_timeout(timeout)).map_err(Error::invalid)
 }
 
 /// Makes the clients of an object store or a web server.
@@ -310,7 +323,7 @@ impl HttpConnector for Connector {
         if is(ClientConfigKey::AllowInvalidCertificates) {
             builder = builder.tls_danger_accept_invalid_certs(true);
         }
-        let client = builder.https_only(!is(ClientConfigKey::AllowHttp)).build().map_err(configuration)?;
+        let client = build(builder.https_only(!is(ClientConfigKey::AllowHttp))).map_err(configuration)?;
         let service = Service { client, query: self.query.clone(), is_web: self.redirects == Redirects::Web };
         Ok(HttpClient::new(service))
     }
