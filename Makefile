@@ -1,4 +1,5 @@
-.PHONY: demo test lint bench bench-all venv wheel install rust-test simd-test python-test test-frameworks doc
+.PHONY: demo test lint sanitize deny fuzz-python bench bench-all venv wheel install rust-test simd-test \
+	python-test test-frameworks doc
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -39,6 +40,19 @@ python-test: $(VENV)/.installed
 # JAX, TensorFlow, MLX and Paddle, each in an environment of its own: some gigabytes, once.
 test-frameworks: $(VENV)/.installed
 	$(VENV)/bin/pytest -m frameworks tests/test_frameworks.py
+
+# Tests under AddressSanitizer; some tens of minutes the first time, so not a part of `test`.
+sanitize: $(VENV)/.tools
+	tests/sanitize.sh
+
+# Licences, sources and bans of dependencies; `cargo deny check` also compares advisories, for which
+# it needs a copy of the RustSec database (`cargo deny fetch`).
+deny:
+	cargo deny --offline check licenses bans sources
+
+# The parser of checkpoint.json, a minute long.
+fuzz-python: $(VENV)/.installed
+	$(PYTHON) fuzz/python/checkpoint.py --seconds 60
 
 # A few of the claims about speed, in some minutes.
 bench: wheel

@@ -154,6 +154,9 @@ def remove_tensors(
     input: str | PathLike[str], output: str | PathLike[str], names: Sequence[str]
 ) -> int: ...
 def decode_ahead(readers: Sequence[Reader]) -> None: ...
+def prove_partition(
+    shape: Sequence[int], chunks: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> None: ...
 def assemble(
     tensors: Sequence[
         tuple[
@@ -179,6 +182,7 @@ def store_list(
 ) -> list[tuple[str, int]]: ...
 def store_read(
     path: str | PathLike[str],
+    limit: int,
     range: tuple[int, int] | None = None,
     remote: dict[str, str] | None = None,
 ) -> bytes: ...

@@ -2,20 +2,21 @@
 
 use ztensor::{Object, Value};
 
+use crate::output::Untrusted;
 use crate::{human, json};
 
 /// What the elements of an object are called: the layout says more than the
 /// storage type where blocks are packed.
-pub fn dtype(object: &Object) -> &str {
+pub fn dtype(object: &Object) -> Untrusted<'_> {
     match object.layout.name().split_once('.') {
-        Some((_, block)) => block,
-        None => object.dtype().map_or("none", |dtype| dtype.name()),
+        Some((_, block)) => block.into(),
+        None => object.dtype().map_or("none", |dtype| dtype.name()).into(),
     }
 }
 
 /// How an object's bytes are stored.
-pub fn encoding(object: &Object) -> &str {
-    object.components.first().map_or("", |(_, component)| component.encoding())
+pub fn encoding(object: &Object) -> Untrusted<'_> {
+    object.components.first().map_or("", |(_, component)| component.encoding()).into()
 }
 
 /// A value on one short line; control characters of strangers stay out of terminals.

@@ -1,10 +1,8 @@
 //! What a failed command tells the person and the script.
 
-use std::io::Write;
-
 use ztensor::{Error, Kind};
 
-use crate::human;
+use crate::{human, output};
 
 /// Everything went well.
 pub const FINE: u8 = 0;
@@ -61,9 +59,7 @@ impl Failure {
     /// Prints the line and returns the code.
     pub fn report(self) -> u8 {
         if !self.message.is_empty() {
-            // With standard error closed there is nobody left to tell.
-            let message = human::escaped(&self.message);
-            let _ = writeln!(anstream::stderr(), "\x1b[1;31merror\x1b[0m: {message}");
+            output::say(Some("error"), human::escaped(&self.message));
         }
         self.code
     }

@@ -2,6 +2,7 @@
 //! program and the console script of the Python wheel.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
 mod coding;
@@ -13,6 +14,7 @@ mod hub;
 mod human;
 mod json;
 mod limits;
+mod output;
 mod select;
 mod statistics;
 mod ui;

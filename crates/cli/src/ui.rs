@@ -58,8 +58,23 @@ impl Progress {
     }
 }
 
+/// Tests interrupt a command in the middle of its work, however fast the machine is: in builds with
+/// debug assertions the first step waits until the writing end of the pipe that `ZTENSOR_TEST_HOLD`
+/// names has been opened and closed.
+#[cfg(debug_assertions)]
+fn hold() {
+    static HELD: std::sync::Once = std::sync::Once::new();
+    HELD.call_once(|| {
+        if let Some(pipe) = std::env::var_os("ZTENSOR_TEST_HOLD") {
+            let _ = std::fs::read(pipe);
+        }
+    });
+}
+
 impl Observer for Progress {
     fn advance(&self, bytes: u64) -> bool {
+        #[cfg(debug_assertions)]
+        hold();
         self.0.inc(bytes);
         !INTERRUPTED.load(Ordering::Relaxed)
     }

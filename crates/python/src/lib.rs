@@ -47,6 +47,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(reader::assemble, module)?)?;
     module.add_function(wrap_pyfunction!(reader::decode_ahead, module)?)?;
+    module.add_function(wrap_pyfunction!(reader::prove_partition, module)?)?;
     module.add_function(wrap_pyfunction!(writer::dequantize, module)?)?;
     module.add_function(wrap_pyfunction!(writer::remove_tensors, module)?)?;
     module.add_function(wrap_pyfunction!(writer::replace_tensor, module)?)?;

@@ -398,6 +398,17 @@ fn chunk((reader, name, offsets, sizes): &Chunk) -> ztensor::assemble::Chunk<'_>
     ztensor::assemble::Chunk { reader: &reader.get().inner, name, offsets, sizes }
 }
 
+/// Proves that boxes (offsets, sizes) are a partition of a shape.
+#[pyfunction]
+pub(crate) fn prove_partition(
+    py: Python<'_>,
+    shape: Vec<u64>,
+    chunks: Vec<(Vec<u64>, Vec<u64>)>,
+) -> PyResult<()> {
+    let boxes: Vec<_> = chunks.iter().map(|(offsets, sizes)| (&offsets[..], &sizes[..])).collect();
+    py.detach(|| ztensor::partition::prove(&shape, &boxes)).or_raise(py)
+}
+
 /// Puts tensors together in files that are there.
 #[pyfunction]
 #[pyo3(signature = (tensors, threads = 0, progress = None))]

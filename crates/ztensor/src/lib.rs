@@ -52,6 +52,7 @@ pub mod dtype;
 pub mod edit;
 pub mod error;
 pub mod format;
+pub mod partition;
 pub mod progress;
 pub mod read;
 pub mod remote;

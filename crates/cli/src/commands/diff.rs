@@ -46,7 +46,7 @@ pub fn run(options: &Diff, common: Common) -> Outcome {
     }
     let only_a: Vec<&str> = in_a.iter().map(|(name, _)| *name).filter(|name| !b.contains(name)).collect();
     let only_b: Vec<&str> = in_b.iter().map(|(name, _)| *name).filter(|name| !a.contains(name)).collect();
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
+    let mut out = crate::output::stdout();
     if options.json {
         let document = document(&changes, &only_a, &only_b);
         serde_json::to_writer_pretty(&mut out, &document).map_err(std::io::Error::from)?;

@@ -10,6 +10,7 @@ use crate::args::{Info, Sort};
 use crate::describe::{dtype, encoding, preview};
 use crate::failure::{FINE, Outcome};
 use crate::fold::{Row, folded, unfolded};
+use crate::output::Untrusted;
 use crate::{human, json};
 
 pub fn run(options: &Info) -> Outcome {
@@ -20,7 +21,7 @@ pub fn run(options: &Info) -> Outcome {
         Sort::Name => objects.sort_by_key(|(name, _)| *name),
         Sort::Size => objects.sort_by_key(|(_, object)| std::cmp::Reverse(object.stored_len())),
     }
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
+    let mut out = crate::output::stdout();
     if options.json {
         serde_json::to_writer_pretty(&mut out, &document(options, &reader, &objects))
             .map_err(std::io::Error::from)?;
@@ -61,15 +62,11 @@ impl Total {
     }
 }
 
-fn totals(objects: &[(&str, &Object)]) -> (Total, BTreeMap<String, Total>) {
-    let (mut all, mut by_dtype) = (Total::default(), BTreeMap::<String, Total>::new());
+fn totals<'a>(objects: &[(&str, &'a Object)]) -> (Total, BTreeMap<Untrusted<'a>, Total>) {
+    let (mut all, mut by_dtype) = (Total::default(), BTreeMap::<Untrusted<'a>, Total>::new());
     for (_, object) in objects {
         all.add(object);
-        let dtype = dtype(object);
-        match by_dtype.get_mut(dtype) {
-            Some(total) => total.add(object),
-            None => by_dtype.entry(dtype.to_owned()).or_default().add(object),
-        }
+        by_dtype.entry(dtype(object)).or_default().add(object);
     }
     (all, by_dtype)
 }
@@ -80,13 +77,13 @@ fn print_table(out: &mut impl Write, rows: &[Row<'_>]) -> std::io::Result<()> {
     table.set_header(["name", "count", "shape", "dtype", "layout", "size", "encoding"]);
     for row in rows {
         table.add_row([
-            &*human::escaped(&row.name),
+            &*Untrusted::from(&*row.name).line(),
             &(if row.count > 1 { format!("{} ×", human::count(row.count)) } else { String::new() }),
             &human::shape(&row.object.shape),
-            &*human::escaped(dtype(row.object)),
-            &*human::escaped(row.object.layout.name()),
+            &*dtype(row.object).line(),
+            &*Untrusted::from(row.object.layout.name()).line(),
             &human::bytes(row.stored),
-            &*human::escaped(encoding(row.object)),
+            &*encoding(row.object).line(),
         ]);
     }
     writeln!(out, "{table}")
@@ -97,7 +94,7 @@ fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object
     writeln!(out)?;
     for (dtype, total) in by_dtype {
         let (tensors, elements) = (human::count(total.tensors), human::count(total.elements));
-        let dtype = human::escaped(&dtype);
+        let dtype = dtype.line();
         writeln!(out, "{dtype:<12} {tensors} tensors, {elements} elements, {}", human::bytes(total.stored))?;
     }
     writeln!(
@@ -129,7 +126,7 @@ fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object
     if !reader.attributes().is_empty() {
         writeln!(out, "\nmetadata")?;
         for (name, value) in reader.attributes() {
-            writeln!(out, "  {} = {}", human::escaped(name), preview(value))?;
+            writeln!(out, "  {} = {}", Untrusted::from(&**name).line(), preview(value))?;
         }
     }
     Ok(())
@@ -138,7 +135,8 @@ fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object
 fn document(options: &Info, reader: &Reader, objects: &[(&str, &Object)]) -> Json {
     let (all, by_dtype) = totals(objects);
     let tensors: Vec<Json> = objects.iter().map(|(name, object)| json::object(name, object)).collect();
-    let by_dtype: BTreeMap<_, _> = by_dtype.into_iter().map(|(dtype, total)| (dtype, total.json())).collect();
+    let by_dtype: BTreeMap<_, _> =
+        by_dtype.into_iter().map(|(dtype, total)| (dtype.json(), total.json())).collect();
     json!({
         "file": options.file.display().to_string(),
         "format": reader.format().name(),
@@ -158,21 +156,13 @@ fn print_csv(out: &mut impl Write, objects: &[(&str, &Object)]) -> std::io::Resu
         writeln!(
             out,
             "{},{shape},{},{},{},{},{}",
-            quoted(name),
-            quoted(dtype(object)),
-            quoted(object.layout.name()),
+            Untrusted::from(*name).csv(),
+            dtype(object).csv(),
+            Untrusted::from(object.layout.name()).csv(),
             object.byte_len(),
             object.stored_len(),
-            quoted(encoding(object))
+            encoding(object).csv()
         )?;
     }
     Ok(())
-}
-
-/// A field of a CSV line (RFC 4180).
-fn quoted(field: &str) -> String {
-    match field.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", field.replace('"', "\"\"")),
-        false => field.to_owned(),
-    }
 }

@@ -36,8 +36,7 @@ impl Common {
     /// that pipes see only data.
     fn say(self, line: impl std::fmt::Display) {
         if !self.quiet {
-            // With standard error closed there is nobody to tell.
-            let _ = std::io::Write::write_fmt(&mut anstream::stderr(), format_args!("{line}\n"));
+            crate::output::say(None, line);
         }
     }
 }

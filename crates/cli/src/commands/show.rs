@@ -22,7 +22,7 @@ const STEPS: Steps = Steps { count: 40, within: f64::INFINITY };
 pub fn run(options: &Show, common: Common) -> Outcome {
     let reader = common.open(&options.file)?;
     let tensor = reader.read_object(&options.name)?;
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
+    let mut out = crate::output::stdout();
     let dtype = tensor.dtype().map_or("none", |dtype| dtype.name());
     let (name, layout) = (human::escaped(&options.name), human::escaped(tensor.layout.name()));
     writeln!(out, "{name}: {} {dtype} {layout}", human::shape(&tensor.shape))?;

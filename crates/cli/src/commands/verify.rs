@@ -17,7 +17,7 @@ pub fn run(options: &Verify, common: Common) -> Outcome {
     // A tensor that is too large alone is reported below, and the others are checked.
     let within = |name: &&str| reader.check_limits([*name]).is_ok();
     reader.check_limits(reader.keys().filter(within))?;
-    let mut out = anstream::stdout().lock();
+    let mut out = crate::output::stdout();
     let (mut failures, mut refused) = (0u64, 0u64);
     let (mut checked, mut unchecked) = (0u64, 0u64);
     {
@@ -54,6 +54,7 @@ pub fn run(options: &Verify, common: Common) -> Outcome {
         return Err(ztensor::Error::new(Kind::Limit, message).into());
     }
     if failures > 0 {
+        out.flush()?;
         let of = human::count(reader.len() as u64);
         return Err(Failure::differs(format!(
             "{}: {failures} of {of} tensors are damaged",
@@ -68,6 +69,7 @@ pub fn run(options: &Verify, common: Common) -> Outcome {
         human::count(checked),
         human::count(unchecked)
     )?;
+    out.flush()?;
     Ok(FINE)
 }
 

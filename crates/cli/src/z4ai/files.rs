@@ -32,8 +32,7 @@ impl Run {
     /// The closing line; on standard error, so that pipes see only data.
     pub fn say(self, line: impl std::fmt::Display) {
         if !self.quiet {
-            // With standard error closed there is nobody to tell.
-            let _ = writeln!(anstream::stderr(), "{line}");
+            crate::output::say(None, line);
         }
     }
 
@@ -77,6 +76,9 @@ pub fn name(path: &Path) -> String {
     }
 }
 
+/// Longest remote file that is received into memory as a whole.
+const LONGEST_BODY: u64 = 64 << 30;
+
 /// A file, mapped, so that it costs no memory; or what comes through a pipe, read.
 pub fn open(path: &Path) -> Result<Arc<dyn Source>, Failure> {
     let failed = |error: std::io::Error| Failure::io(format!("cannot read {}: {error}", name(path)));
@@ -84,7 +86,8 @@ pub fn open(path: &Path) -> Result<Arc<dyn Source>, Failure> {
         return Ok(Arc::new(MemorySource::new(read(&mut std::io::stdin().lock(), path)?)));
     }
     if ztensor::remote::is_url(path) {
-        return Ok(Arc::new(MemorySource::new(ztensor::remote::store::read(path, &Default::default())?)));
+        let bytes = ztensor::remote::store::read(path, LONGEST_BODY, &Default::default())?;
+        return Ok(Arc::new(MemorySource::new(bytes)));
     }
     let mut file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
@@ -127,7 +130,7 @@ impl Target {
     ) -> Result<Target, Failure> {
         let path = chosen.map_or_else(usual, Path::to_owned);
         if is_pipe(&path) {
-            if std::io::stdout().is_terminal() && !force {
+            if crate::output::raw().is_terminal() && !force {
                 let message = "standard output is a terminal: choose a file with -o, or --force";
                 return Err(Failure::usage(message));
             }
@@ -170,7 +173,7 @@ impl Target {
         fill: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let Target::File(destination) = self else {
-            let mut out = Watched { out: &mut std::io::stdout(), failure: None };
+            let mut out = Watched { out: &mut crate::output::raw(), failure: None };
             fill(&mut out).map_err(|failure| out.blame(Path::new("-"), failure))?;
             return Ok(out.flush()?);
         };

@@ -36,7 +36,7 @@ pub fn run(options: &Info) -> Outcome {
     };
     let frame = frame.map_err(|error| in_file(path, error))?;
     let streams = z4ai::streams(data).map_err(|error| in_file(path, error))?;
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
+    let mut out = crate::output::stdout();
     match options.json {
         true => writeln!(out, "{:#}", document(path, &frame, &streams))?,
         false => print(&mut out, path, &frame, &streams)?,
@@ -54,7 +54,7 @@ fn packed(path: &Path, source: Arc<dyn Source>, json: bool) -> Outcome {
         Some(_) => Some(OpenOptions::default().open_source(source).map_err(named)?),
     };
     let object = |name: &str| reader.as_ref().and_then(|reader| reader.get(name).ok());
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
+    let mut out = crate::output::stdout();
     if json {
         let tensors: Vec<Json> = info
             .tensors

@@ -22,7 +22,8 @@ that fails or is interrupted leaves none behind, and none is replaced without `-
 
 `info --json` and `diff --json` print documents whose form is written down in
 [schema/info.json](schema/info.json) and [schema/diff.json](schema/diff.json). `download-hf` trusts
-the authorities that browsers trust, or those in the file that `SSL_CERT_FILE` names.
+the authorities that the system trusts, or those in the PEM file that `SSL_CERT_FILE` names. Where the
+system has none, as in minimal containers, install its package `ca-certificates` or set that variable.
 
 | exit code | meaning |
 |---|---|

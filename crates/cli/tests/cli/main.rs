@@ -3,6 +3,7 @@
 mod docs;
 mod download;
 mod edits;
+mod hostile;
 mod inputs;
 mod inspect;
 mod limits;

@@ -25,9 +25,13 @@ mod cache;
 #[cfg(feature = "remote")]
 mod coalesce;
 #[cfg(feature = "remote")]
+mod collect;
+#[cfg(feature = "remote")]
 mod failure;
 #[cfg(feature = "remote")]
 mod fetch;
+#[cfg(feature = "remote")]
+mod http;
 #[cfg(feature = "remote")]
 mod limiter;
 #[cfg(feature = "remote")]
@@ -43,6 +47,8 @@ mod source;
 pub mod store;
 #[cfg(feature = "remote")]
 mod upload;
+#[cfg(feature = "remote")]
+pub mod web;
 
 pub(crate) use location::local;
 pub use location::{Location, Place, Scheme, is_url, place};

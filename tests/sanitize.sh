@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Tests of both Rust libraries and the hostile suite of the Python package under AddressSanitizer,
+# with the ordinary compiler. It has a target folder of its own; the first run builds everything.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=x86_64-unknown-linux-gnu
+folder=$PWD/target/sanitize
+runtime=$(gcc -print-file-name=libasan.so)
+python=$PWD/.venv/bin/python
+mkdir -p "$folder"
+
+export RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" CARGO_TARGET_DIR=$folder
+# Leaks are no memory errors, and interpreters leave much behind; allocations that fail return null,
+# as they do without a sanitizer, and are errors of ours.
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
+
+echo "== a deliberate overflow is caught"
+cargo test --quiet --target $target -p ztensor --test sanitize_canary --no-run
+if cargo test --quiet --target $target -p ztensor --test sanitize_canary -- --ignored \
+    >"$folder/canary.log" 2>&1; then
+    cat "$folder/canary.log"
+    echo "the overflow was not noticed: no sanitizer is at work" >&2
+    exit 1
+fi
+grep -q "AddressSanitizer: heap-buffer-overflow" "$folder/canary.log"
+
+echo "== Rust"
+cargo test --quiet --target $target -p z4ai --lib --tests
+cargo test --quiet --target $target -p ztensor --lib --tests
+
+echo "== Python"
+cargo build --quiet --target $target -p ztensor-python
+rm -rf "$folder/python"
+cp -r python "$folder/python"
+rm -f "$folder"/python/ztensor/_native*.so
+cp "$folder/$target/debug/lib_native.so" "$folder/python/ztensor/_native.abi3.so"
+export PYTHONPATH=$folder/python LD_PRELOAD=$runtime
+"$python" - <<'CHECK'
+import ztensor._native
+assert "/sanitize/" in ztensor._native.__file__, ztensor._native.__file__
+CHECK
+"$python" -m pytest -q -p no:cacheprovider tests/test_hostile.py
+echo "== no errors of memory were found"
