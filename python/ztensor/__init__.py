@@ -31,6 +31,7 @@ from ztensor._errors import (
     SharedTensorError,
     TimedOutError,
     UnknownFormatError,
+    UnsafePickleWarning,
     UnsupportedError,
     ZTensorError,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "TensorSpec",
     "TimedOutError",
     "UnknownFormatError",
+    "UnsafePickleWarning",
     "UnsupportedError",
     "Verification",
     "Writer",
