@@ -31,6 +31,7 @@ from ztensor._errors import (
     SharedTensorError,
     TimedOutError,
     UnknownFormatError,
+    UnsafePickleWarning,
     UnsupportedError,
     ZTensorError,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "TensorSpec",
     "TimedOutError",
     "UnknownFormatError",
+    "UnsafePickleWarning",
     "UnsupportedError",
     "Verification",
     "Writer",

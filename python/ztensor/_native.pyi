@@ -225,6 +225,7 @@ class Reader:
         max_component: int | None = None,
         max_total: int | None = None,
         remote: dict[str, str] | None = None,
+        pickle: str = "warn",
     ) -> Reader: ...
     @staticmethod
     def from_bytes(
@@ -234,7 +235,10 @@ class Reader:
         threads: int = 0,
         max_component: int | None = None,
         max_total: int | None = None,
+        pickle: str = "warn",
     ) -> Reader: ...
+    @property
+    def unsafe_globals(self) -> list[str]: ...
     @property
     def format(self) -> str: ...
     @property

@@ -28,6 +28,10 @@ pub struct Arguments {
     pub threads: usize,
     #[command(flatten)]
     pub limits: LimitArguments,
+    /// Refuse pickles that run code in tools that unpickle them; in scan, fail for everything that is
+    /// not on the allow list.
+    #[arg(long, global = true)]
+    pub strict: bool,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -75,6 +79,18 @@ pub enum Command {
     /// Check a file: its structure, every tensor, every digest.
     #[command(after_help = "Examples:\n  ztensor verify model.zt\n  ztensor verify model.pt --values")]
     Verify(Verify),
+    /// Say what untrusted files would run or access in other tools, without running any of it.
+    ///
+    /// Looks through pickles (.pt, .pth, .bin, .ckpt, .pkl, .joblib, object arrays in .npy and .npz),
+    /// Keras models (.keras, .h5) and ONNX models, inside zip, tar and gzip archives too; folders with
+    /// all that is in them. 7z, RAR, xz, bzip2, zstd and LZ4 are not unpacked, which is said.
+    /// Exit codes: 0 nothing dangerous, 1 something dangerous (with --strict: anything that is not on
+    /// the allow list), 4 a file could not be read.
+    #[command(after_help = "Examples:
+  ztensor scan model.pt
+  ztensor scan downloads/ --json
+  ztensor scan model.keras --strict && echo fine")]
+    Scan(Scan),
     /// Compare two files of any formats, tensor by tensor.
     #[command(after_help = "Example:\n  ztensor diff model.safetensors model.zt")]
     Diff(Diff),
@@ -124,8 +140,8 @@ pub enum Command {
 impl Command {
     /// Whether it writes a file, which an interruption must not leave half done.
     pub fn writes(&self) -> bool {
-        use Command::{Completions, Diff, Info, Man, Show, Verify};
-        !matches!(self, Info(_) | Verify(_) | Diff(_) | Show(_) | Completions(_) | Man)
+        use Command::{Completions, Diff, Info, Man, Scan, Show, Verify};
+        !matches!(self, Info(_) | Verify(_) | Scan(_) | Diff(_) | Show(_) | Completions(_) | Man)
     }
 }
 
@@ -327,6 +343,20 @@ pub struct Verify {
     /// Count values that are not numbers or infinite, too.
     #[arg(long)]
     pub values: bool,
+}
+
+/// Options of `scan`.
+#[derive(Debug, Args)]
+pub struct Scan {
+    /// Files and folders.
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// List what is on the allow list, too.
+    #[arg(long)]
+    pub all: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of `diff`.

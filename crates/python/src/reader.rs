@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use ztensor::ahead::{Ahead, Limits};
 use ztensor::source::{MapMode, MemorySource};
-use ztensor::{Component, Object, OpenOptions, Verification};
+use ztensor::{Component, Object, OpenOptions, PicklePolicy, Verification};
 
 use crate::codec::new_bytes;
 use crate::errors::{OrRaise, invalid};
@@ -60,12 +61,27 @@ impl Reader {
     }
 }
 
-fn options(map: bool, verify: bool, threads: usize, limits: ztensor::Limits) -> OpenOptions {
-    OpenOptions::default()
+fn options(
+    py: Python<'_>,
+    map: bool,
+    verify: bool,
+    threads: usize,
+    limits: ztensor::Limits,
+    pickle: &str,
+) -> PyResult<OpenOptions> {
+    let policy = match pickle {
+        "warn" => PicklePolicy::Report,
+        "strict" => PicklePolicy::Strict,
+        other => {
+            return Err(invalid(py, format!("pickle is \"warn\" or \"strict\", not {other:?}")));
+        }
+    };
+    Ok(OpenOptions::default()
+        .pickle(policy)
         .map(if map { MapMode::Auto } else { MapMode::Never })
         .verify(verify)
         .threads(threads)
-        .limits(limits)
+        .limits(limits))
 }
 
 /// The limits that Python's `max_bytes` and `max_total_bytes` ask for.
@@ -74,10 +90,23 @@ pub(crate) fn limits(max_component: Option<u64>, max_total: Option<u64>) -> zten
     max_total.map_or(limits, |bytes| limits.max_total(bytes))
 }
 
+/// Warns of functions that are dangerous in tools that unpickle the file: once for each open.
+fn warn(py: Python<'_>, reader: &ztensor::Reader) -> PyResult<()> {
+    let names = reader.unsafe_globals();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let label = reader.catalog().sources.label(0);
+    let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+    WARN.import(py, "ztensor._errors", "warn_unsafe")?.call1((label, names)).map(drop)
+}
+
+static WARN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
 #[pymethods]
 impl Reader {
     #[staticmethod]
-    #[pyo3(signature = (path, *, map = true, verify = true, threads = 0, max_component = None, max_total = None, remote = None))]
+    #[pyo3(signature = (path, *, map = true, verify = true, threads = 0, max_component = None, max_total = None, remote = None, pickle = "warn"))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn open(
         py: Python<'_>,
@@ -88,14 +117,18 @@ impl Reader {
         max_component: Option<u64>,
         max_total: Option<u64>,
         remote: Option<store::Settings>,
+        pickle: &str,
     ) -> PyResult<Reader> {
-        let options =
-            options(map, verify, threads, limits(max_component, max_total)).remote(store::options(remote));
-        py.detach(|| options.open(path)).or_raise(py).map(Reader::new)
+        let limits = limits(max_component, max_total);
+        let options = options(py, map, verify, threads, limits, pickle)?;
+        let options = options.remote(store::options(remote));
+        let reader = py.detach(|| options.open(path)).or_raise(py)?;
+        warn(py, &reader)?;
+        Ok(Reader::new(reader))
     }
 
     #[staticmethod]
-    #[pyo3(signature = (data, *, verify = true, threads = 0, max_component = None, max_total = None))]
+    #[pyo3(signature = (data, *, verify = true, threads = 0, max_component = None, max_total = None, pickle = "warn"))]
     fn from_bytes(
         py: Python<'_>,
         data: PyBackedBytes,
@@ -103,10 +136,20 @@ impl Reader {
         threads: usize,
         max_component: Option<u64>,
         max_total: Option<u64>,
+        pickle: &str,
     ) -> PyResult<Reader> {
-        let options = options(true, verify, threads, limits(max_component, max_total));
+        let limits = limits(max_component, max_total);
+        let options = options(py, true, verify, threads, limits, pickle)?;
         let source = Arc::new(MemorySource::new(data));
-        py.detach(|| options.open_source(source)).or_raise(py).map(Reader::new)
+        let reader = py.detach(|| options.open_source(source)).or_raise(py)?;
+        warn(py, &reader)?;
+        Ok(Reader::new(reader))
+    }
+
+    /// Functions that the file's pickles name and that are dangerous in tools that unpickle it.
+    #[getter]
+    fn unsafe_globals(&self) -> Vec<&str> {
+        self.inner.unsafe_globals().iter().map(|name| &**name).collect()
     }
 
     #[getter]

@@ -56,6 +56,7 @@ pub mod partition;
 pub mod progress;
 pub mod read;
 pub mod remote;
+pub mod scan;
 pub mod source;
 pub mod tensor;
 pub mod write;
@@ -73,7 +74,7 @@ pub use error::{Error, Kind, Result};
 pub use format::Format;
 pub use format::{gguf, zstn};
 pub use progress::Observer;
-pub use read::{Limits, OpenOptions, Part, Reader, Verification};
+pub use read::{Limits, OpenOptions, Part, PicklePolicy, Reader, Verification};
 pub use tensor::value::{Attributes, Value};
 pub use tensor::{Array, Tensor};
 #[doc(hidden)]

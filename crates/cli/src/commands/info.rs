@@ -6,6 +6,7 @@ use std::io::Write;
 use serde_json::{Value as Json, json};
 use ztensor::{Object, Reader};
 
+use super::Common;
 use crate::args::{Info, Sort};
 use crate::describe::{dtype, encoding, preview};
 use crate::failure::{FINE, Outcome};
@@ -13,8 +14,8 @@ use crate::fold::{Row, folded, unfolded};
 use crate::output::Untrusted;
 use crate::{human, json};
 
-pub fn run(options: &Info) -> Outcome {
-    let reader = ztensor::open(&options.file)?;
+pub fn run(options: &Info, common: Common) -> Outcome {
+    let reader = common.open(&options.file)?;
     let mut objects = options.which.choose(&reader)?;
     match options.sort {
         Sort::File => {}

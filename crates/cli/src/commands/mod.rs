@@ -7,16 +7,18 @@ mod edit;
 mod info;
 pub mod manual;
 mod report;
+mod scan;
 mod show;
 mod verify;
 
 use std::path::Path;
 
 use clap::CommandFactory;
-use ztensor::Destination;
+use ztensor::{Destination, PicklePolicy};
 
 use crate::args::{Arguments, Command, Output};
 use crate::failure::{Failure, Outcome};
+use crate::human;
 
 /// What every command is told besides its own options.
 #[derive(Debug, Clone, Copy)]
@@ -24,12 +26,24 @@ pub struct Common {
     pub quiet: bool,
     pub threads: usize,
     pub limits: ztensor::Limits,
+    /// Refuse pickles that are dangerous in tools that unpickle them.
+    pub strict: bool,
 }
 
 impl Common {
     /// Opens a file of any format.
     fn open(self, path: &Path) -> Result<ztensor::Reader, Failure> {
-        Ok(ztensor::OpenOptions::default().threads(self.threads).limits(self.limits).open(path)?)
+        let policy = if self.strict { PicklePolicy::Strict } else { PicklePolicy::Report };
+        let options = ztensor::OpenOptions::default().threads(self.threads).limits(self.limits);
+        let reader = options.pickle(policy).open(path)?;
+        if !reader.unsafe_globals().is_empty() {
+            self.say(format_args!(
+                "\x1b[1;33mwarning\x1b[0m: {}: tools that unpickle this file would reach {}; nothing was run",
+                human::escaped(&path.to_string_lossy()),
+                human::escaped(&reader.unsafe_globals().join(", "))
+            ));
+        }
+        Ok(reader)
     }
 
     /// The closing line of a command that wrote something; on standard error, so
@@ -44,12 +58,13 @@ impl Common {
 /// Runs the chosen command.
 pub fn run(arguments: Arguments) -> Outcome {
     let limits = arguments.limits.limits();
-    let common = Common { quiet: arguments.quiet, threads: arguments.threads, limits };
+    let Arguments { quiet, threads, strict, .. } = arguments;
+    let common = Common { quiet, threads, limits, strict };
     if arguments.command.writes() {
         crate::ui::catch_interrupts();
     }
     match &arguments.command {
-        Command::Info(options) => info::run(options),
+        Command::Info(options) => info::run(options, common),
         Command::Convert(options) => convert::convert(options, common),
         Command::Compress(options) => convert::compress(options, common),
         Command::Decompress(options) => convert::decompress(options, common),
@@ -60,6 +75,7 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Compact(options) => edit::compact(options, common),
         Command::Repair(options) => edit::repair(options, common),
         Command::Verify(options) => verify::run(options, common),
+        Command::Scan(options) => scan::run(options, common),
         Command::Diff(options) => diff::run(options, common),
         Command::Show(options) => show::run(options, common),
         Command::Report(options) => report::run(options, common),

@@ -70,7 +70,7 @@ const SHOWN_Z4AI: [(&str, &[&str]); 9] = [
 ];
 
 /// Every command, with what is run to show it.
-const SHOWN: [(&str, &[&str]); 18] = [
+const SHOWN: [(&str, &[&str]); 19] = [
     ("info", &["info model.safetensors", "info model.safetensors --csv --only 'layers.0.*'"]),
     (
         "convert",
@@ -79,6 +79,7 @@ const SHOWN: [(&str, &[&str]); 18] = [
     ("compress", &["compress model.zt -o small.zt -l 10"]),
     ("decompress", &["decompress small.zt -o raw.zt"]),
     ("verify", &["verify model.zt"]),
+    ("scan", &["scan evil.pkl", "scan model.safetensors"]),
     ("show", &["show model.zt layers.1.weight --slice 0:2,:4"]),
     ("report", &["report model.zt -o report.html"]),
     ("append", &["append raw.zt --from extra.npz"]),
@@ -105,6 +106,7 @@ fn prepare(place: &Place) {
     }
     writer.finish().unwrap();
     place.run(&["convert", "start.zt", "-o", "model.safetensors"]).ends(0);
+    std::fs::write(place.path("evil.pkl"), b"cos\nsystem\n(S'touch owned'\ntR.").unwrap();
     place.single("other.zt", "adapter", &[0.5; 16]);
     place.single("extra.zt", "extra", &[1.0, 2.0, 3.0]);
     place.run(&["convert", "extra.zt", "-o", "extra.npz"]).ends(0);

@@ -9,5 +9,6 @@ mod inspect;
 mod limits;
 mod manners;
 mod report;
+mod scan;
 mod support;
 mod z4ai;

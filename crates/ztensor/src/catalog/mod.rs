@@ -402,6 +402,8 @@ pub struct Catalog {
     pub(crate) unknown: Unknown,
     /// The container version that a manifest states, kept by edits.
     pub(crate) version: Option<Box<str>>,
+    /// Functions that a pickle names and that are dangerous in tools that unpickle it.
+    pub(crate) unsafe_globals: Vec<Box<str>>,
     /// Where the manifest of a `.zt` file lies: blobs lie before it, the footer behind.
     pub(crate) manifest: Option<Extent>,
     /// Whether a journal beside the file said how much of it is good: an edit is under way, or
@@ -419,6 +421,7 @@ impl Catalog {
             attributes: Attributes::new(),
             unknown: Unknown::default(),
             version: None,
+            unsafe_globals: Vec::new(),
             manifest: None,
             by_journal: false,
         }

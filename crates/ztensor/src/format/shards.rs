@@ -232,6 +232,11 @@ impl Shards {
         for mut catalog in self.catalogs {
             let base = merged.sources.len() as u32;
             let objects = std::mem::take(&mut catalog.objects);
+            for name in std::mem::take(&mut catalog.unsafe_globals) {
+                if !merged.unsafe_globals.contains(&name) {
+                    merged.unsafe_globals.push(name);
+                }
+            }
             for (key, value) in std::mem::take(&mut catalog.attributes) {
                 let values = attributes.entry(key).or_default();
                 if !values.contains(&value) {

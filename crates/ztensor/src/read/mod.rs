@@ -15,6 +15,6 @@ pub mod views;
 pub(crate) use limits::Charge;
 pub use limits::Limits;
 pub(crate) use reader::{Job, compare, hasher};
-pub use reader::{OpenOptions, Reader, Verification};
+pub use reader::{OpenOptions, PicklePolicy, Reader, Verification};
 pub use subarray::Part;
 pub(crate) use subarray::Runs;

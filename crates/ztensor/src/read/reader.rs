@@ -31,8 +31,22 @@ pub struct OpenOptions {
     pub threads: usize,
     /// Whether owned reads compare stored digests.
     pub verify: bool,
+    /// What to do with a pickle that is dangerous in tools that unpickle it.
+    pub pickle: PicklePolicy,
     /// How remote files are reached.
     pub remote: remote::Options,
+}
+
+/// What to do with a pickle that names functions which run code, start programs or open files in
+/// tools that unpickle it. This library calls nothing in either case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum PicklePolicy {
+    /// Opens it; [`Reader::unsafe_globals`] has the names.
+    #[default]
+    Report,
+    /// Refuses it with an error that names them.
+    Strict,
 }
 
 impl Default for OpenOptions {
@@ -42,6 +56,7 @@ impl Default for OpenOptions {
             limits: Limits::default(),
             threads: 0,
             verify: true,
+            pickle: PicklePolicy::default(),
             remote: remote::Options::default(),
         }
     }
@@ -85,6 +100,12 @@ impl OpenOptions {
         self
     }
 
+    /// What to do with a pickle that is dangerous in tools that unpickle it.
+    pub fn pickle(mut self, policy: PicklePolicy) -> Self {
+        self.pickle = policy;
+        self
+    }
+
     /// How remote files are reached.
     pub fn remote(mut self, options: remote::Options) -> Self {
         self.remote = options;
@@ -99,15 +120,31 @@ impl OpenOptions {
             Place::Remote(location) => (path.as_ref().to_owned(), location.url().into()),
         };
         let context = Context { path: Some(name.clone()), map_mode: self.map, remote: self.remote.clone() };
-        let catalog = format::open(&path, &context).map_err(|error| error.in_file(name))?;
+        let catalog = format::open(&path, &context).and_then(|catalog| self.admit(catalog));
+        let catalog = catalog.map_err(|error| error.in_file(name))?;
         Ok(Reader { catalog, options: self })
     }
 
     /// Opens any source, such as bytes in memory.
     pub fn open_source(self, source: Arc<dyn Source>) -> Result<Reader> {
         let context = Context { path: None, map_mode: self.map, remote: self.remote.clone() };
-        let catalog = format::parse(source, &context)?;
+        let catalog = self.admit(format::parse(source, &context)?)?;
         Ok(Reader { catalog, options: self })
+    }
+
+    /// Refuses what the pickle policy does not allow.
+    fn admit(&self, catalog: Catalog) -> Result<Catalog> {
+        if self.pickle == PicklePolicy::Report || catalog.unsafe_globals.is_empty() {
+            return Ok(catalog);
+        }
+        Err(Error::corrupt(
+            "pickle.unsafe",
+            format!(
+                "refused by the strict pickle policy: in tools that unpickle it, it reaches {}; \
+                 `ztensor scan` says more",
+                catalog.unsafe_globals.join(", ")
+            ),
+        ))
     }
 }
 
@@ -208,6 +245,12 @@ impl Reader {
     /// was interrupted, and this is the state before it.
     pub fn is_limited_by_journal(&self) -> bool {
         self.catalog.by_journal
+    }
+
+    /// Functions that the file's pickles name and that run code, start programs or open files in
+    /// tools that unpickle it; empty for every other format. Nothing was called here.
+    pub fn unsafe_globals(&self) -> &[Box<str>] {
+        &self.catalog.unsafe_globals
     }
 
     /// The catalog itself: every object and where its bytes are.

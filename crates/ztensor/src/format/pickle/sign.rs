@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 use crate::object::{Decode, Extent, Storage, StridedView};
 use crate::source::Sources;
 
+/// Torch writes two flags, and backends a few notes of their own.
+const MAX_METADATA: usize = 256;
+
 /// Which signs to flip.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Flips {
@@ -27,6 +30,13 @@ impl Flips {
             None if metadata == Item::None => &[],
             _ => return Err(Error::corrupt("torch.metadata", "a tensor's metadata is no dictionary")),
         };
+        // Tensors may share one dictionary, which is looked through for each of them.
+        if entries.len() > MAX_METADATA {
+            return Err(Error::corrupt(
+                "torch.metadata",
+                format!("a tensor's metadata has {} entries, more than {MAX_METADATA}", entries.len()),
+            ));
+        }
         for &(name, flag) in entries {
             let set = flag == Item::Bool(true);
             match arena.as_name(name) {
