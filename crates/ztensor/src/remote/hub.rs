@@ -16,7 +16,7 @@ use crate::format::json::Scanner;
 const ENDPOINT: &str = "https://huggingface.co";
 
 /// A longer listing is not of a model.
-const MAX_LISTING: usize = 32 << 20;
+const MAX_LISTING: u64 = 32 << 20;
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -115,12 +115,9 @@ pub(super) fn listing(location: &Location, options: &Options) -> Result<Option<V
         api.push('/');
         api.push_str(folder);
     }
-    let bytes = store::read(&api, options)?;
+    let bytes = store::read(&api, MAX_LISTING, options)?;
     let unclear =
         |error: Error| Error::unsupported(format!("not a listing of the Hub: {error}")).in_file(&api);
-    if bytes.len() > MAX_LISTING {
-        return Err(unclear(Error::limit(format!("{} bytes", bytes.len()))));
-    }
     let text = std::str::from_utf8(&bytes).map_err(|error| unclear(Error::invalid(error.to_string())))?;
     entries(text).map(Some).map_err(unclear)
 }
