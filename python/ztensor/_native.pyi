@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 VERSION: str
+DEBUG_ASSERTIONS: bool
 EFFORTS: list[str]
 EXPORTS: list[str]
 DTYPES: list[tuple[str, str, str, str | None, int, str | None, str | None, str | None, str]]

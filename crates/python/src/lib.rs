@@ -40,6 +40,7 @@ fn z4ai_main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+    module.add("DEBUG_ASSERTIONS", cfg!(debug_assertions))?;
     module.add("EFFORTS", ztensor::Effort::all().map(ztensor::Effort::name).collect::<Vec<_>>())?;
     module.add("DTYPES", dtypes::table(py)?)?;
     module.add_class::<arrays::Mapping>()?;
