@@ -6,6 +6,7 @@ use crate::coder::huffman::lengths::Lengths;
 use crate::coder::tans::{self, NormalizedCounts};
 use crate::coder::{Coder, EncodeScratch, huffman};
 use crate::estimate::cost::{self, BIT};
+use crate::estimate::sampling;
 use crate::kernel::{bit_packing, histogram};
 use crate::options::{Effort, Options};
 
@@ -367,8 +368,7 @@ fn sample(bytes: &[u8]) -> Option<[u32; 256]> {
         return None;
     }
     let mut sample = Vec::with_capacity(SAMPLE);
-    for part in 0..4 {
-        let at = part * (bytes.len() - SAMPLE / 4) / 3;
+    for at in sampling::spread(bytes.len(), SAMPLE / 4, 4, 1) {
         sample.extend_from_slice(&bytes[at..at + SAMPLE / 4]);
     }
     Some(histogram::exact(&sample))

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use crate::coder::Coder;
 use crate::error::{Error, Result};
 use crate::estimate::cost::{self, BIT};
+use crate::estimate::sampling;
 use crate::frame::encode::OVERHEAD;
 use crate::frame::plan::Plan;
 use crate::frame::{self, FrameFormat, chunks};
@@ -83,11 +84,11 @@ thread_local! {
     /// The buffers of this thread's last delta. Callers make many deltas in a row, one per tensor,
     /// and page faults of fresh buffers would cost as much as the encoding; the public functions
     /// have no argument to pass buffers in.
-    static LAST: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+    static LAST: Cell<Option<Box<DeltaEncoder>>> = const { Cell::new(None) };
 }
 
 /// Buffers that the thread's next delta reuses.
-struct Reused(Box<Scratch>);
+struct Reused(Box<DeltaEncoder>);
 
 impl Default for Reused {
     fn default() -> Self {
@@ -103,7 +104,7 @@ impl Drop for Reused {
 
 /// Buffers of one worker.
 #[derive(Default)]
-struct Scratch {
+struct DeltaEncoder {
     current: Vec<u8>,
     reference: Vec<u8>,
     differences: Vec<u8>,
@@ -112,10 +113,10 @@ struct Scratch {
     sample: Sample,
     streams: Streams,
     literal: Vec<u8>,
-    split: split::encode::Scratch,
+    split: split::encode::SplitEncoder,
 }
 
-impl Scratch {
+impl DeltaEncoder {
     /// Encodes one chunk. Both buffers are copied: other threads may be changing them, and hash,
     /// histogram and code must be of the same bytes.
     fn encode(
@@ -285,8 +286,7 @@ impl Sample {
         let run = (run * size).min(current.len() / size * size);
         for (sample, from) in [(&mut self.current, current), (&mut self.reference, reference)] {
             sample.clear();
-            for part in 0..RUNS {
-                let at = part * (from.len() - run) / (RUNS - 1) / size * size;
+            for at in sampling::spread(from.len(), run, RUNS, size) {
                 sample.extend_from_slice(&from[at..at + run]);
             }
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::frame::{Frame, FrameFormat};
-use crate::layout::{ChunkLayout, Scratch};
+use crate::layout::{ChunkLayout, ChunkScratch};
 use crate::options::DecodeOptions;
 use crate::{memory, parallel};
 
@@ -29,19 +29,19 @@ pub(crate) trait Chunks: Sync {
 
 impl Chunks for Frame<'_> {
     type Description = ChunkLayout;
-    type Scratch = Scratch;
+    type Scratch = ChunkScratch;
 
     fn frame(&self) -> &Frame<'_> {
         self
     }
 
-    fn scratch(&self, large_output: bool) -> Scratch {
-        let mut scratch = Scratch::default();
+    fn scratch(&self, large_output: bool) -> ChunkScratch {
+        let mut scratch = ChunkScratch::default();
         scratch.large_output = large_output;
         scratch
     }
 
-    fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+    fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut ChunkScratch) -> Result<()> {
         let (checksum, layout, payload) = self.chunk(index)?;
         let hash = layout.decode_hashed(payload, out, self.context(), scratch)?;
         check_hash(index, checksum, hash)

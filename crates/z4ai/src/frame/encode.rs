@@ -15,7 +15,7 @@ use crate::layout::split::classes::Hint;
 use crate::layout::{ChunkLayout, palette};
 use crate::options::{Effort, Options};
 use crate::search::{self, matches, structure};
-use crate::simd::prefetch::{Hint as CacheHint, Prefetcher, prefetch};
+use crate::simd::prefetch::{CACHE_LINE, Hint as CacheHint, Prefetcher, prefetch};
 use crate::{memory, parallel};
 
 /// Factor on the chunk length for palette indices: they are small and decode fast. (case:
@@ -23,8 +23,6 @@ use crate::{memory, parallel};
 const CHUNKS_OF_PALETTE: usize = 16;
 /// Bytes that are hashed while half as many are prefetched. (case: `codec.py`, compress)
 const FETCHED: usize = 2 * xxh3::HASH_BLOCK;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 /// Content per context-modelled chunk, about: tables take a thousandth of that. (case: `codec.py`,
 /// effort max)
 const IN_CONTEXT: usize = 2 << 20;
@@ -98,7 +96,7 @@ fn body(
     let group = if options.effort == Effort::Max { (IN_CONTEXT / plan.chunk).max(1) } else { 1 };
     let groups = plan.groups(group);
     let workers = parallel::workers(options.threads, groups.len());
-    let encode = |scratch: &mut Scratch, i: usize, encoded: &mut chunks::Encoded| {
+    let encode = |scratch: &mut ChunkEncoder, i: usize, encoded: &mut chunks::Encoded| {
         // The data that this worker will probably encode next, to prefetch.
         let next = groups.get(i + workers).map_or(&[][..], |next| &literals[plan.span(next)]);
         scratch.split.coder.prefetch = Prefetcher::at_rate(next, options.kind.size());
@@ -116,15 +114,15 @@ fn body(
 
 /// Buffers of one worker.
 #[derive(Default)]
-struct Scratch {
+struct ChunkEncoder {
     content: Vec<u8>,
-    split: split::encode::Scratch,
-    structure: structure::Scratch,
+    split: split::encode::SplitEncoder,
+    structure: structure::StructureScratch,
     /// The chunks of a group, while they are compared with all of them as one.
     apart: chunks::Encoded,
 }
 
-impl Scratch {
+impl ChunkEncoder {
     /// Appends some chunks to `encoded`, or all of them as one where that is smaller.
     fn encode_group(
         &mut self,
@@ -175,9 +173,9 @@ impl Scratch {
     /// line: it is read and written by vectors of that length.
     fn start_at_line(&mut self, len: usize) {
         self.content.clear();
-        self.content.reserve(len + LINE);
-        let before = self.content.as_ptr().align_offset(LINE);
-        self.content.resize(before.min(LINE), 0);
+        self.content.reserve(len + CACHE_LINE);
+        let before = self.content.as_ptr().align_offset(CACHE_LINE);
+        self.content.resize(before.min(CACHE_LINE), 0);
     }
 
     /// Appends one chunk to `encoded`. The data is copied first, behind `content`: another thread
@@ -197,7 +195,7 @@ impl Scratch {
         let room = if options.kind.size() == 2 { encoded.payload.spare_capacity_mut() } else { &mut [] };
         let mut room = room.chunks(FETCHED / 2);
         for part in data.chunks(FETCHED) {
-            let lines = room.next().unwrap_or_default().iter().step_by(LINE);
+            let lines = room.next().unwrap_or_default().iter().step_by(CACHE_LINE);
             lines.for_each(|line| prefetch(line.as_ptr(), CacheHint::L2));
             hasher.write_appended(part, &mut self.content);
         }

@@ -16,7 +16,7 @@ pub(crate) fn dense(
     content: &[u8],
     options: &Options,
     hint: &Hint,
-    split: &mut split::encode::Scratch,
+    split: &mut split::encode::SplitEncoder,
     payload: &mut Vec<u8>,
 ) -> ChunkLayout {
     let kind = options.kind;

@@ -16,7 +16,8 @@
 #[cfg(target_arch = "x86_64")]
 use crate::coder::huffman::code_table::{self, CodeTable, PackedCodes};
 use crate::coder::huffman::lengths::{Lengths, MAX_LEN};
-use crate::coder::huffman::wire::{STREAMS, Stored, WORD, run_of};
+use crate::coder::huffman::wire::{STREAMS, Stored, WORD};
+use crate::coder::run_range;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx512;
 use crate::simd::prefetch::Prefetcher;
@@ -112,7 +113,7 @@ impl HuffmanScratch {
         encode: impl Fn([&[u8]; 2], [&mut Vec<u8>; 2], &mut Prefetcher) -> [usize; 2],
     ) -> Stored {
         let streams = streams_for(symbols.len());
-        let run = |index: usize| &symbols[run_of(index, streams, symbols.len())];
+        let run = |index: usize| &symbols[run_range(index, streams, symbols.len())];
         let room = room_for(run(0).len());
         for stream in &mut self.streams {
             if stream.len() < room {
@@ -491,7 +492,7 @@ mod tests {
             let mut stored = Vec::new();
             let (scratch, none) = (&mut HuffmanScratch::default(), &mut Prefetcher::default());
             let lens = encode(&symbols, &lengths, &mut stored, scratch, none);
-            let run = |i: usize| &symbols[run_of(i, lens.streams(), symbols.len())];
+            let run = |i: usize| &symbols[run_range(i, lens.streams(), symbols.len())];
             let expected: Vec<Vec<u8>> = (0..lens.streams()).map(|i| naive(run(i), &lengths)).collect();
             prop_assert_eq!(lens.lens().to_vec(), expected.iter().map(|s| s.len() as u32).collect::<Vec<_>>());
             prop_assert_eq!(&stored, &expected.concat());

@@ -69,7 +69,7 @@ impl Lengths {
     }
 
     /// Writes first symbol, last symbol, then one nibble per length between them, low nibble
-    /// first; runs of two to sixteen absent symbols are two nibbles.
+    /// first; runs of 2 to 17 absent symbols are two nibbles.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let (first, last) = self.ends();
         out.extend([first as u8, last as u8]);

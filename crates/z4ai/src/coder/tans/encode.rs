@@ -7,7 +7,8 @@
 //! chains walk a block of symbols and record states and widths; then the bits of four symbols at a
 //! time are concatenated, vectorised over many groups, and appended.
 
-use crate::coder::tans::{MAX_LOG, NormalizedCounts, RUNS, run_of};
+use crate::coder::run_range;
+use crate::coder::tans::{MAX_LOG, NormalizedCounts, RUNS};
 
 /// Symbols of each run between two stores of its bits.
 const PER_STEP: usize = 4;
@@ -206,7 +207,7 @@ fn encode_runs<S: Symbol, const INTERLEAVED: usize, const STATES: usize>(
     scratch: &mut TansScratch,
 ) -> [u32; RUNS] {
     assert!(S::end(symbols) <= encoder.transforms.len(), "a table for every symbol");
-    let runs: [&[S]; RUNS] = std::array::from_fn(|index| &symbols[run_of(index, symbols.len())]);
+    let runs: [&[S]; RUNS] = std::array::from_fn(|index| &symbols[run_range(index, RUNS, symbols.len())]);
     let room = ((runs[0].len() + STATES) * encoder.log as usize).div_ceil(8) + 2 * WORD;
     let mut buffers = scratch.each_mut().map(|buffer| {
         if buffer.len() < room {
@@ -425,7 +426,7 @@ mod tests {
                 })
                 .collect();
             let expect = |tables: &[NormalizedCounts], states_per_run| -> Vec<Vec<u8>> {
-                let run = |index| &symbols[run_of(index, symbols.len())];
+                let run = |index| &symbols[run_range(index, RUNS, symbols.len())];
                 (0..RUNS).map(|index| naive(run(index), tables, states_per_run)).collect()
             };
             let lens = |streams: &[Vec<u8>]| streams.iter().map(|stream| stream.len() as u32).collect::<Vec<_>>();

@@ -22,6 +22,8 @@
 
 pub(crate) mod encode;
 
+use crate::bits::{BitReader, BitWriter};
+use crate::coder::run_range;
 use crate::error::{Error, Result};
 use crate::simd::{Isa, dispatch};
 use crate::wire::Reader;
@@ -198,38 +200,6 @@ impl NormalizedCounts {
     }
 }
 
-/// A bit writer, lowest bit first.
-#[derive(Default)]
-pub(crate) struct BitWriter {
-    word: u64,
-    count: u32,
-}
-
-impl BitWriter {
-    /// Appends at most 56 bits.
-    pub(crate) fn put(&mut self, bits: u64, width: u32, out: &mut Vec<u8>) {
-        self.word |= bits << self.count;
-        self.count += width;
-        while self.count >= 8 {
-            out.push(self.word as u8);
-            self.word >>= 8;
-            self.count -= 8;
-        }
-    }
-
-    pub(crate) fn finish(self, out: &mut Vec<u8>) {
-        if self.count > 0 {
-            out.push(self.word as u8);
-        }
-    }
-}
-
-/// The symbols of run `index` of `total`.
-pub(crate) fn run_of(index: usize, total: usize) -> std::ops::Range<usize> {
-    let run = total.div_ceil(RUNS);
-    (index * run).min(total)..((index + 1) * run).min(total)
-}
-
 /// The decoder's table. An entry has the bits to read in byte 0, the symbol in byte 1 and what the
 /// bits are added to in the upper half.
 pub(crate) struct Table(Box<[u32; 1 << MAX_LOG]>);
@@ -261,7 +231,7 @@ impl Table {
                 return Err(Error::corrupt("a coded stream is too short"));
             };
             stored = others;
-            let (out, tail) = rest.split_at_mut(run_of(index, total).len());
+            let (out, tail) = rest.split_at_mut(run_range(index, RUNS, total).len());
             rest = tail;
             runs.push(Run::new(bits, out, states.log)?);
         }
@@ -309,16 +279,9 @@ impl<'a> Run<'a> {
 
     /// The next `width` bits.
     fn take(&mut self, width: u32) -> Result<u32> {
-        if self.at + width as usize > self.bits.len() * 8 {
-            return Err(Error::corrupt("a coded stream ends too early"));
-        }
-        let mut word = [0; 4];
-        let rest = &self.bits[self.at / 8..];
-        let len = rest.len().min(word.len());
-        word[..len].copy_from_slice(&rest[..len]);
-        let bits = u32::from_le_bytes(word) >> (self.at % 8) & ((1 << width) - 1);
+        let bits = BitReader::starting_at(self.bits, self.at).take(width)?;
         self.at += width as usize;
-        Ok(bits)
+        Ok(bits as u32)
     }
 
     /// Steps that stay inside input and output, whatever the bits are.
@@ -421,9 +384,9 @@ mod tests {
         table.decode(&states, &stored, lens, &mut out).unwrap();
         assert!(out == symbols);
         // The careful loop alone is the naive twin.
-        let mut naive = vec![0; run_of(0, symbols.len()).len()];
+        let mut naive = vec![0; run_range(0, RUNS, symbols.len()).len()];
         Run::new(&stored[..lens[0]], &mut naive, states.log).unwrap().finish(&table.0).unwrap();
-        assert!(naive == symbols[run_of(0, symbols.len())]);
+        assert!(naive == symbols[run_range(0, RUNS, symbols.len())]);
     }
 
     proptest! {

@@ -4,6 +4,7 @@ use crate::coder::EncodeScratch;
 use crate::coder::choose::{self, NOISE};
 use crate::coder::tans::NormalizedCounts;
 use crate::estimate::cost::{self, BIT};
+use crate::estimate::sampling;
 use crate::kernel::{difference, histogram, mask_compact};
 use crate::layout::delta::{Class, List, Places};
 
@@ -162,8 +163,7 @@ impl Streams {
         let run = SAMPLE.min(count) * size;
         let mut sample = std::mem::take(&mut self.sample);
         sample.clear();
-        for part in 0..4 {
-            let at = part * (differences.len() - run) / 3 / size * size;
+        for at in sampling::spread(differences.len(), run, 4, size) {
             sample.extend_from_slice(&differences[at..at + run]);
         }
         let kept = self.fewest_bits(size, &sample).0;

@@ -102,7 +102,7 @@ mod tests {
         let start = (2f32.powi(8).to_bits() >> 16) as u16;
         assert_eq!(thresholds(Kind::F32, &reference, &told, 10), [start]);
         let untold: Vec<u8> = (0..8192u32).flat_map(|i| (i / 16 * 37 % 64).to_le_bytes()).collect();
-        assert_eq!(thresholds(Kind::F32, &reference, &untold, 10), []);
+        assert!(thresholds(Kind::F32, &reference, &untold, 10).is_empty());
     }
 
     #[test]

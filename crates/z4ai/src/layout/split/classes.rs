@@ -7,6 +7,7 @@
 //! shape, more rows are counted, and each row or column moves to the class that codes it best.
 
 use crate::estimate::cost::{self, BIT};
+use crate::estimate::sampling;
 use crate::kernel::scale_classes::{ClassMap, MAX_CLASSES};
 use crate::kernel::{histogram, row_column_sums};
 
@@ -194,8 +195,7 @@ fn counts_of_some(codes: &[u8], places: usize) -> [u32; 256] {
         return histogram::exact(codes);
     }
     let mut some = Vec::with_capacity(places * SPREAD);
-    for place in 0..places {
-        let at = place * (codes.len() - SPREAD) / (places - 1);
+    for at in sampling::spread(codes.len(), SPREAD, places, 1) {
         some.extend_from_slice(&codes[at..at + SPREAD]);
     }
     histogram::exact(&some)

@@ -5,12 +5,14 @@ use std::cmp::Reverse;
 use crate::coder::huffman::lengths::Lengths;
 use crate::coder::{Coder, EncodeScratch, choose};
 use crate::element::Kind;
+use crate::estimate::sampling;
 use crate::kernel::bit_fields::{self, FieldStreamsMut, Fields, Patch};
 use crate::kernel::scale_classes::{ClassMap, SLACK, scatter};
 use crate::kernel::{bit_packing, histogram, sign_changes};
 use crate::layout::contexts::{self, joined_bits};
 use crate::layout::split::classes::{self, Hint};
 use crate::layout::split::{PATCH, Split};
+use crate::memory::grow;
 use crate::options::Effort;
 use crate::wire::Put;
 
@@ -75,7 +77,7 @@ impl Prices {
 
 /// Buffers that encoding reuses.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub(crate) struct SplitEncoder {
     /// The codes of the last split; the buffer may be longer.
     codes: Vec<u8>,
     /// Elements of the last split.
@@ -101,7 +103,7 @@ pub(crate) fn encode(
     kind: Kind,
     effort: Effort,
     hint: &Hint,
-    scratch: &mut Scratch,
+    scratch: &mut SplitEncoder,
     payload: &mut Vec<u8>,
 ) -> Split {
     let cut = scratch.cut_best(elements, kind, effort, hint, payload);
@@ -116,7 +118,7 @@ pub(crate) fn encode_below(
     kind: Kind,
     effort: Effort,
     hint: &Hint,
-    scratch: &mut Scratch,
+    scratch: &mut SplitEncoder,
     payload: &mut Vec<u8>,
 ) -> Option<Split> {
     let cut = scratch.cut_best(elements, kind, effort, hint, payload);
@@ -153,7 +155,7 @@ pub(crate) fn encode_in_context(
     kind: Kind,
     hint: &Hint,
     most: usize,
-    scratch: &mut Scratch,
+    scratch: &mut SplitEncoder,
     payload: &mut Vec<u8>,
 ) -> Option<Split> {
     let count = elements.len() / kind.size();
@@ -208,13 +210,13 @@ fn signs_are_correlated(elements: &[u8], kind: Kind) -> bool {
     if !kind.is_float() || elements.len() < SIGN_SAMPLES * part {
         return false;
     }
-    let place = |i: usize| (elements.len() - part) / (SIGN_SAMPLES - 1) * i / kind.size() * kind.size();
-    let parts = (0..SIGN_SAMPLES).map(|i| &elements[place(i)..][..part]);
+    let starts = sampling::strided(elements.len(), part, SIGN_SAMPLES, kind.size());
+    let parts = starts.map(|start| &elements[start..][..part]);
     let changes: usize = parts.map(|part| sign_changes::count_changes(kind.size(), part)).sum();
     changes.abs_diff(SIGN_SAMPLES * (SIGN_SAMPLE - 1) / 2) > SIGN_DEVIATION
 }
 
-impl Scratch {
+impl SplitEncoder {
     /// Encodes the sign changes of elements into `signs`, if that saves `must_save`.
     fn code_signs(&mut self, elements: &[u8], kind: Kind, effort: Effort, must_save: u64) -> Option<Coder> {
         if !signs_are_correlated(elements, kind) {
@@ -377,13 +379,6 @@ impl Scratch {
     }
 }
 
-/// Makes a buffer at least so long; what it has stays as it is, and is not cleared to be overwritten.
-fn grow(buffer: &mut Vec<u8>, len: usize) {
-    if buffer.len() < len {
-        buffer.resize(len, 0);
-    }
-}
-
 /// The fields that make a sample smallest, where each coded mantissa bit must save `joined`, in
 /// 1/64 bit per element.
 fn choose_symbol(
@@ -440,8 +435,7 @@ fn take_sample<'a>(elements: &'a [u8], size: usize, samples: usize, sample: &'a 
         return elements;
     }
     sample.clear();
-    for i in 0..samples {
-        let at = (elements.len() - part) / (samples - 1) * i / size * size;
+    for at in sampling::strided(elements.len(), part, samples, size) {
         sample.extend_from_slice(&elements[at..at + part]);
     }
     sample
