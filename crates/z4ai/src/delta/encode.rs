@@ -22,14 +22,14 @@ use crate::search::dense;
 const OVERHEAD_PER_CHUNK: usize = 31;
 /// Factor on the chunk length where most elements are unchanged: little is stored of each chunk,
 /// and descriptions must not dominate it. (case: `delta.py`, sizes)
-const CHUNKS: usize = 8;
-/// Elements of each of `RUNS` sampled runs, by which the kind of difference and the planes are
+const UNCHANGED_CHUNK_FACTOR: usize = 8;
+/// Elements of each of `SAMPLE_RUNS` sampled runs, by which the kind of difference and the planes are
 /// chosen; the second, by which magnitude classes are. (case: `delta.py`, make)
-const SAMPLE: usize = 256;
-const SAMPLE_FOR_CLASSES: usize = 1024;
-const RUNS: usize = 8;
+const SAMPLE_RUN: usize = 256;
+const CLASS_SAMPLE_RUN: usize = 1024;
+const SAMPLE_RUNS: usize = 8;
 /// Bytes that are copied, hashed and compared at a time, in the first-level cache.
-const PART: usize = 8 << 10;
+const COPY_PART: usize = 8 << 10;
 
 /// Encodes the difference from `reference` to `current` into `out`, which is cleared first.
 pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<()> {
@@ -44,7 +44,7 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
     options.check()?;
     let mut plan = Plan::new(current.len(), options)?;
     if changes_little(current, reference, options.kind.size()) {
-        plan.chunk *= CHUNKS;
+        plan.chunk *= UNCHANGED_CHUNK_FACTOR;
     }
     let chunks = plan.chunk_count();
     // Most deltas are much smaller than this; the rest of it is never touched.
@@ -181,8 +181,8 @@ impl DeltaEncoder {
             buffer.resize(len, 0);
         }
         let mut hashers = [Hasher::new(len), Hasher::new(len)];
-        for start in (0..len).step_by(PART) {
-            let part = start..len.min(start + PART);
+        for start in (0..len).step_by(COPY_PART) {
+            let part = start..len.min(start + COPY_PART);
             let (now, before) = (&mut self.current[part.clone()], &mut self.reference[part.clone()]);
             now.copy_from_slice(&current[part.clone()]);
             before.copy_from_slice(&reference[part.clone()]);
@@ -251,13 +251,13 @@ impl Sample {
         streams: &mut Streams,
     ) -> Choice {
         let size = elements.size;
-        let (mut xor, planes) = self.compare(SAMPLE, elements, current, reference, streams);
+        let (mut xor, planes) = self.compare(SAMPLE_RUN, elements, current, reference, streams);
         let sparse = streams.mostly_zero(size, self.differences(xor));
         // Short chunks have not enough of each class.
-        let enough = elements.has_magnitudes() && current.len() >= RUNS * SAMPLE_FOR_CLASSES * size;
+        let enough = elements.has_magnitudes() && current.len() >= SAMPLE_RUNS * CLASS_SAMPLE_RUN * size;
         // Where all elements moved, classes save less than they cost in time.
         if enough && (options.effort > Effort::Default || sparse) {
-            (xor, _) = self.compare(SAMPLE_FOR_CLASSES, elements, current, reference, streams);
+            (xor, _) = self.compare(CLASS_SAMPLE_RUN, elements, current, reference, streams);
             let times = (current.len() / self.current.len()) as u64;
             let thresholds =
                 magnitudes::thresholds(options.kind, &self.reference, self.differences(xor), times);
@@ -286,7 +286,7 @@ impl Sample {
         let run = (run * size).min(current.len() / size * size);
         for (sample, from) in [(&mut self.current, current), (&mut self.reference, reference)] {
             sample.clear();
-            for at in sampling::spread(from.len(), run, RUNS, size) {
+            for at in sampling::spread(from.len(), run, SAMPLE_RUNS, size) {
                 sample.extend_from_slice(&from[at..at + run]);
             }
         }
@@ -304,7 +304,7 @@ impl Sample {
     fn is_smaller_alone(&mut self, elements: Elements, len: usize, stored: usize) -> bool {
         let size = elements.size;
         let count = self.current.len() / size;
-        if count < SAMPLE {
+        if count < SAMPLE_RUN {
             return true;
         }
         // Exponents are bytes after this.

@@ -157,7 +157,7 @@ pub fn apply(frame: &[u8], buffer: &mut [u8], options: &DecodeOptions) -> Result
 pub(crate) fn streams(frame: &[u8]) -> Result<Vec<StreamInfo>> {
     match AnyDelta::parse(frame)? {
         AnyDelta::V1(_) => Ok(Vec::new()),
-        AnyDelta::V2(frame) => stats::of(&frame),
+        AnyDelta::V2(frame) => stats::streams(&frame),
     }
 }
 

@@ -33,7 +33,7 @@ impl<'a> AnyFrame<'a> {
     pub(crate) fn streams(&self) -> Result<Vec<StreamInfo>> {
         match self {
             Self::V1(_) => Ok(Vec::new()),
-            Self::V2(frame) => stats::of(frame),
+            Self::V2(frame) => stats::streams(frame),
         }
     }
 

@@ -20,12 +20,12 @@ use crate::{memory, parallel};
 
 /// Factor on the chunk length for palette indices: they are small and decode fast. (case:
 /// `structure.py`)
-const CHUNKS_OF_PALETTE: usize = 16;
+const PALETTE_CHUNK_FACTOR: usize = 16;
 /// Bytes that are hashed while half as many are prefetched. (case: `codec.py`, compress)
-const FETCHED: usize = 2 * xxh3::HASH_BLOCK;
+const HASH_PART: usize = 2 * xxh3::HASH_BLOCK;
 /// Content per context-modelled chunk, about: tables take a thousandth of that. (case: `codec.py`,
 /// effort max)
-const IN_CONTEXT: usize = 2 << 20;
+const CONTEXT_CHUNK: usize = 2 << 20;
 /// What a frame adds to incompressible data: header, checksum and the largest array description.
 pub(crate) const OVERHEAD: usize = 32 + 8 + 1 + 255 + 1 + 255 * 8;
 /// What a chunk adds: its description when it is stored as it is.
@@ -84,7 +84,7 @@ fn body(
     if structure::wanted(options)
         && let Some((lookup, bytes)) = palette::encode::find(literals, options, &plan.hint)
     {
-        plan.chunk *= CHUNKS_OF_PALETTE;
+        plan.chunk *= PALETTE_CHUNK_FACTOR;
         (palette, shared) = (Some(lookup), bytes);
     }
     let content_len = literals.len() as u64 + copies.iter().map(|copy| copy.len).sum::<u64>();
@@ -93,7 +93,7 @@ fn body(
     let format = (magic, frame::VERSION);
     frame::write_header(out, format, options.kind, array, content_len)?;
     let header_len = out.len();
-    let group = if options.effort == Effort::Max { (IN_CONTEXT / plan.chunk).max(1) } else { 1 };
+    let group = if options.effort == Effort::Max { (CONTEXT_CHUNK / plan.chunk).max(1) } else { 1 };
     let groups = plan.groups(group);
     let workers = parallel::workers(options.threads, groups.len());
     let encode = |scratch: &mut ChunkEncoder, i: usize, encoded: &mut chunks::Encoded| {
@@ -193,8 +193,8 @@ impl ChunkEncoder {
         // Prefetches the memory that the raw half of 2-byte elements will be written to. Longer
         // elements have more computation before their writes.
         let room = if options.kind.size() == 2 { encoded.payload.spare_capacity_mut() } else { &mut [] };
-        let mut room = room.chunks(FETCHED / 2);
-        for part in data.chunks(FETCHED) {
+        let mut room = room.chunks(HASH_PART / 2);
+        for part in data.chunks(HASH_PART) {
             let lines = room.next().unwrap_or_default().iter().step_by(CACHE_LINE);
             lines.for_each(|line| prefetch(line.as_ptr(), CacheHint::L2));
             hasher.write_appended(part, &mut self.content);

@@ -17,8 +17,8 @@ use crate::options::{Effort, Options};
 use crate::search::dense;
 
 /// Sampled runs of a chunk, and elements in each.
-const RUNS: usize = 8;
-const RUN: usize = 64;
+const SAMPLE_RUNS: usize = 8;
+const SAMPLE_RUN: usize = 64;
 
 /// Buffers that encoding reuses.
 #[derive(Default)]
@@ -101,9 +101,9 @@ pub(crate) fn improve(
     }
     // A code of one bit is all that a frequent byte takes; wider elements have more to lose.
     let needed = |taken: usize| if size == 1 { taken / 2 } else { taken / 12 };
-    let sketch = Sketch::of(content, size, RUNS, RUN);
+    let sketch = Sketch::of(content, size, SAMPLE_RUNS, SAMPLE_RUN);
     if sketch.most() > needed(sketch.taken) {
-        let sample = Sample::of(content, size, RUNS, RUN);
+        let sample = Sample::of(content, size, SAMPLE_RUNS, SAMPLE_RUN);
         let (fill, share) = sample.most_frequent();
         if share > needed(sample.taken) {
             sparse(best, content, fill, options, lookup, split, scratch);

@@ -15,9 +15,9 @@ const WITHOUT_ROWS: [(usize, usize); 3] = [(6, 1), (24, 1), (12, 3)];
 const WITH_ROWS: [(usize, usize); 4] = [(2, 3), (8, 4), (4, 8), (1, 24)];
 /// Row lengths tried, at most. (case: `codec.py`, effort max)
 const MAX_PERIODS: usize = 2;
-/// Contexts are chosen by a sample of one in `SAMPLED` codes, from at least `MIN_SAMPLES`
+/// Contexts are chosen by a sample of one in `SAMPLE_STRIDE` codes, from at least `MIN_SAMPLES`
 /// positions. (case: `codec.py`, effort max, compress)
-const SAMPLED: usize = 32;
+const SAMPLE_STRIDE: usize = 32;
 const MIN_SAMPLES: usize = 2;
 /// The length of one sample, and its warm-up, whose codes only initialise the means: the larger of
 /// a number of codes and a number of rows. (case: `codec.py`, effort max, compress)
@@ -26,7 +26,7 @@ const WARM_UP: RunLength = RunLength { codes: 128, rows: 4 };
 /// Up to this number of codes, all are used instead of a sample.
 const MAX_UNSAMPLED: usize = 1 << 15;
 /// Estimated bytes of a stored table.
-const PER_TABLE: u64 = 55;
+const TABLE_BYTES: u64 = 55;
 /// Log2 of the table size: bounds.
 const MIN_LOG: u32 = 9;
 const MAX_LOG: u32 = 11;
@@ -106,7 +106,7 @@ fn sample(codes: &[u8], joined: u32, period: usize) -> Vec<Known> {
         }
     };
     let [len, first] = [SAMPLE_LEN, WARM_UP].map(|run| run.codes.max(run.rows * period));
-    let places = (codes.len() / SAMPLED / len).max(MIN_SAMPLES);
+    let places = (codes.len() / SAMPLE_STRIDE / len).max(MIN_SAMPLES);
     if codes.len() <= MAX_UNSAMPLED || codes.len() < places * len {
         take(codes, 0);
     } else {
@@ -142,7 +142,7 @@ fn cost_of(known: &[Known], thresholds: &Thresholds, total: usize) -> u64 {
         // Bias of the entropy of a sample: about half a bit per symbol.
         let symbols = counts.iter().filter(|&&count| count > 0).count() as u64;
         let missed = if total > known.len() { symbols * BIT * 72 / 100 } else { 0 };
-        (cost::entropy(counts) + missed) * total as u64 / known.len() as u64 + PER_TABLE * 8 * BIT
+        (cost::entropy(counts) + missed) * total as u64 / known.len() as u64 + TABLE_BYTES * 8 * BIT
     };
     counts.chunks_exact(256).map(cost_of).sum()
 }

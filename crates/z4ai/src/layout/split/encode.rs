@@ -17,15 +17,15 @@ use crate::options::Effort;
 use crate::wire::Put;
 
 /// Mantissa bits that are coded with the exponent, at most.
-const MAX_JOINED: u32 = 2;
-/// The fields are chosen by `SAMPLE` elements at each of `SAMPLES` positions; at `Effort::Max` and
+const MAX_CODED_MANTISSA_BITS: u32 = 2;
+/// The fields are chosen by `SAMPLE_RUN` elements at each of `SAMPLES` positions; at `Effort::Max` and
 /// with a shape, of `THOROUGH_SAMPLES`. (case: `codec.py`, compress)
-const SAMPLE: usize = 512;
+const SAMPLE_RUN: usize = 512;
 const SAMPLES: usize = 8;
 const THOROUGH_SAMPLES: usize = 16;
 /// Contexts, which double the encoding time, must save one byte in this many. (case: `codec.py`,
 /// effort max)
-const WORTH: usize = 112;
+const MIN_CONTEXT_SAVING: usize = 112;
 /// 1,024 sign pairs (`SIGN_SAMPLES` runs of `SIGN_SAMPLE` elements): expected 512 changes, σ = 16.
 /// Signs are correlated beyond 4 σ.
 const SIGN_SAMPLES: usize = 16;
@@ -171,7 +171,7 @@ pub(crate) fn encode_in_context(
     let (mid, planes) = scratch.code_raw(&ready, payload);
     let choice = contexts::encode::choose(scratch.codes(), joined, hint);
     let known = payload.len() - start + scratch.patches.len() * PATCH;
-    if known + choice.estimate() > most - most / WORTH {
+    if known + choice.estimate() > most - most / MIN_CONTEXT_SAVING {
         return None;
     }
     let contexts = Some(Box::new(contexts::encode::encode(
@@ -190,7 +190,7 @@ pub(crate) fn encode_in_context(
 /// The fields for context modelling: as many mantissa bits as an 8-bit code has room for, and the
 /// window of exponents that covers most of a sample.
 fn symbol_in_context(elements: &[u8], kind: Kind, sample: &mut Vec<u8>) -> Fields {
-    let bits = if kind == Kind::F16 { 8 } else { kind.exponent_bits() + MAX_JOINED };
+    let bits = if kind == Kind::F16 { 8 } else { kind.exponent_bits() + MAX_CODED_MANTISSA_BITS };
     let sample = take_sample(elements, kind.size(), THOROUGH_SAMPLES, sample);
     let counts = histogram::leading_bits(sample, kind.size(), bits);
     let covered = |start: usize| counts[start..start + 256].iter().map(|&n| u64::from(n)).sum::<u64>();
@@ -396,7 +396,7 @@ fn choose_symbol(
     let (most, must_save) = match (joined, kind) {
         (None, _) => (least, 0),
         (Some(joined), Kind::F16) => (8, joined),
-        (Some(joined), _) => (least + MAX_JOINED, joined),
+        (Some(joined), _) => (least + MAX_CODED_MANTISSA_BITS, joined),
     };
     if most <= 8 && most == least {
         return cut(least, 0);
@@ -430,7 +430,7 @@ fn middle_of(elements: &[u8], size: usize) -> &[u8] {
 
 /// Elements from all over the chunk, or all of them.
 fn take_sample<'a>(elements: &'a [u8], size: usize, samples: usize, sample: &'a mut Vec<u8>) -> &'a [u8] {
-    let part = SAMPLE * size;
+    let part = SAMPLE_RUN * size;
     if elements.len() <= 2 * samples * part {
         return elements;
     }
@@ -463,7 +463,7 @@ fn best_window(counts: &[u32]) -> (u16, [u32; 256], u64) {
 
 /// One in this many codes may be patched to make the palette consecutive, which packs faster.
 /// (case: `codec.py`, effort fast)
-const NEIGHBOURS: u64 = 8192;
+const MAX_PATCHED: u64 = 8192;
 
 /// Encodes codes as 4-bit indices of the sixteen most frequent, the others as patches, where that
 /// saves.
@@ -484,7 +484,7 @@ fn encode_palette(
     let among = |start: usize| counts[start..start + 16].iter().map(|&count| u64::from(count)).sum::<u64>();
     let (most, Reverse(start)) =
         (0..=240).map(|start| (among(start), Reverse(start))).max().unwrap_or_default();
-    if total - most <= others + total / NEIGHBOURS {
+    if total - most <= others + total / MAX_PATCHED {
         others = total - most;
         frequent = (start..start + 16).map(|code| code as u8).collect();
     }
