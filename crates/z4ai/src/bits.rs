@@ -1,7 +1,7 @@
 //! Bit I/O, lowest bit of a byte first.
 //!
-//! Inner loops have their own, which keep several streams in registers: the Huffman decoder and encoder, tANS
-//! steps, and bit fields.
+//! Inner loops have their own, which keep several streams in registers: the Huffman decoder and
+//! encoder, tANS steps, and bit fields.
 
 use crate::error::{Error, Result};
 

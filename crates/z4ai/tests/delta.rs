@@ -375,8 +375,8 @@ fn classes_that_do_not_fit_are_refused() {
     assert!(refused(&|bad| bad[at + 1] ^= 0x40).contains("reference does not have"));
 }
 
-/// Small frames of every make: lists by gaps and marks, planes, planes with a list, no reference, nothing
-/// changed, classes.
+/// Small frames of every make: lists by gaps and marks, planes, planes with a list, no reference,
+/// nothing changed, classes.
 fn small_frames() -> Vec<(Vec<u8>, Vec<u8>, Vec<u8>)> {
     let mut random = Random(21);
     let mut frames = Vec::new();

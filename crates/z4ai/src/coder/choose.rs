@@ -242,7 +242,8 @@ pub(crate) fn encode_finely(
 ) -> Coder {
     let start = payload.len();
     let symbols = number_of_symbols(counts);
-    // NormalizedCounts take no less than this, whatever they are, and at least half a byte each to describe.
+    // NormalizedCounts take no less than this, whatever they are, and at least half a byte each to
+    // describe.
     let least = cost::entropy(counts) / (8 * BIT) + symbols as u64 / 2;
     // Of many symbols it is known what whole bits take, so these need not be made.
     if symbols > MAX_PACKED_SYMBOLS

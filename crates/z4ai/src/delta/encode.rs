@@ -23,8 +23,8 @@ const OVERHEAD_PER_CHUNK: usize = 31;
 /// Factor on the chunk length where most elements are unchanged: little is stored of each chunk,
 /// and descriptions must not dominate it. (case: `delta.py`, sizes)
 const UNCHANGED_CHUNK_FACTOR: usize = 8;
-/// Elements of each of `SAMPLE_RUNS` sampled runs, by which the kind of difference and the planes are
-/// chosen; the second, by which magnitude classes are. (case: `delta.py`, make)
+/// Elements of each of `SAMPLE_RUNS` sampled runs, by which the kind of difference and the planes
+/// are chosen; the second, by which magnitude classes are. (case: `delta.py`, make)
 const SAMPLE_RUN: usize = 256;
 const CLASS_SAMPLE_RUN: usize = 1024;
 const SAMPLE_RUNS: usize = 8;
@@ -272,8 +272,8 @@ impl Sample {
         if xor { &self.bits } else { &self.distances }
     }
 
-    /// Takes a sample of runs of `run` elements. Returns whether bits are smaller than distances, and how
-    /// many low bytes to keep as planes then.
+    /// Takes a sample of runs of `run` elements. Returns whether bits are smaller than distances,
+    /// and how many low bytes to keep as planes then.
     fn compare(
         &mut self,
         run: usize,
@@ -299,8 +299,8 @@ impl Sample {
         if bits.1 < distances.1 { (true, bits.0) } else { (false, distances.0) }
     }
 
-    /// Whether the sample leaves it open that a chunk of `len` bytes takes less than `stored` without a
-    /// reference.
+    /// Whether the sample leaves it open that a chunk of `len` bytes takes less than `stored`
+    /// without a reference.
     fn is_smaller_alone(&mut self, elements: Elements, len: usize, stored: usize) -> bool {
         let size = elements.size;
         let count = self.current.len() / size;

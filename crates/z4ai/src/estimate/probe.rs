@@ -3,7 +3,8 @@
 use crate::estimate::{cost, sampling};
 use crate::kernel::sparse::{for_bytes, load};
 
-/// Calls `look` with `runs` runs of `run` elements each, or with all elements where there are no more.
+/// Calls `look` with `runs` runs of `run` elements each, or with all elements where there are no
+/// more.
 fn for_runs(content: &[u8], size: usize, runs: usize, run: usize, mut look: impl FnMut(&[u8])) {
     let count = content.len() / size;
     if count <= runs * run {

@@ -3,8 +3,8 @@
 //! The positions are part of what makes frames reproducible: a different rounding chooses different
 //! encodings.
 
-/// The start of each of `runs` runs of `run` bytes in a buffer of `len` bytes: multiples of `size`, from the
-/// start of the buffer to its end.
+/// The start of each of `runs` runs of `run` bytes in a buffer of `len` bytes: multiples of `size`,
+/// from the start of the buffer to its end.
 pub(crate) fn spread(len: usize, run: usize, runs: usize, size: usize) -> impl Iterator<Item = usize> {
     (0..runs).map(move |i| i * (len - run) / (runs - 1).max(1) / size * size)
 }

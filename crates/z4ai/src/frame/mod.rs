@@ -80,9 +80,9 @@ pub(crate) fn starts_like<D: FrameFormat>(bytes: &[u8]) -> bool {
         if *version == D::VERSION && D::MAGICS.contains(&[*a, *b, *c, *d]))
 }
 
-/// The parsed header and index of a frame, checked. Owned, so that it can be kept and used for several
-/// reads. Chunk descriptions stay in their stored form, which takes less memory, and are parsed again when
-/// a chunk is decoded.
+/// The parsed header and index of a frame, checked. Owned, so that it can be kept and used for
+/// several reads. Chunk descriptions stay in their stored form, which takes less memory, and are
+/// parsed again when a chunk is decoded.
 #[derive(Clone)]
 pub(crate) struct FrameIndex<D: FrameFormat = ChunkLayout> {
     /// Without its checksum.

@@ -4,8 +4,9 @@ use std::mem::MaybeUninit;
 
 use crate::simd::{Isa, STRIPE, dispatch_wide};
 
-/// Outputs from this length on are written with non-temporal stores: they would evict everything else from
-/// the caches before they are read. (case: `codec.py`, decompress into, and compress with several threads)
+/// Outputs from this length on are written with non-temporal stores: they would evict everything
+/// else from the caches before they are read. (case: `codec.py`, decompress into, and compress with
+/// several threads)
 pub(crate) const MIN_LEN: usize = 8 << 20;
 
 /// Appends bytes with non-temporal stores: the destination is neither read into the caches nor left

@@ -117,7 +117,8 @@ impl<'a> HashedOutput<'a> {
         self.next_of(Self::LEN, fill)
     }
 
-    /// As [`next`](Self::next), of a part that has `len` bytes unless it is the last: whole blocks of the hash.
+    /// As [`next`](Self::next), of a part that has `len` bytes unless it is the last: whole blocks
+    /// of the hash.
     pub(crate) fn next_of(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
         debug_assert!(len <= Self::LEN && len.is_multiple_of(xxh3::HASH_BLOCK));
         let len = (self.out.len() - self.done).min(len);

@@ -44,8 +44,8 @@ type Codes = [u32; 256];
 /// symbols that occur are valid.
 type Pairs = [u32; 1 << 16];
 
-/// Appends the bit streams of `symbols` to `out`; returns their lengths in bytes. `prefetch` advances by one
-/// step per symbol: encoding computes and hardly touches memory.
+/// Appends the bit streams of `symbols` to `out`; returns their lengths in bytes. `prefetch`
+/// advances by one step per symbol: encoding computes and hardly touches memory.
 ///
 /// Every symbol must have a code in `lengths`.
 pub(crate) fn encode(
@@ -166,7 +166,8 @@ fn fill_pairs<'a>(pairs: &'a mut Option<Box<Pairs>>, codes: &Codes, symbols: usi
 }
 
 dispatch! {
-    /// Writes two bit streams, each behind the first word of its room; returns their lengths in bytes.
+    /// Writes two bit streams, each behind the first word of its room; returns their lengths in
+    /// bytes.
     fn encode_single(
         runs: [&[u8]; 2],
         codes: &Codes,
@@ -239,8 +240,8 @@ fn encode_windowed_with<I: Isa>(
 type EncodeWide =
     unsafe fn(Avx512, [&[u8]; 2], &Codes, &CodeTable, [&mut Vec<u8>; 2], &mut Prefetcher) -> [usize; 2];
 
-/// Codes are concatenated by sixteen up to a mean length of `MAX_MEAN_LEN / MEAN_LEN_UNIT` bits: longer ones would
-/// often not fit a word.
+/// Codes are concatenated by sixteen up to a mean length of `MAX_MEAN_LEN / MEAN_LEN_UNIT` bits:
+/// longer ones would often not fit a word.
 #[cfg(target_arch = "x86_64")]
 const MAX_MEAN_LEN: u32 = 29;
 #[cfg(target_arch = "x86_64")]
@@ -403,8 +404,8 @@ struct Stream<'a> {
     stored: usize,
     /// The last bits of the stream, stored ones first, then pending ones.
     bits: u64,
-    /// The sum of all words since the last store. The bits below [`CODE_SHIFT`] are the number of pending
-    /// bits; the others are unspecified.
+    /// The sum of all words since the last store. The bits below [`CODE_SHIFT`] are the number of
+    /// pending bits; the others are unspecified.
     lens: u32,
 }
 
@@ -446,8 +447,9 @@ impl<'a> Stream<'a> {
         let word = self.bits << (!self.stored & 7);
         let end = self.stored / 8;
         debug_assert!(end + WORD <= self.room.len());
-        // SAFETY: what was appended took at most MAX_LEN bits per symbol, all words of codes being made of
-        // lengths up to that, so the stream's end is at most `room_for` less a word, which precedes it.
+        // SAFETY: what was appended took at most MAX_LEN bits per symbol, all words of codes being
+        // made of lengths up to that, so the stream's end is at most `room_for` less a word, which
+        // precedes it.
         unsafe {
             let target = self.room.as_mut_ptr().add(end);
             target.cast::<[u8; WORD]>().write(word.to_be_bytes());

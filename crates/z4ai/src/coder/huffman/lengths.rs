@@ -164,7 +164,8 @@ fn depths(leaves: &[u64]) -> [u32; 256] {
     for node in n + 1..2 * n {
         let mut sum = 0;
         for _ in 0..2 {
-            // Neither a branch nor a detour by memory: which of the two it is can hardly be foreseen.
+            // Neither a branch nor a detour by memory: which of the two it is can hardly be
+            // foreseen.
             let is_leaf = weight[leaf] <= weight[inner];
             let child = if is_leaf { leaf } else { inner };
             sum += weight[leaf].min(weight[inner]);

@@ -134,7 +134,8 @@ fn advance_with(_: impl Isa, runs: [&mut Run<'_>; RUNS], table: &[u32; 1 << MAX_
         }
         let mut states: [[u32; 2]; RUNS] = std::array::from_fn(|r| runs[r].states);
         let mut at: [usize; RUNS] = std::array::from_fn(|r| runs[r].at);
-        // Pointers of their own: a byte stored through a run might change it, for all that is known.
+        // Pointers of their own: a byte stored through a run might change it, for all that is
+        // known.
         let inputs: [*const u8; RUNS] = std::array::from_fn(|r| runs[r].bits.as_ptr());
         let outputs: [*mut u8; RUNS] = std::array::from_fn(|r| runs[r].out[runs[r].done..].as_mut_ptr());
         for step in 0..steps {

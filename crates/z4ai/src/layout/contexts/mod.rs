@@ -100,7 +100,8 @@ pub(crate) fn level(mean: u64) -> u8 {
 pub(crate) struct Thresholds(pub(crate) [Vec<u8>; 2]);
 
 impl Thresholds {
-    /// How many contexts there are: for every class of the nearest elements, one per class of the column.
+    /// How many contexts there are: for every class of the nearest elements, one per class of the
+    /// column.
     pub(crate) fn contexts(&self) -> usize {
         self.0.iter().map(|thresholds| thresholds.len() + 1).product()
     }

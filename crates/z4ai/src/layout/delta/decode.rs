@@ -15,8 +15,8 @@ use crate::simd::prefetch::Prefetcher;
 use crate::wire::Reader;
 
 impl Delta {
-    /// Decodes a checked payload to fill `out`, which is as long as `reference`, or where there is none
-    /// has it in place; returns the hash of it.
+    /// Decodes a checked payload to fill `out`, which is as long as `reference`, or where there is
+    /// none has it in place; returns the hash of it.
     pub(crate) fn decode(
         &self,
         payload: &[u8],
@@ -287,8 +287,8 @@ impl<'a> Opened<'a> {
         if self.in_planes { (1, 0) } else { (self.size, self.planes) }
     }
 
-    /// Restores the next elements: a multiple of eight, unless they are the last. `part` has room for
-    /// their differences.
+    /// Restores the next elements: a multiple of eight, unless they are the last. `part` has room
+    /// for their differences.
     fn restore(&mut self, rule: Rule, to: To<'_>, part: &mut [u8]) -> Result<()> {
         let part = &mut part[..to.reference().len()];
         self.next(part)?;

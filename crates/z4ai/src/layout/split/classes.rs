@@ -40,8 +40,8 @@ const THOROUGH_PART_STRIDE: usize = 4;
 /// `codec.py`, compress)
 const COUNTED_CODES: usize = 1 << 13;
 const THOROUGH_COUNTED_CODES: usize = 1 << 15;
-/// The variance is estimated from `VARIANCE_RUN` codes at each of `VARIANCE_RUNS` positions; the last, of
-/// thorough searches. (case: `codec.py`, compress)
+/// The variance is estimated from `VARIANCE_RUN` codes at each of `VARIANCE_RUNS` positions; the
+/// last, of thorough searches. (case: `codec.py`, compress)
 const VARIANCE_RUN: usize = 1024;
 const VARIANCE_RUNS: usize = 4;
 const THOROUGH_VARIANCE_RUNS: usize = 16;
@@ -254,9 +254,9 @@ impl Spread {
         Self { count: count as i128, sum, squares }
     }
 
-    /// About what a grouping of `count` codes with these sums could save, in units of [`BIT`]: a share
-    /// `r` of the variance explained is worth `-log2(1 - r) / 2`, at least `0.72 r`, bits per code.
-    /// Noise explains a share of units to codes by itself, and each unit costs two bits.
+    /// About what a grouping of `count` codes with these sums could save, in units of [`BIT`]: a
+    /// share `r` of the variance explained is worth `-log2(1 - r) / 2`, at least `0.72 r`, bits per
+    /// code. Noise explains a share of units to codes by itself, and each unit costs two bits.
     fn gain(&self, sums: &[u64], columns: bool, period: usize, count: usize) -> i64 {
         // The variance of all codes, times their number squared, to stay in integers.
         let variance = self.count * self.squares - self.sum * self.sum;

@@ -18,8 +18,8 @@ use crate::wire::Put;
 
 /// Mantissa bits that are coded with the exponent, at most.
 const MAX_CODED_MANTISSA_BITS: u32 = 2;
-/// The fields are chosen by `SAMPLE_RUN` elements at each of `SAMPLES` positions; at `Effort::Max` and
-/// with a shape, of `THOROUGH_SAMPLES`. (case: `codec.py`, compress)
+/// The fields are chosen by `SAMPLE_RUN` elements at each of `SAMPLES` positions; at `Effort::Max`
+/// and with a shape, of `THOROUGH_SAMPLES`. (case: `codec.py`, compress)
 const SAMPLE_RUN: usize = 512;
 const SAMPLES: usize = 8;
 const THOROUGH_SAMPLES: usize = 16;
@@ -148,8 +148,8 @@ impl Ready {
     }
 }
 
-/// As [`encode`], with codes in context: `None`, and nothing appended that matters, if it is known before
-/// that it will not take less than `most` bytes.
+/// As [`encode`], with codes in context: `None`, and nothing appended that matters, if it is known
+/// before that it will not take less than `most` bytes.
 pub(crate) fn encode_in_context(
     elements: &[u8],
     kind: Kind,
