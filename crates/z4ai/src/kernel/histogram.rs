@@ -49,7 +49,7 @@ const SAMPLE_RATES: [SampleRate; 3] = [
 ];
 
 /// Samples one of `stride` parts once the input has `min_len` bytes: fewer where the range of
-/// values is narrow, since there are fewer counts to estimate. (bench: `codec.py`, compress)
+/// values is narrow, since there are fewer counts to estimate. (case: `codec.py`, compress)
 struct SampleRate {
     min_len: usize,
     narrow_stride: usize,
