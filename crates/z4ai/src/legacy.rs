@@ -7,7 +7,7 @@
 //! of these, and the functions here fail with [`Unsupported`](crate::ErrorKind::Unsupported).
 
 // The stub of `z4ai-v1` uses this crate's own types.
-#![cfg_attr(not(feature = "v1"), allow(clippy::useless_conversion))]
+#![cfg_attr(not(feature = "v1"), allow(clippy::useless_conversion, clippy::needless_question_mark))]
 
 use std::ops::Range;
 
