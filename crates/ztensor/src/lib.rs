@@ -56,6 +56,7 @@ pub mod progress;
 pub mod read;
 pub mod remote;
 pub mod source;
+mod suggest;
 pub mod tensor;
 pub mod write;
 
