@@ -90,8 +90,9 @@ def compress_file(
 ) -> dict[str, Any]:
     """Like :func:`compress`, between files; memory is needed for a few tensors.
 
-    Returns ``original``, ``stored`` and ``ratio``, and how many tensors were ``copied``,
-    ``renamed``, stored as ``deltas`` or in ``full``, or ``shared`` with another.
+    Returns ``original_bytes``, ``compressed_bytes``, ``ratio`` and ``saved_pct``, as packing does,
+    and how many tensors were ``copied``, ``renamed``, stored as ``deltas`` or in ``full``, or
+    ``shared`` with another. ``original`` and ``stored`` are older names of the first two.
     """
     settings = _settings(level, threads, effort)
     total = os.stat(target_path).st_size if progress else 0
@@ -99,7 +100,15 @@ def compress_file(
         made = _native.z4dm_make(base_path, target_path, out_path, settings, tell)
     counted = dict(zip(("copied", "renamed", "deltas", "full", "shared"), made[2:], strict=True))
     original, stored = made[:2]
-    return {"original": original, "stored": stored, "ratio": original / stored, **counted}
+    return {
+        "original_bytes": original,
+        "compressed_bytes": stored,
+        "ratio": original / stored,
+        "saved_pct": 100.0 * (1 - stored / original) if original else 0.0,
+        "original": original,
+        "stored": stored,
+        **counted,
+    }
 
 
 def decompress_file(

@@ -4,15 +4,15 @@ use ztensor::{Error, Kind};
 
 use crate::{human, output};
 
-/// Everything went well.
+/// Success.
 pub const FINE: u8 = 0;
 /// Two files differ, or a check failed.
 pub const DIFFERS: u8 = 1;
-/// The command line is wrong.
+/// A usage error.
 pub const USAGE: u8 = 2;
-/// A file is damaged or not of a known kind.
+/// A file is corrupt or of an unknown format.
 pub const BAD_FILE: u8 = 3;
-/// The operating system failed.
+/// An I/O error.
 pub const IO: u8 = 4;
 
 /// Ctrl-C, as shells count it.
@@ -54,6 +54,11 @@ impl Failure {
     /// The same, naming what it is about.
     pub fn about(self, what: &str) -> Failure {
         Failure { message: format!("{what}: {}", self.message), ..self }
+    }
+
+    /// Whether the reader of standard output stopped early, which is no failure.
+    pub fn is_closed_pipe(&self) -> bool {
+        self.code == FINE && self.message.is_empty()
     }
 
     /// Prints the line and returns the code.

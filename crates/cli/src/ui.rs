@@ -48,7 +48,7 @@ impl Progress {
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(total), target);
-        let template = "{prefix} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}, {eta} left";
+        let template = "{prefix} [{bar:30}] {percent:>3} % of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
@@ -75,7 +75,9 @@ impl Observer for Progress {
     fn advance(&self, bytes: u64) -> bool {
         #[cfg(debug_assertions)]
         hold();
-        self.0.inc(bytes);
+        // Sizes known beforehand may be estimates: no bar goes beyond its end.
+        let left = self.0.length().unwrap_or(u64::MAX).saturating_sub(self.0.position());
+        self.0.inc(bytes.min(left));
         !INTERRUPTED.load(Ordering::Relaxed)
     }
 }

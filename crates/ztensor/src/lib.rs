@@ -58,6 +58,7 @@ pub mod read;
 pub mod remote;
 pub mod scan;
 pub mod source;
+mod suggest;
 pub mod tensor;
 pub mod write;
 

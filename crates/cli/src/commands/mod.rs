@@ -2,6 +2,7 @@
 
 mod convert;
 mod diff;
+#[cfg(feature = "remote")]
 mod download;
 mod edit;
 mod info;
@@ -31,11 +32,15 @@ pub struct Common {
 }
 
 impl Common {
-    /// Opens a file of any format.
+    /// Opens a file of any format; `-` is standard input.
     fn open(self, path: &Path) -> Result<ztensor::Reader, Failure> {
         let policy = if self.strict { PicklePolicy::Strict } else { PicklePolicy::Report };
         let options = ztensor::OpenOptions::default().threads(self.threads).limits(self.limits);
-        let reader = options.pickle(policy).open(path)?;
+        let options = options.pickle(policy);
+        let reader = match crate::files::is_pipe(path) {
+            true => options.open_source(crate::files::stdin()?).map_err(|error| error.in_file("-"))?,
+            false => options.open(path)?,
+        };
         if !reader.unsafe_globals().is_empty() {
             self.say(format_args!(
                 "\x1b[1;33mwarning\x1b[0m: {}: tools that unpickle this file would reach {}; nothing was run",
@@ -79,7 +84,12 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Diff(options) => diff::run(options, common),
         Command::Show(options) => show::run(options, common),
         Command::Report(options) => report::run(options, common),
+        #[cfg(feature = "remote")]
         Command::DownloadHf(options) => download::run(options, common),
+        #[cfg(not(feature = "remote"))]
+        Command::DownloadHf(_) => {
+            Err(Failure::usage("this build has no network support (the feature `remote`)"))
+        }
         Command::ModelDelta(options) => {
             let run = crate::z4ai::Run { quiet: arguments.quiet, threads: arguments.threads, limits };
             crate::z4ai::model_delta::run(options, run)
@@ -98,13 +108,13 @@ impl Output {
             _ => false,
         };
         if let Some(input) = inputs.iter().find(same) {
-            let message = format!("{} is the input too: choose another output", input.display());
+            let message = format!("{} is also an input: choose another output", input.display());
             return Err(Failure::usage(message));
         }
         let destination = Destination::explicit(output, self.force);
         // A symbolic link is there too, whatever it leads to, and so is a named pipe.
         if !self.force && destination.is_taken()? {
-            let message = format!("{} is there already: --force replaces it", output.display());
+            let message = format!("{} exists already: --force overwrites it", output.display());
             return Err(Failure::usage(message));
         }
         Ok(destination)

@@ -11,7 +11,7 @@ use crate::failure::{DIFFERS, FINE, IO, Outcome};
 use crate::human;
 
 pub fn run(options: &Scan, common: Common) -> Outcome {
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
+    let mut out = crate::output::stdout();
     let (mut severities, mut documents, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for path in &options.paths {
         let files = match path.is_dir() {
@@ -52,7 +52,7 @@ pub fn run(options: &Scan, common: Common) -> Outcome {
     out.flush()?;
     for failure in &failures {
         let failure = human::escaped(failure);
-        let _ = writeln!(anstream::stderr(), "\x1b[1;31merror\x1b[0m: {failure}");
+        crate::output::say(Some("error"), failure);
     }
     Ok(match (dangerous, suspicious) {
         (1.., _) => DIFFERS,

@@ -59,6 +59,9 @@ pub fn saved(before: u64, after: u64) -> String {
     if before == 0 || after == 0 {
         return String::new();
     }
+    if after > before {
+        return format!(" ({:.1} % larger)", 100.0 * (after as f64 / before as f64 - 1.0));
+    }
     let ratio = before as f64 / after as f64;
     format!(" ({ratio:.3} x, {:.1} % saved)", 100.0 - 100.0 / ratio)
 }
@@ -92,7 +95,7 @@ pub fn open(path: &Path) -> Result<Arc<dyn Source>, Failure> {
     let mut file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_dir() {
-        return Err(Failure::usage(format!("{} is a folder; a file is needed", name(path))));
+        return Err(Failure::usage(format!("{} is a folder, not a file", name(path))));
     }
     if metadata.is_file() {
         let source = FileSource::from_file(file.try_clone().map_err(failed)?, path, MapMode::Auto)?;
@@ -141,7 +144,7 @@ impl Target {
             _ => false,
         };
         if let Some(input) = inputs.iter().find(same) {
-            return Err(Failure::usage(format!("{} is the input too: choose another output", name(input))));
+            return Err(Failure::usage(format!("{} is also an input: choose another output", name(input))));
         }
         let destination = match (chosen, path.parent(), path.file_name()) {
             // Made up here, perhaps in a folder that came from elsewhere: links in it do not count.
@@ -151,7 +154,7 @@ impl Target {
             _ => Destination::explicit(&path, force),
         };
         if !force && destination.is_taken()? {
-            return Err(Failure::usage(format!("{} is there already: --force replaces it", name(&path))));
+            return Err(Failure::usage(format!("{} exists already: --force overwrites it", name(&path))));
         }
         Ok(Target::File(destination))
     }

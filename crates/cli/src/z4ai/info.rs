@@ -31,8 +31,14 @@ pub fn run(options: &Info) -> Outcome {
     } else if z4ai::is_frame(data) {
         z4ai::inspect(data)
     } else {
-        let message = format!("{} is no z4ai frame, delta or packed model", files::name(path));
-        return Err(Failure::bad_file(message));
+        let what = match OpenOptions::default().open_source(Arc::clone(&source)) {
+            Ok(reader) => format!("a {} file, not compressed by z4ai: use `ztensor info`", reader.format()),
+            Err(_) => {
+                let looks = ztensor::format::foreign::looks_like(&data[..data.len().min(4096)]);
+                format!("not compressed by z4ai: it looks like {looks}")
+            }
+        };
+        return Err(Failure::bad_file(format!("{}: {what}", files::name(path))));
     };
     let frame = frame.map_err(|error| in_file(path, error))?;
     let streams = z4ai::streams(data).map_err(|error| in_file(path, error))?;

@@ -146,7 +146,7 @@ fn a_full_disk_is_never_the_fault_of_what_is_read() {
         ["compress", "m.safetensors", "-o", "out"],
         ["decompress", "m.safetensors.z4ai", "-o", "out"],
         ["pack", "m.safetensors", "-o", "out"],
-        ["unpack", "m.zstn", "-o", "out"],
+        ["unpack", "m.z4ai.safetensors", "-o", "out"],
     ] {
         let program = assert_cmd::cargo::cargo_bin!("z4ai");
         let run = Run::from(program_behind(&place, "ulimit -f 20", program, &args));
@@ -268,7 +268,7 @@ fn names_that_are_links_are_taken() {
     std::os::unix::fs::symlink("precious", place.path("old.zt")).unwrap();
     for link in ["new.zt", "old.zt"] {
         for args in [&["convert", "m.zt", "-o", link], &["compress", "m.zt", "-o", link]] {
-            place.run(args).fails(2, &[link, "is there already", "--force"]);
+            place.run(args).fails(2, &[link, "exists already", "--force"]);
         }
     }
     assert_eq!(std::fs::read(place.path("precious")).unwrap(), b"keep");

@@ -1,5 +1,6 @@
 //! Files to work on, and how to run the program.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -46,11 +47,19 @@ impl Run {
 impl From<Output> for Run {
     fn from(output: Output) -> Run {
         let text = |bytes| String::from_utf8(bytes).expect("text");
-        Run {
+        let run = Run {
             code: output.status.code().expect("no signal"),
             out: text(output.stdout),
             err: text(output.stderr),
+        };
+        // For `make messages`.
+        if let Some(list) = std::env::var_os("ZTENSOR_MESSAGES") {
+            let mut list = std::fs::File::options().create(true).append(true).open(list).unwrap();
+            for line in run.err.lines().filter_map(|line| line.strip_prefix("error: ")) {
+                list.write_all(format!("{line}\n").as_bytes()).unwrap();
+            }
         }
+        run
     }
 }
 

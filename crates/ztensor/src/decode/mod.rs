@@ -1,6 +1,7 @@
 //! Decoders that more than one format needs, each behind the one door of
 //! [`Decode`](crate::object::Decode).
 
+mod assembled;
 mod deflate;
 mod refused;
 mod shared;
@@ -12,6 +13,7 @@ mod zstd;
 
 use std::ops::Range;
 
+pub(crate) use assembled::Assembled;
 pub(crate) use deflate::Deflate;
 pub(crate) use refused::Refused;
 pub(crate) use shared::Shared;

@@ -16,6 +16,7 @@ use crate::progress::{Observer, advance};
 use crate::read::{Charge, Limits};
 use crate::remote::{self, Place};
 use crate::source::{MapMode, MemorySource, Source, Way, check_range};
+use crate::suggest;
 use crate::tensor::{Array, Tensor, check_type, typed_view};
 use crate::value::Attributes;
 
@@ -229,7 +230,7 @@ impl Reader {
     /// The object of that name: shape, layout, components.
     pub fn get(&self, name: &str) -> Result<&Object> {
         self.catalog.objects.get(name).ok_or_else(|| {
-            let near = self.keys().find(|key| key.eq_ignore_ascii_case(name) || key.ends_with(name));
+            let near = suggest::nearest(name, self.catalog.objects.keys().map(|name| &**name));
             let hint = near.map(|key| format!("; did you mean {}?", quoted(key))).unwrap_or_default();
             let error = Error::not_found(format!("no tensor is named {}{hint}", quoted(name)));
             error.in_file(self.catalog.sources.label(0))

@@ -47,7 +47,13 @@ fn run_with(sample: &[u8], extension: &str, by_content: bool) {
 /// Opens damaged or hostile bytes the way the suite does: an error, or a file
 /// whose every tensor was read or refused. Panics if the contract is broken.
 pub fn open_hostile(bytes: &[u8], extension: &str) -> Result<()> {
-    Suite::new(extension, false).probe(bytes)
+    let outcome = Suite::new(extension, false).probe(bytes);
+    // For `make messages`.
+    if let (Err(error), Some(list)) = (&outcome, std::env::var_os("ZTENSOR_MESSAGES")) {
+        let mut list = std::fs::File::options().create(true).append(true).open(list).unwrap();
+        list.write_all(format!("{error}\n").as_bytes()).unwrap();
+    }
+    outcome
 }
 
 /// How many bytes opening reads from a source that cannot be mapped.

@@ -59,6 +59,16 @@ pub(crate) fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catal
         };
         let len = u64::from_le_bytes(*prefix);
         let room = source.len() - PREFIX;
+        let opens = room > 0 && source.bytes(PREFIX, 1)?.as_ref() == b"{";
+        if len > room && len <= MAX_HEADER && opens {
+            return Err(Error::corrupt(
+                "safetensors.header-length",
+                format!(
+                    "the file ends within its header: at least {} bytes are missing (incomplete download?)",
+                    len - room
+                ),
+            ));
+        }
         if len > MAX_HEADER || len > room {
             return Err(Error::corrupt(
                 "safetensors.header-length",
@@ -117,6 +127,43 @@ struct Info {
 
 impl Header<'_> {
     fn read(&self, catalog: &mut Catalog) -> Result<()> {
+        let read = self.read_all(catalog);
+        let outside = matches!(&read, Err(error) if error.rule() == Some("safetensors.offsets"));
+        match outside.then(|| self.missing()).flatten() {
+            Some(missing) => Err(Error::corrupt(
+                "safetensors.offsets",
+                format!(
+                    "the file is truncated: {missing} of its {} bytes are missing (incomplete download?)",
+                    self.data_start.saturating_add(self.data_len).saturating_add(missing)
+                ),
+            )),
+            None => read,
+        }
+    }
+
+    /// How many bytes a file lacks whose header is valid but for its length.
+    #[cold]
+    fn missing(&self) -> Option<u64> {
+        let mut end = 0;
+        let mut scanner = Scanner::new(self.text);
+        let unlimited = Header { data_len: u64::MAX - self.data_start, ..*self };
+        let walked = scanner.object(|scanner, name| {
+            if name == METADATA {
+                return scanner.skip();
+            }
+            let mut covered = Vec::new();
+            unlimited.tensor(scanner, &mut ("", None), &mut covered)?;
+            end = covered.iter().fold(end, |end, (_, next)| end.max(*next));
+            Ok(())
+        });
+        // Beyond any file there has been, the number is damaged rather than the file cut.
+        walked
+            .ok()
+            .and_then(|()| end.checked_sub(self.data_len))
+            .filter(|missing| *missing > 0 && end < 1 << 50)
+    }
+
+    fn read_all(&self, catalog: &mut Catalog) -> Result<()> {
         if !self.text.starts_with('{') {
             return Err(Error::corrupt("safetensors.start", "the header does not start with {"));
         }
