@@ -8,13 +8,13 @@ use crate::coder::Coder;
 use crate::error::Result;
 use crate::frame::matches::Match;
 use crate::frame::plan::{CHUNK, Plan};
-use crate::frame::{self, chunks};
+use crate::frame::{self, chunks, match_finder};
 use crate::kernel::xxh3;
 use crate::layout::split;
 use crate::layout::split::classes::Hint;
 use crate::layout::{ChunkLayout, palette};
 use crate::options::{Effort, Options};
-use crate::search::{self, matches, structure};
+use crate::search::{self, structure};
 use crate::simd::prefetch::{CACHE_LINE, Hint as CacheHint, Prefetcher, prefetch};
 use crate::{memory, parallel};
 
@@ -49,13 +49,13 @@ pub(crate) fn into(data: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<
     }
     // Most data has no long matches, so that its chunks are encoded while they are searched.
     let found = OnceLock::new();
-    let probe = || found.get_or_init(|| matches::find(data, options.kind.size())).is_empty();
+    let probe = || found.get_or_init(|| match_finder::find(data, options.kind.size())).is_empty();
     if body(data, &[], plan.clone(), options, Some(&probe), out)? {
         return Ok(());
     }
     out.clear();
     let copies = found.into_inner().unwrap_or_default();
-    let Some(literals) = matches::literals(data, &copies) else {
+    let Some(literals) = match_finder::literals(data, &copies) else {
         return body(data, &[], plan, options, None, out).map(drop);
     };
     plan.shorten(literals.len(), options);

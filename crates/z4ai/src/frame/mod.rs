@@ -10,6 +10,7 @@ pub(crate) mod any;
 pub(crate) mod chunks;
 pub(crate) mod decode;
 pub(crate) mod encode;
+pub(crate) mod match_finder;
 pub(crate) mod matches;
 pub mod partial;
 pub(crate) mod plan;

@@ -1,6 +1,5 @@
-//! The search for the smallest encoding of a chunk, and for long-range matches of all the data.
+//! The search for the smallest encoding of a chunk.
 
-pub(crate) mod matches;
 pub(crate) mod structure;
 
 use crate::coder::Coder;
