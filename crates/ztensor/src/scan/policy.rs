@@ -39,6 +39,10 @@ const SHOWN: usize = 120;
 /// Modules of which everything is dangerous, with all that is in them.
 #[rustfmt::skip]
 const DANGEROUS_MODULES: &[&str] = &[
+    // Scanners: a pickle that names one can change what it finds.
+    "picklescan", "fickling", "modelscan", "modelaudit", "saferpickle", "model_unpickler",
+    // Their few harmless names are on the allow list.
+    "uuid", "_imp", "_signal",
     // Processes and the operating system.
     "os", "posix", "nt", "posixpath", "ntpath", "subprocess", "_posixsubprocess", "_winapi", "commands",
     "popen2", "pty", "sys", "signal", "platform", "multiprocessing", "concurrent", "threading", "_thread",
@@ -508,6 +512,10 @@ mod tests {
             ("torch.nn.modules.linear", "Linear.__init__.__globals__"),
             ("types", "CodeType"),
             ("uuid", "_get_command_stdout"),
+            ("uuid", "uuid1"),
+            ("_imp", "create_dynamic"),
+            ("picklescan.scanner", "scan_pickle_bytes"),
+            ("fickling", "hook.deactivate"),
             ("logging", "FileHandler"),
             ("pip", "main"),
             ("keras.models", "load_model"),
