@@ -433,6 +433,18 @@ def test_metadata_that_is_no_json() -> None:
         fails("checkpoint.json")
 
 
+def test_names_with_half_a_surrogate_pair_are_refused() -> None:
+    checkpoint = _checkpoint.Checkpoint(save="0123456789abcdef")
+    document = json.loads(checkpoint.to_json())
+    document["paths"] = {"\U0001f600": ["a"]}
+    for escaped in (True, False):
+        data = json.dumps(document, ensure_ascii=escaped).encode()
+        assert _checkpoint.Checkpoint.from_json(data).paths == {"\U0001f600": ("a",)}
+    document["paths"] = {"\ud800": ["a"]}
+    with pytest.raises(ztensor.CorruptError, match="surrogate"):
+        _checkpoint.Checkpoint.from_json(json.dumps(document).encode())
+
+
 def test_damaged_documents_are_refused_or_partitions() -> None:
     """A short run of the fuzzer, always with the same cases."""
     script = Path(__file__).parents[1] / "fuzz" / "python" / "checkpoint.py"

@@ -31,6 +31,7 @@ PLAIN, PICKLE = "json", "pickle"
 
 _RANK_FILE = re.compile(r"rank-\d{5,}\.[0-9a-f]{16}\.zt")
 _LEFT_OVER = re.compile(rf"\.({_RANK_FILE.pattern}|{re.escape(NAME)})\..*tmp")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _MAGIC = b"ZTEN1000"
 _TAIL = 64 << 10
 """The end of a file is read at once if it is not longer."""
@@ -119,6 +120,9 @@ class Checkpoint:
     def from_json(cls, data: bytes) -> Checkpoint:
         """Reads the file; every number in it is a claim."""
         document = _values.parsed(data)
+        suspicious = b"\\ud" in data.lower() or b"\xed" in data
+        if suspicious and _SURROGATE.search(json.dumps(document, ensure_ascii=False)):
+            raise CorruptError(f"{NAME} has a name with half of a surrogate pair in it")
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise CorruptError(f"this is not the {NAME} of a distributed checkpoint")
         if document.get("version") != VERSION:
