@@ -11,6 +11,7 @@ tensor is a partition, which a bitmap confirms, and which is the same after it i
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import json
 import math
@@ -112,7 +113,8 @@ def damage(made: dict[str, Any], choose: random.Random) -> None:
     elif kind == 4:
         container[key] = json.loads(json.dumps(choose.choice(places(made))[0]))
     else:
-        container[key] = choose.choice(SCALARS)
+        # A copy: what is changed in one document must not be in the next.
+        container[key] = copy.deepcopy(choose.choice(SCALARS))
 
 
 def case(seed: int) -> bytes:
