@@ -68,7 +68,7 @@ def fine_tuned(base: Weights) -> Weights:
     for name in base:
         if "layers.3.self_attn" in name or "layers.2.self_attn" in name:
             values = (base[name].astype(np.uint32) << 16).view(np.float32)
-            step = random.standard_normal(values.shape, dtype=np.float32) * np.float32(1e-3)
+            step = random.standard_normal(values.shape, dtype=np.float32) * np.float32(2e-2)
             tuned[name] = bits(values + step * np.abs(values))
     return tuned
 
@@ -138,7 +138,8 @@ def measured(label: str, nbytes: int = 0) -> Iterator[list[str]]:
 
 
 def size(path: Path) -> str:
-    return f"{path.stat().st_size / 1e6:.1f} MB"
+    nbytes = path.stat().st_size
+    return f"{nbytes / 1e6:.1f} MB" if nbytes > 1e6 else f"{nbytes / 1e3:.0f} kB"
 
 
 def main() -> None:

@@ -176,7 +176,7 @@ def test_progress_is_shown_on_a_terminal(slow: tuple[str | Path, ...]) -> None:
     code, shown = on_terminal(*slow)
     assert code == 0, shown
     drawn = re.findall(
-        r"writing \[[=> ]{30}\] ([\d.]+ \w+)/([\d.]+ \w+) ([\d.]+ \w+)/s, \w+ left", shown
+        r"writing \[[=> ]{30}\] +(\d+) % of ([\d.]+ \w+), ([\d.]+ \w+)/s, \w+ left", shown
     )
     assert len(drawn) > 2, shown
     assert len({done for done, _, _ in drawn}) > 1, "it moves"
