@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ztensor import store
+from ztensor._convert import convert
 from ztensor._edits import remove_tensors, replace_tensor
 from ztensor._errors import (
     CorruptError,
@@ -88,6 +89,7 @@ __all__ = [
     "ZTensorError",
     "__version__",
     "_safe_open_handle",
+    "convert",
     "deserialize",
     "open",
     "remove_tensors",

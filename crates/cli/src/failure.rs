@@ -23,32 +23,34 @@ pub const INTERRUPTED: u8 = 130;
 pub struct Failure {
     code: u8,
     message: String,
+    /// The library's error, where it is one.
+    error: Option<Error>,
 }
 
 impl Failure {
     /// The command line asks for something that cannot be done.
     pub fn usage(message: impl Into<String>) -> Failure {
-        Failure { code: USAGE, message: message.into() }
+        Failure { code: USAGE, message: message.into(), error: None }
     }
 
     /// A check failed.
     pub fn differs(message: impl Into<String>) -> Failure {
-        Failure { code: DIFFERS, message: message.into() }
+        Failure { code: DIFFERS, message: message.into(), error: None }
     }
 
     /// What came is not what was promised.
     pub fn bad_file(message: impl Into<String>) -> Failure {
-        Failure { code: BAD_FILE, message: message.into() }
+        Failure { code: BAD_FILE, message: message.into(), error: None }
     }
 
     /// The operating system or the network failed.
     pub fn io(message: impl Into<String>) -> Failure {
-        Failure { code: IO, message: message.into() }
+        Failure { code: IO, message: message.into(), error: None }
     }
 
     /// The person or the system stopped it.
     pub fn interrupted() -> Failure {
-        Failure { code: INTERRUPTED, message: "interrupted".to_owned() }
+        Failure { code: INTERRUPTED, message: "interrupted".to_owned(), error: None }
     }
 
     /// The same, naming what it is about.
@@ -59,6 +61,17 @@ impl Failure {
     /// Whether the reader of standard output stopped early, which is no failure.
     pub fn is_closed_pipe(&self) -> bool {
         self.code == FINE && self.message.is_empty()
+    }
+
+    /// The same as an error of the library, for callers that are programs.
+    pub fn into_error(self) -> Error {
+        let kind = match self.code {
+            IO => Kind::Io,
+            INTERRUPTED => Kind::Cancelled,
+            USAGE => Kind::InvalidArgument,
+            _ => Kind::Unsupported,
+        };
+        self.error.unwrap_or_else(|| Error::new(kind, self.message))
     }
 
     /// Prints the line and returns the code.
@@ -78,7 +91,7 @@ impl From<Error> for Failure {
             Kind::InvalidArgument | Kind::NotFound => USAGE,
             _ => BAD_FILE,
         };
-        Failure { code, message: error.to_string() }
+        Failure { code, message: error.to_string(), error: Some(error) }
     }
 }
 
@@ -86,8 +99,8 @@ impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
         // `ztensor info … | head` is not a failure.
         match error.kind() {
-            std::io::ErrorKind::BrokenPipe => Failure { code: FINE, message: String::new() },
-            _ => Failure { code: IO, message: error.to_string() },
+            std::io::ErrorKind::BrokenPipe => Failure { code: FINE, message: String::new(), error: None },
+            _ => Failure { code: IO, message: error.to_string(), error: None },
         }
     }
 }

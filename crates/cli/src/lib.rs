@@ -16,6 +16,7 @@ mod fold;
 mod hub;
 mod human;
 mod json;
+pub mod library;
 mod limits;
 mod output;
 mod rename;

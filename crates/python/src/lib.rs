@@ -29,6 +29,20 @@ fn cli_main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
     py.detach(|| ztensor_cli::run_code(args))
 }
 
+/// Converts files with the arguments of `ztensor convert`; returns what it noted.
+#[pyfunction]
+#[pyo3(signature = (args, threads = 0, progress = None))]
+fn convert(
+    py: Python<'_>,
+    args: Vec<std::ffi::OsString>,
+    threads: usize,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Vec<String>> {
+    let watch = std::sync::Arc::new(watch::Watch::new(progress));
+    let watcher = std::sync::Arc::clone(&watch);
+    watch.run(py, |_| ztensor_cli::library::convert(args, threads, watcher))
+}
+
 /// Runs the `z4ai` command line, likewise.
 #[pyfunction]
 fn z4ai_main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
@@ -54,6 +68,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(writer::replace_tensor, module)?)?;
     module.add_function(wrap_pyfunction!(writer::zt_plan, module)?)?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
+    module.add_function(wrap_pyfunction!(convert, module)?)?;
     module.add_function(wrap_pyfunction!(z4ai_main, module)?)?;
     model_delta::register(module)?;
     export::register(module)?;

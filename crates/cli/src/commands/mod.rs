@@ -1,6 +1,6 @@
 //! One module per command.
 
-mod convert;
+pub mod convert;
 mod diff;
 #[cfg(feature = "remote")]
 mod download;
@@ -54,7 +54,7 @@ impl Common {
     /// The closing line of a command that wrote something; on standard error, so
     /// that pipes see only data.
     fn say(self, line: impl std::fmt::Display) {
-        if !self.quiet {
+        if !crate::ui::noted(&line) && !self.quiet {
             crate::output::say(None, line);
         }
     }
