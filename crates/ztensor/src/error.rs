@@ -130,6 +130,14 @@ impl Error {
         self
     }
 
+    /// Bytes of an unknown format as unsupported data: what the codec's callers are promised.
+    pub(crate) fn as_unsupported(mut self) -> Self {
+        if self.0.kind == Kind::UnknownFormat {
+            self.0.kind = Kind::Unsupported;
+        }
+        self
+    }
+
     /// What a caller can do about it.
     pub fn kind(&self) -> Kind {
         self.0.kind
