@@ -1,4 +1,5 @@
-.PHONY: demo test check docs lint bench bench-all venv wheel install rust-test simd-test python-test test-frameworks doc
+.PHONY: demo messages test check docs lint sanitize deny fuzz-python bench bench-all venv wheel install rust-test simd-test \
+	python-test test-frameworks doc
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -8,12 +9,29 @@ export PYO3_PYTHON := $(abspath $(PYTHON))
 SOURCES := $(shell find crates python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name 'Cargo.toml') \
 	Cargo.toml pyproject.toml
 
-# Everything: formatting and lints, Rust tests and documentation, the wheel and its tests.
+# Everything: formatting and lints, Rust tests and documentation, the wheel and its tests. The first run
+# installs the formats' own libraries (torch among them) into .venv: about 2 GB, 6 GB with CUDA.
 test: lint rust-test doc python-test
 
-# Writes a model, opens it mapped, verifies it, and says what happened.
-demo: $(VENV)/.installed
-	$(PYTHON) examples/demo.py
+# First contact: an environment with NumPy alone and a build without the store clients. Nothing else is
+# downloaded but the crates that the core needs.
+DEMO := target/demo
+demo: $(DEMO)/.built
+	PYTHONPATH=$(abspath $(DEMO))/site $(DEMO)/venv/bin/python examples/demo.py
+
+# The environment is made while the crates compile. The packages are as in python/, with the extension
+# beside them: no wheel is needed.
+$(DEMO)/.built: $(SOURCES)
+	mkdir -p $(DEMO)
+	test -x $(DEMO)/venv/bin/python || { python3 -m venv $(DEMO)/venv && $(DEMO)/venv/bin/python -m pip \
+		install --quiet --disable-pip-version-check --no-compile --only-binary :all: "numpy>=1.26"; } & \
+	PYO3_PYTHON=$$(command -v python3) cargo build --profile demo --package ztensor-python \
+		--no-default-features --target-dir $(DEMO)/cargo && wait $$!
+	rm -rf $(DEMO)/site
+	mkdir -p $(DEMO)/site
+	cp -r python/ztensor python/z4ai $(DEMO)/site
+	cp $(DEMO)/cargo/demo/lib_native.so $(DEMO)/site/ztensor/_native.abi3.so
+	touch $@
 
 # The quick loop while working: formatting, lints, unit tests.
 check: $(VENV)/.tools
@@ -54,6 +72,19 @@ python-test: $(VENV)/.installed
 test-frameworks: $(VENV)/.installed
 	$(VENV)/bin/pytest -m frameworks tests/test_frameworks.py
 
+# Tests under AddressSanitizer; some tens of minutes the first time, so not a part of `test`.
+sanitize: $(VENV)/.tools
+	tests/sanitize.sh
+
+# Licences, sources and bans of dependencies; `cargo deny check` also compares advisories, for which
+# it needs a copy of the RustSec database (`cargo deny fetch`).
+deny:
+	cargo deny --offline check licenses bans sources
+
+# The parser of checkpoint.json, a minute long.
+fuzz-python: $(VENV)/.installed
+	$(PYTHON) fuzz/python/checkpoint.py --seconds 60
+
 # A few of the claims about speed, in some minutes.
 bench: wheel
 	$(PYTHON) benchmark/bench.py run --print-only --size 128 --dist mixed --runs 5 --warmup 1
@@ -70,6 +101,14 @@ bench-all: wheel
 	$(PYTHON) benchmark/bench.py codec
 	$(PYTHON) benchmark/bench.py report
 
+# Every error message that the tests meet, in one list: to be read now and then.
+messages: export ZTENSOR_MESSAGES := $(abspath target/messages.txt)
+messages: $(VENV)/.installed
+	rm -f $(ZTENSOR_MESSAGES)
+	cargo test --quiet -p ztensor -p ztensor-cli > /dev/null
+	$(VENV)/bin/pytest --quiet > /dev/null
+	@$(PYTHON) tests/messages.py $(ZTENSOR_MESSAGES)
+
 venv: $(VENV)/.tools
 
 # What users get: an optimised wheel in dist/, installed.
@@ -81,6 +120,8 @@ wheel: $(VENV)/.tools
 install: $(VENV)/.installed
 
 $(VENV)/.tools: pyproject.toml
+	@echo "Installing into $(VENV): maturin, ruff, mypy, pytest, torch, transformers, onnx, h5py, keras, gguf."
+	@echo "That is about 2 GB (6 GB if only torch with CUDA can be had); \`make demo\` needs none of it."
 	test -x $(PYTHON) || python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet uv
 # Torch without CUDA is a tenth of the size, where its index can be reached.

@@ -30,6 +30,27 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
+@pytest.fixture(autouse=True, scope="session")
+def messages_are_collected() -> Iterator[None]:
+    """With ``ZTENSOR_MESSAGES``, every error of the packages is written down: see messages.py."""
+    listing = os.environ.get("ZTENSOR_MESSAGES")
+    if not listing:
+        yield
+        return
+    from ztensor import ZTensorError
+
+    original = ZTensorError.__init__
+
+    def noted(self: ZTensorError, *args: Any) -> None:
+        original(self, *args)
+        with open(listing, "a") as file:
+            file.write(" ".join(str(self).split()) + "\n")
+
+    ZTensorError.__init__ = noted  # type: ignore[method-assign]
+    yield
+    ZTensorError.__init__ = original  # type: ignore[method-assign]
+
+
 @functools.cache
 def package_folder(package: str) -> Path | str:
     """The contents of a package from the index, or why they cannot be had."""

@@ -20,7 +20,8 @@ class RangeServer(ThreadingHTTPServer):
     """Serves the bytes in ``objects`` by ranges, and takes what is put there.
 
     ``requests`` lists what was asked for. Each of ``faults`` spoils one answer: a status,
-    ``"hang up"``, ``"truncate"``, ``"stall"``, ``"ignore range"`` or ``"wrong range"``.
+    ``"hang up"``, ``"truncate"``, ``"stall"``, ``"hold"`` (until ``let_go`` is set; ``held`` says
+    that it is), ``"ignore range"`` or ``"wrong range"``.
     Blobs can be put in blocks, as Azure's are.
     """
 
@@ -37,6 +38,7 @@ class RangeServer(ThreadingHTTPServer):
         self.tags = True
         self.token: str | None = None
         self.delay = 0.0
+        self.held, self.let_go = threading.Event(), threading.Event()
 
     @property
     def url(self) -> str:
@@ -107,6 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         if fault == "stall":
             time.sleep(2)
+        if fault == "hold":
+            self.server.held.set()
+            self.server.let_go.wait(60)
         data = self.server.objects.get(path)
         if data is None:
             return self.refuse(404)

@@ -22,6 +22,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 
 import ztensor
+from ztensor import _dtypes
 from ztensor.distributed import (
     ZTensorReader,
     ZTensorWriter,
@@ -386,6 +387,43 @@ def test_metadata_that_does_not_fit_the_files(change: Any) -> None:
         consolidate("checkpoint", "model.zt")
 
 
+@pytest.mark.parametrize("offsets", [(0, 1), (0, 0), (0, 513), (1, 512)])
+def test_chunks_that_hide_a_gap_are_refused(offsets: tuple[int, int]) -> None:
+    """Two chunks of 512 elements for a tensor of 1024: as many elements, but not all of them.
+
+    What no chunk covers would be uninitialised memory, in results and in new files."""
+    save({"weight": torch.arange(512.0), "other": torch.arange(512.0)})
+
+    def forge(document: Any) -> None:
+        tensors = document["tensors"]
+        first, second = tensors["weight"]["chunks"][0], tensors.pop("other")["chunks"][0]
+        document["paths"].pop("other", None)
+        first["offsets"], second["offsets"] = [offsets[0]], [offsets[1]]
+        tensors["weight"] = {"dtype": "float32", "shape": [1024], "chunks": [first, second]}
+
+    edited(forge)
+    for compression in (None, "fast"):
+        with pytest.raises(ztensor.CorruptError, match="weight"):
+            consolidate("checkpoint", "model.zt", compression=compression)
+    with pytest.raises(ztensor.CorruptError, match="weight"):
+        read_shard("checkpoint", "weight", None, 0, 1)
+    with pytest.raises(ztensor.CorruptError, match="weight"):
+        _checkpoint.load(_checkpoint_folder())
+    assert not Path("model.zt").exists()
+
+
+def test_an_entry_is_a_partition() -> None:
+    """No other way leads to a tensor whose chunks are not one."""
+    element = _dtypes.of_torch(torch.float32)
+    whole = _checkpoint.Chunk(0, "x", (0, 0), (2, 3))
+    entry = _checkpoint.TensorEntry(element, (2, 3), (whole,))
+    with pytest.raises(AttributeError):
+        entry.chunks = ()  # type: ignore[misc]
+    for chunks in ((), (whole, whole), (whole._replace(sizes=(2, 2)),)):
+        with pytest.raises(ztensor.CorruptError):
+            _checkpoint.TensorEntry(element, (2, 3), chunks)
+
+
 def test_metadata_that_is_no_json() -> None:
     save(STATE)
     path = Path("checkpoint/checkpoint.json")
@@ -393,6 +431,27 @@ def test_metadata_that_is_no_json() -> None:
     for broken in (b"", text[:-1], text[: len(text) // 2], b"\xff", b"[" * 10000):
         path.write_bytes(broken)
         fails("checkpoint.json")
+
+
+def test_names_with_half_a_surrogate_pair_are_refused() -> None:
+    checkpoint = _checkpoint.Checkpoint(save="0123456789abcdef")
+    document = json.loads(checkpoint.to_json())
+    document["paths"] = {"\U0001f600": ["a"]}
+    for escaped in (True, False):
+        data = json.dumps(document, ensure_ascii=escaped).encode()
+        assert _checkpoint.Checkpoint.from_json(data).paths == {"\U0001f600": ("a",)}
+    document["paths"] = {"\ud800": ["a"]}
+    with pytest.raises(ztensor.CorruptError, match="surrogate"):
+        _checkpoint.Checkpoint.from_json(json.dumps(document).encode())
+
+
+def test_damaged_documents_are_refused_or_partitions() -> None:
+    """A short run of the fuzzer, always with the same cases."""
+    script = Path(__file__).parents[1] / "fuzz" / "python" / "checkpoint.py"
+    command = [sys.executable, script, "--count", "1500"]
+    outcome = subprocess.run(command, capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.startswith("1500 documents, ")
 
 
 def test_a_save_without_collectives_is_refused() -> None:

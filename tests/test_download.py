@@ -123,3 +123,12 @@ def test_bad_certificate_files_are_named(servers: Servers, tmp_path: Path) -> No
     for path in [empty, tmp_path / "absent.pem"]:
         failed = servers.download(tmp_path / "got", SSL_CERT_FILE=str(path))
         assert failed.returncode == 2 and path.name in failed.stderr
+
+
+def test_a_system_without_authorities_is_told_what_to_do(servers: Servers, tmp_path: Path) -> None:
+    none = tmp_path / "none"
+    none.mkdir()
+    failed = servers.download(tmp_path / "got", SSL_CERT_DIR=str(none))
+    assert failed.returncode == 2
+    assert "ca-certificates" in failed.stderr and "SSL_CERT_FILE" in failed.stderr
+    assert servers.requests == []

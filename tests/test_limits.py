@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+import z4ai
+import z4ai.model_delta
+import z4ai.safetensors
 import ztensor
 import ztensor.numpy
 import ztensor.torch
@@ -86,3 +89,55 @@ def test_limits_survive_pickling(path):
     reader = pickle.loads(pickle.dumps(ztensor.Reader(path, max_total_bytes=10)))
     with pytest.raises(LimitError, match="max_total_bytes"):
         reader.read_numpy("a")
+
+
+def test_frames_have_a_limit():
+    blob = z4ai.compress(bytes(80_000))
+    assert z4ai.decompress(blob, max_bytes=80_000) == bytes(80_000)
+    for out in (None, bytearray(80_000)):
+        with pytest.raises(LimitError, match="max_bytes"):
+            z4ai.decompress(blob, out=out, max_bytes=79_999)
+    array = z4ai.compress_array(np.zeros(10_000))
+    for framework in ("numpy", "torch"):
+        restored = z4ai.decompress_array(array, framework=framework, max_bytes=80_000)
+        assert restored.shape == (10_000,)
+        with pytest.raises(LimitError, match="max_bytes"):
+            z4ai.decompress_array(array, framework=framework, max_bytes=79_999)
+
+
+def test_packed_files_have_a_limit(tmp_path):
+    from safetensors.numpy import save
+
+    original = save({"a": np.zeros(10_000)})
+    packed = z4ai.safetensors.compress_bytes(original)
+    path, out = tmp_path / "model.zstn", tmp_path / "model.safetensors"
+    path.write_bytes(packed)
+    size = len(original)
+    restored = z4ai.safetensors.decompress_bytes(packed, max_total_bytes=size)
+    assert restored == original
+    with pytest.raises(LimitError, match="max_total_bytes"):
+        z4ai.safetensors.decompress_bytes(packed, max_total_bytes=size - 1)
+    with pytest.raises(LimitError, match="max_total_bytes"):
+        z4ai.safetensors.decompress_file(path, out, max_total_bytes=size - 1)
+    assert not out.exists()
+    z4ai.safetensors.decompress_file(path, out, max_total_bytes=size)
+    assert out.read_bytes() == original
+
+
+def test_model_deltas_have_a_limit(tmp_path):
+    from safetensors.numpy import save
+
+    base, target = save({"a": np.zeros(10_000)}), save({"a": np.ones(10_000), "b": np.zeros(9)})
+    delta = z4ai.model_delta.compress(target, base)
+    size = len(target)
+    assert z4ai.model_delta.decompress(delta, base, max_total_bytes=size) == target
+    with pytest.raises(LimitError, match="max_total_bytes"):
+        z4ai.model_delta.decompress(delta, base, max_total_bytes=size - 1)
+    paths = [tmp_path / name for name in ("delta", "base.safetensors", "out.safetensors")]
+    paths[0].write_bytes(delta)
+    paths[1].write_bytes(base)
+    with pytest.raises(LimitError, match="max_total_bytes"):
+        z4ai.model_delta.decompress_file(*paths, max_total_bytes=size - 1)
+    assert not paths[2].exists()
+    z4ai.model_delta.decompress_file(*paths, max_total_bytes=size)
+    assert paths[2].read_bytes() == target

@@ -13,44 +13,56 @@ import ztensor
 import ztensor.numpy
 import ztensor.torch
 
+# A thread sends the signal when the call reports its first step. Where the call ends before that
+# thread gets to run, it is tried again: what counts is that a call is given up in its middle.
 SCRIPT = """
-import os, signal, sys, threading, time
+import os, signal, sys, threading
 import numpy as np, ztensor, ztensor.numpy
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 random = np.random.default_rng(0)
 arrays = {str(i): random.integers(0, 40, 4_000_000, dtype=np.uint8) for i in range(60)}
 %s
+seen, begun = [], threading.Semaphore(0)
+def progress(done, of):
+    if not seen:
+        begun.release()
+    seen.append((done, of))
 def interrupt():
-    time.sleep(0.6)
-    os.kill(os.getpid(), signal.SIGINT)
-threading.Thread(target=interrupt, daemon=True).start()
-start = time.monotonic()
-try:
     while True:
+        begun.acquire()
+        os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+for _ in range(50):
+    seen.clear()
+    try:
         %s
-except KeyboardInterrupt:
-    print("stopped after", time.monotonic() - start)
-    sys.exit(7)
+        threading.Event().wait(60)  # the signal is late: it ends this
+    except KeyboardInterrupt:
+        if seen[-1][0] < seen[-1][1]:
+            sys.exit(7)
 """
 
 
 @pytest.mark.parametrize(
     ("before", "call"),
     [
-        ("", 'ztensor.numpy.save_file(arrays, "x.zt", compression=12)'),
-        ("", 'ztensor.numpy.save_file(arrays, "x.zt", checksum="sha256")'),
-        ("ztensor.numpy.save_file(arrays, 'y.zt')", 'ztensor.numpy.load_file("y.zt", copy=True)'),
+        ("", 'ztensor.numpy.save_file(arrays, "x.zt", compression=12, progress=progress)'),
+        ("", 'ztensor.numpy.save_file(arrays, "x.zt", checksum="sha256", progress=progress)'),
+        (
+            "ztensor.numpy.save_file(arrays, 'y.zt')",
+            'ztensor.numpy.load_file("y.zt", copy=True, progress=progress)',
+        ),
         (
             "ztensor.numpy.save_file(arrays, 'y.zt', checksum='sha256'); r = ztensor.open('y.zt')",
-            "r.verify()",
+            "r.verify(progress=progress)",
         ),
     ],
 )
 def test_control_c(before: str, call: str) -> None:
     outcome = subprocess.run(
-        [sys.executable, "-c", SCRIPT % (before, call)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", SCRIPT % (before, call)], capture_output=True, text=True, timeout=300
     )
     assert outcome.returncode == 7, outcome.stderr
-    assert float(outcome.stdout.split()[-1]) < 5
     assert not list(Path().glob(".*tmp*"))
 
 

@@ -14,6 +14,9 @@ from conftest import DATA
 
 import ztensor
 
+# Checkpoints as packages publish them and as torch saves them name nothing dangerous.
+pytestmark = pytest.mark.filterwarnings("error::ztensor.UnsafePickleWarning")
+
 
 def flat(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors in nested containers, named by the way to them."""

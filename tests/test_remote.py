@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -552,12 +551,19 @@ def test_many_threads_at_once(web: RangeServer) -> None:
 def test_waiting_can_be_interrupted(web: RangeServer) -> None:
     url = web.put("m.zt", saved(tensors(scale=20)))
     reader = ztensor.open(url)
-    web.always = "stall"
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    start = time.monotonic()
+    web.always = "hold"
+
+    def interrupt() -> None:
+        web.held.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    # The server answers only after this: a read that waited for it would end without an error.
     with pytest.raises(KeyboardInterrupt):
         reader.read(["embed", "layers.0"])
-    assert time.monotonic() - start < 1.5
+    web.let_go.set()
+    thread.join()
 
 
 # The other doors

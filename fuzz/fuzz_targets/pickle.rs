@@ -29,12 +29,25 @@ fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
     out
 }
 
+/// Whatever a file is, scanning it ends, and a dangerous name that opening reports is found.
+fn scan(file: &[u8]) -> Vec<String> {
+    let report = ztensor::scan::scan_bytes("model.pt", file);
+    report
+        .findings
+        .into_iter()
+        .filter(|finding| finding.severity == ztensor::scan::Severity::Dangerous)
+        .map(|finding| finding.what)
+        .collect()
+}
+
 fn check(file: Vec<u8>) {
+    let dangerous = scan(&file);
     let options = OpenOptions::default().threads(1).max_component(1 << 20);
     let Ok(reader) = options.open_source(Arc::new(MemorySource::new(file))) else { return };
     if reader.format() != Format::Pickle {
         return;
     }
+    assert!(reader.unsafe_globals().is_empty() || !dangerous.is_empty());
     for (name, object) in reader.objects() {
         let Ok(tensor) = reader.read_object(name) else { continue };
         for (role, component) in &object.components {

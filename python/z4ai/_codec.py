@@ -88,10 +88,14 @@ def compress(
 
 
 @overload
-def decompress(blob: Data, *, out: None = None, threads: int = 0) -> bytes: ...
+def decompress(
+    blob: Data, *, out: None = None, threads: int = 0, max_bytes: int | None = None
+) -> bytes: ...
 @overload
-def decompress(blob: Data, *, out: Out, threads: int = 0) -> Out: ...
-def decompress(blob: Data, *, out: Any = None, threads: int = 0) -> Any:
+def decompress(blob: Data, *, out: Out, threads: int = 0, max_bytes: int | None = None) -> Out: ...
+def decompress(
+    blob: Data, *, out: Any = None, threads: int = 0, max_bytes: int | None = None
+) -> Any:
     """Restores what :func:`compress` was given, byte for byte.
 
     Reads every stand-alone frame, also of earlier versions. With ``out``, a writable
@@ -99,6 +103,10 @@ def decompress(blob: Data, *, out: Any = None, threads: int = 0) -> Any:
     its memory, whose rest stays as it is, and ``out`` is returned; without, new
     ``bytes`` are. Damaged frames are a ``ValueError``, and what is in ``out`` is then
     unspecified.
+
+    A frame that declares more than ``max_bytes`` decoded bytes is a ``LimitError`` before
+    memory is allocated; by default those are the larger of 4 GiB and 1,000 times the frame.
+    ``out`` is its own limit.
 
     >>> import z4ai
     >>> blob = z4ai.compress(b"weights" * 100)
@@ -108,7 +116,9 @@ def decompress(blob: Data, *, out: Any = None, threads: int = 0) -> Any:
     """
     frame = checked_frame(blob)
     if out is None:
-        return _native.z4ai_decompress(frame, threads_checked(threads))
+        return _native.z4ai_decompress(frame, threads_checked(threads), max_bytes)
+    if max_bytes is not None:
+        _native.z4ai_check_size(_native.z4ai_inspect(frame)[4], len(frame), max_bytes)
     _native.z4ai_decompress_into(frame, _memory.out_memory(out), threads_checked(threads))
     return out
 
@@ -138,11 +148,19 @@ def compress_array(
 
 @overload
 def decompress_array(
-    blob: Data, *, threads: int = 0, framework: Literal["numpy", "np"] = "numpy"
+    blob: Data,
+    *,
+    threads: int = 0,
+    framework: Literal["numpy", "np"] = "numpy",
+    max_bytes: int | None = None,
 ) -> AnyArray: ...
 @overload
 def decompress_array(
-    blob: Data, *, threads: int = 0, framework: Literal["torch", "pt", "pytorch"]
+    blob: Data,
+    *,
+    threads: int = 0,
+    framework: Literal["torch", "pt", "pytorch"],
+    max_bytes: int | None = None,
 ) -> torch.Tensor: ...
 @overload
 def decompress_array(
@@ -150,14 +168,17 @@ def decompress_array(
     *,
     threads: int = 0,
     framework: Literal["jax", "flax", "tf", "tensorflow", "mlx", "paddle"],
+    max_bytes: int | None = None,
 ) -> Any: ...
-def decompress_array(blob: Data, *, threads: int = 0, framework: str = "numpy") -> Any:
+def decompress_array(
+    blob: Data, *, threads: int = 0, framework: str = "numpy", max_bytes: int | None = None
+) -> Any:
     """Restores an array: the same dtype, the same shape, the same bits, in memory of its own.
 
     ``framework="torch"`` returns a torch tensor instead, and so on for the others that
     :class:`ztensor.safe_open` knows. Types that NumPy does not have,
     such as bfloat16, are those of ``ml_dtypes``. A frame that was not made from an array
-    is a ``ValueError``.
+    is a ``ValueError``. For ``max_bytes`` see :func:`decompress`.
     """
     framework = _bridges.canonical(framework)
     frame = checked_frame(blob)
@@ -166,6 +187,7 @@ def decompress_array(blob: Data, *, threads: int = 0, framework: str = "numpy") 
         raise InvalidArgumentError(
             "the frame was not made from an array: z4ai.decompress restores its bytes"
         )
+    _native.z4ai_check_size(size, len(frame), max_bytes)
     name, shape = array
     if framework == "torch":
         element = next((e for e in _dtypes.ELEMENTS if e.numpy == name), None)

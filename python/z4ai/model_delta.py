@@ -61,13 +61,21 @@ def compress(
     return _native.z4dm_make_bytes(old, new, settings)
 
 
-def decompress(blob: Data, base: Data, *, threads: int = 0) -> bytes:
-    """The target that a delta was made from. Any other base is a ``ValueError``."""
+def decompress(
+    blob: Data, base: Data, *, threads: int = 0, max_total_bytes: int | None = None
+) -> bytes:
+    """The target that a delta was made from. Any other base is a ``ValueError``.
+
+    A target of more than ``max_total_bytes``, or a base that takes more to decode, is a
+    ``LimitError`` before memory is allocated; by default the limit is the larger of 4 GiB and
+    1,000 times the size of base and delta.
+    """
     delta = _memory.contents_of(blob, "the delta")
     if not peek_is_model_delta(delta):
         raise InvalidArgumentError(f"not a model delta (Z4DM): it starts with {delta[:4]!r}")
     known = _memory.contents_of(base, "the base")
-    return _native.z4dm_apply_bytes(known, delta, _codec.threads_checked(threads))
+    threads = _codec.threads_checked(threads)
+    return _native.z4dm_apply_bytes(known, delta, threads, max_total_bytes=max_total_bytes)
 
 
 def compress_file(
@@ -82,8 +90,9 @@ def compress_file(
 ) -> dict[str, Any]:
     """Like :func:`compress`, between files; memory is needed for a few tensors.
 
-    Returns ``original``, ``stored`` and ``ratio``, and how many tensors were ``copied``,
-    ``renamed``, stored as ``deltas`` or in ``full``, or ``shared`` with another.
+    Returns ``original_bytes``, ``compressed_bytes``, ``ratio`` and ``saved_pct``, as packing does,
+    and how many tensors were ``copied``, ``renamed``, stored as ``deltas`` or in ``full``, or
+    ``shared`` with another. ``original`` and ``stored`` are older names of the first two.
     """
     settings = _settings(level, threads, effort)
     total = os.stat(target_path).st_size if progress else 0
@@ -91,7 +100,15 @@ def compress_file(
         made = _native.z4dm_make(base_path, target_path, out_path, settings, tell)
     counted = dict(zip(("copied", "renamed", "deltas", "full", "shared"), made[2:], strict=True))
     original, stored = made[:2]
-    return {"original": original, "stored": stored, "ratio": original / stored, **counted}
+    return {
+        "original_bytes": original,
+        "compressed_bytes": stored,
+        "ratio": original / stored,
+        "saved_pct": 100.0 * (1 - stored / original) if original else 0.0,
+        "original": original,
+        "stored": stored,
+        **counted,
+    }
 
 
 def decompress_file(
@@ -101,6 +118,7 @@ def decompress_file(
     *,
     threads: int = 0,
     progress: Progress = None,
+    max_total_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Like :func:`decompress`, between files.
 
@@ -114,25 +132,37 @@ def decompress_file(
     total = sum(_native.z4dm_info(path)[4] for path in paths) if progress else 0
     with reporting(progress, total, "restoring") as tell:
         restored = _native.z4dm_apply(
-            base_path, paths, out_path, _codec.threads_checked(threads), tell
+            base_path,
+            paths,
+            out_path,
+            _codec.threads_checked(threads),
+            tell,
+            max_total_bytes=max_total_bytes,
         )
     return {"stored": stored, "restored": restored}
 
 
 def apply_in_place(
-    path: Path, delta_path: Path, *, threads: int = 0, progress: Progress = None
+    path: Path,
+    delta_path: Path,
+    *,
+    threads: int = 0,
+    progress: Progress = None,
+    max_total_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Turns a ``.zt`` file, the base of a delta, into its target, tensor by tensor.
 
     Only what changed is written; the file survives a kill or a power cut at any instant, as
     the old model or the new one. It holds the same tensors as the target then, though not the
     same bytes. Returns how many tensors were ``written`` and ``removed``, and the new size as
-    ``bytes``.
+    ``bytes``. For ``max_total_bytes`` see :func:`decompress`.
     """
     total = _native.z4dm_info(delta_path)[4] if progress else 0
     with reporting(progress, total, "updating") as tell:
         threads = _codec.threads_checked(threads)
-        written, removed, size = _native.z4dm_apply_in_place(path, delta_path, threads, tell)
+        written, removed, size = _native.z4dm_apply_in_place(
+            path, delta_path, threads, tell, max_total_bytes=max_total_bytes
+        )
     return {"written": written, "removed": removed, "bytes": size}
 
 

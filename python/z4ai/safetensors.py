@@ -95,15 +95,20 @@ def decompress_file(
     threads: int = 0,
     workers: int | None = None,
     progress: Progress = None,
+    max_total_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Restores the ``.safetensors`` file that was packed, byte for byte.
 
     It appears under its name when it is complete and every checksum was right. Returns its
-    size as ``bytes``.
+    size as ``bytes``. A file of more than ``max_total_bytes`` is a ``LimitError`` before
+    anything is written; by default the limit is the larger of 4 GiB and 1,000 times the size
+    of the packed file.
     """
     total = _native.zstn_inspect(in_path)[2] if progress else 0
     with reporting(progress, total, "unpacking") as tell:
-        size = _native.zstn_unpack(in_path, out_path, _threads(threads, workers), tell)
+        size = _native.zstn_unpack(
+            in_path, out_path, _threads(threads, workers), tell, max_total_bytes=max_total_bytes
+        )
     return {"bytes": size}
 
 
@@ -120,12 +125,20 @@ def compress_bytes(
     return _native.zstn_pack_bytes(data, _settings(level, threads, workers, effort))
 
 
-def decompress_bytes(frame: Data, *, threads: int = 0, workers: int | None = None) -> bytes:
+def decompress_bytes(
+    frame: Data,
+    *,
+    threads: int = 0,
+    workers: int | None = None,
+    max_total_bytes: int | None = None,
+) -> bytes:
     """Like :func:`decompress_file`, of a packed file that lies in memory."""
     data = _memory.contents_of(frame, "the packed file")
     if data[:4] != MAGIC:
         raise InvalidArgumentError(f"not a packed (ZSTN) file: it starts with {bytes(data[:4])!r}")
-    return _native.zstn_unpack_bytes(data, _threads(threads, workers))
+    return _native.zstn_unpack_bytes(
+        data, _threads(threads, workers), max_total_bytes=max_total_bytes
+    )
 
 
 class ZstnReader:
@@ -238,7 +251,7 @@ class ZstnReader:
             return reader.read_rows(name, start, stop), [stop - start, *shape[1:]]
         size = self._entries[name][1]
         flat = _memory.empty_array("|u1", [size], size)
-        reader.read_into([(name, flat.ctypes.data, size)])
+        reader.read_into([(name, flat)])
         return flat, shape
 
     def _rows(self, name: str, rows: slice | tuple[int, int]) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ztensor import store
+from ztensor._convert import convert
 from ztensor._edits import remove_tensors, replace_tensor
 from ztensor._errors import (
     CorruptError,
@@ -31,6 +32,7 @@ from ztensor._errors import (
     SharedTensorError,
     TimedOutError,
     UnknownFormatError,
+    UnsafePickleWarning,
     UnsupportedError,
     ZTensorError,
 )
@@ -46,8 +48,16 @@ from ztensor._tensor import Tensor
 from ztensor._writer import Writer
 
 if TYPE_CHECKING:
-    from ztensor import distributed, flax, jax, mlx, numpy, paddle, tensorflow, torch
+    from ztensor import distributed as distributed
+    from ztensor import flax as flax
+    from ztensor import jax as jax
+    from ztensor import mlx as mlx
+    from ztensor import numpy as numpy
+    from ztensor import paddle as paddle
+    from ztensor import tensorflow as tensorflow
+    from ztensor import torch as torch
 
+# What `from ztensor import *` brings: nothing that would import a framework, or hide its name.
 __all__ = [
     "CorruptError",
     "FileError",
@@ -72,28 +82,22 @@ __all__ = [
     "TensorSpec",
     "TimedOutError",
     "UnknownFormatError",
+    "UnsafePickleWarning",
     "UnsupportedError",
     "Verification",
     "Writer",
     "ZTensorError",
     "__version__",
     "_safe_open_handle",
+    "convert",
     "deserialize",
-    "distributed",
-    "flax",
-    "jax",
-    "mlx",
-    "numpy",
     "open",
-    "paddle",
     "remove_tensors",
     "replace_tensor",
     "safe_open",
     "serialize",
     "serialize_file",
     "store",
-    "tensorflow",
-    "torch",
 ]
 
 

@@ -15,6 +15,7 @@ from ztensor._types import (
     DType,
     Format,
     Path,
+    PicklePolicy,
     Progress,
     StorageOptions,
 )
@@ -65,6 +66,7 @@ def load_file(
     max_bytes: int | None,
     max_total_bytes: int | None,
     device: Device | None = None,
+    pickle: PicklePolicy = "warn",
 ) -> dict[str, Any]:
     """All tensors of a file as those of a framework."""
     reader = _files.open_file(
@@ -74,6 +76,7 @@ def load_file(
         verify=verify,
         max_bytes=max_bytes,
         max_total_bytes=max_total_bytes,
+        pickle=pickle,
     )
     return loaded(framework, reader, backend == "pread", dequantize, dtype, progress, device)
 

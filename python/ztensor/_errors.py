@@ -15,7 +15,13 @@ True
 from __future__ import annotations
 
 import errno as _errno
+import os
+import sys
+import warnings
+from types import FrameType
 from typing import TYPE_CHECKING
+
+_PACKAGE = os.path.dirname(__file__)
 
 if TYPE_CHECKING:
     _Base = Exception
@@ -96,6 +102,26 @@ class ModelMismatchError(ZTensorError, RuntimeError):
 
 class FileError(ZTensorError, OSError):
     """The operating system refused or failed: look at the path, the disk, the permissions."""
+
+
+class UnsafePickleWarning(UserWarning):
+    """A pickle names functions that run code, start programs or open files in tools that
+    unpickle it. Here nothing of it is called; ``pickle="strict"`` refuses such a file."""
+
+
+def warn_unsafe(file: str, names: list[str]) -> None:
+    """Warns of the functions that a file's pickles name, at the caller outside this package."""
+    shown = ", ".join(ascii(name)[1:-1] for name in names)
+    message = (
+        f"{file}: tools that unpickle this file would reach {shown}. Nothing was run here; "
+        'pickle="strict" refuses such files, and `ztensor scan` says more.'
+    )
+    # The line to name is the caller's. A caller that asks for errors gets one.
+    depth = 2
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(message, UnsafePickleWarning, stacklevel=depth)
 
 
 class NoSuchFileError(FileError, FileNotFoundError):

@@ -8,7 +8,15 @@ from typing import Any
 from ztensor import _formats, _items, _native
 from ztensor._errors import InvalidArgumentError
 from ztensor._progress import reporting
-from ztensor._types import Checksum, Compression, Format, Path, Progress, StorageOptions
+from ztensor._types import (
+    Checksum,
+    Compression,
+    Format,
+    Path,
+    PicklePolicy,
+    Progress,
+    StorageOptions,
+)
 from ztensor._writer import dictionary, nbytes, write_all
 from ztensor.store import settings
 
@@ -103,6 +111,7 @@ def open_file(
     verify: bool = True,
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
+    pickle: PicklePolicy = "warn",
 ) -> _native.Reader:
     """A reader of a file, by its path or its URL."""
     return _native.Reader.open(
@@ -112,6 +121,7 @@ def open_file(
         max_component=max_bytes,
         max_total=max_total_bytes,
         remote=settings(storage_options),
+        pickle=pickle,
     )
 
 
@@ -121,13 +131,18 @@ def opened(
     verify: bool = True,
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
+    pickle: PicklePolicy = "warn",
 ) -> _native.Reader:
     """A reader of a file that lies in memory."""
     if isinstance(data, str):
         raise TypeError("load() takes the bytes of a file: load_file() takes its path")
     contents = bytes(data) if isinstance(data, memoryview) else data
     return _native.Reader.from_bytes(
-        contents, verify=verify, max_component=max_bytes, max_total=max_total_bytes
+        contents,
+        verify=verify,
+        max_component=max_bytes,
+        max_total=max_total_bytes,
+        pickle=pickle,
     )
 
 

@@ -18,14 +18,10 @@ if TYPE_CHECKING:
 
 def read_into(reader: Reader, wanted: Mapping[str, Any], progress: Progress) -> None:
     """Fills every destination, after all of them were checked."""
-    direct: list[tuple[str, int, int]] = []
+    direct: list[tuple[str, Any]] = []
     strided: list[tuple[str, Any]] = []
     for name, dst in wanted.items():
-        address = _check(reader, name, dst)
-        if address is None:
-            strided.append((name, dst))
-        else:
-            direct.append((name, address, int(dst.nbytes)))
+        (direct if _check(reader, name, dst) else strided).append((name, dst))
     with reporting(progress, sum(int(dst.nbytes) for dst in wanted.values()), "loading") as tell:
         reader._native.read_into(direct, tell)
         for name, dst in strided:
@@ -40,8 +36,8 @@ def read_into(reader: Reader, wanted: Mapping[str, Any], progress: Progress) -> 
                 tell(int(dst.nbytes))
 
 
-def _check(reader: Reader, name: str, dst: Any) -> int | None:
-    """Refuses destinations that do not match; the address of one that can be filled directly."""
+def _check(reader: Reader, name: str, dst: Any) -> bool:
+    """Refuses destinations that do not match; whether one can be filled directly."""
     metadata = reader.metadata(name)
     if metadata.format != "dense":
         raise UnsupportedError(
@@ -54,13 +50,11 @@ def _check(reader: Reader, name: str, dst: Any) -> int | None:
         if not dst.flags.writeable:
             raise InvalidArgumentError(f"the destination of {name!r} is read-only")
         in_order = dst.flags.c_contiguous and dst.dtype.byteorder != ">"
-        address = dst.__array_interface__["data"][0] if in_order else None
     elif _dtypes.is_torch(dst):
         found = _dtypes.of_torch(dst.dtype)
         if found.bits % 8 and shape:
             shape[-1] //= 2
         in_order = dst.is_cpu and dst.is_contiguous() and not (dst.is_conj() or dst.is_neg())
-        address = dst.data_ptr() if in_order else None
     else:
         raise InvalidArgumentError(
             f"the destination of {name!r} is a {type(dst).__name__}: give an array or a tensor"
@@ -70,4 +64,4 @@ def _check(reader: Reader, name: str, dst: Any) -> int | None:
             f"tensor {name!r} is {metadata.element} of shape {metadata.shape}, "
             f"but its destination is {found.name} of shape {list(dst.shape)}"
         )
-    return address
+    return bool(in_order)

@@ -81,10 +81,9 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
-def _copied(tensor: torch.Tensor) -> _Memory:
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
     """The elements of a torch tensor in row-major order, on the CPU."""
-    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return (dense.data_ptr(), dense.nbytes, dense)
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
 
 
 def contiguous(array: AnyArray) -> AnyArray:
@@ -138,7 +137,7 @@ def from_torch(name: str, tensor: torch.Tensor) -> Prepared:
     shape = stored_shape(element, tensor.shape)
     nbytes = tensor.nbytes
     if _is_plain(tensor):
-        return Prepared((name, element.name, shape, (tensor.data_ptr(), nbytes, tensor)), None, 0)
+        return Prepared((name, element.name, shape, tensor), None, 0)
     if tensor.is_meta:
         raise InvalidArgumentError(f"tensor {name!r} is on the meta device and has no data to save")
     tie = (tensor.data_ptr(), element, shape, tensor.stride(), tensor.device, tensor.is_conj())

@@ -7,13 +7,15 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 VERSION: str
+DEBUG_ASSERTIONS: bool
 EFFORTS: list[str]
 EXPORTS: list[str]
 DTYPES: list[tuple[str, str, str, str | None, int, str | None, str | None, str | None, str]]
 
 _Progress: TypeAlias = Callable[[int], object] | None
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-_Memory: TypeAlias = _Array | tuple[int, int, object]
+_Memory: TypeAlias = object
+"""A contiguous NumPy array or torch tensor on the CPU."""
 _Component: TypeAlias = tuple[str, str, str | None, _Memory]
 _Item: TypeAlias = (
     tuple[str, _Array]
@@ -34,7 +36,8 @@ Z4AI_DEFAULT_LEVEL: int
 Z4AI_EFFORTS: list[str]
 
 def z4ai_compress(data: _Bytes, settings: _Settings) -> bytes: ...
-def z4ai_decompress(frame: _Bytes, threads: int) -> bytes: ...
+def z4ai_check_size(len: int, stored: int, max_bytes: int | None) -> None: ...
+def z4ai_decompress(frame: _Bytes, threads: int, max_bytes: int | None = None) -> bytes: ...
 def z4ai_decompress_into(frame: _Bytes, out: _Bytes, threads: int) -> int: ...
 def z4ai_delta_compress(current: _Bytes, reference: _Bytes, settings: _Settings) -> bytes: ...
 def z4ai_delta_decompress(frame: _Bytes, reference: _Bytes, threads: int) -> bytes: ...
@@ -76,8 +79,12 @@ def zstn_unpack(
     output: str | PathLike[str],
     threads: int,
     progress: _Progress = None,
+    *,
+    max_total_bytes: int | None = None,
 ) -> int: ...
-def zstn_unpack_bytes(data: bytes | bytearray, threads: int) -> bytes: ...
+def zstn_unpack_bytes(
+    data: bytes | bytearray, threads: int, *, max_total_bytes: int | None = None
+) -> bytes: ...
 
 _Made: TypeAlias = tuple[int, int, int, int, int, int, int]
 _Delta: TypeAlias = tuple[
@@ -95,13 +102,23 @@ def z4dm_apply(
     output: str | PathLike[str],
     threads: int,
     progress: _Progress = None,
+    *,
+    max_total_bytes: int | None = None,
 ) -> int: ...
-def z4dm_apply_bytes(base: bytes | bytearray, delta: bytes | bytearray, threads: int) -> bytes: ...
+def z4dm_apply_bytes(
+    base: bytes | bytearray,
+    delta: bytes | bytearray,
+    threads: int,
+    *,
+    max_total_bytes: int | None = None,
+) -> bytes: ...
 def z4dm_apply_in_place(
     path: str | PathLike[str],
     delta: str | PathLike[str],
     threads: int,
     progress: _Progress = None,
+    *,
+    max_total_bytes: int | None = None,
 ) -> tuple[int, int, int]: ...
 def z4dm_info(path: str | PathLike[str]) -> _Delta: ...
 def z4dm_info_bytes(delta: bytes | bytearray) -> _Delta: ...
@@ -132,12 +149,16 @@ def export_file(
     remote: dict[str, str] | None = None,
     progress: _Progress = None,
 ) -> None: ...
+def convert(args: Sequence[str], threads: int = 0, progress: _Progress = None) -> list[str]: ...
 def cli_main(args: Sequence[str]) -> int: ...
 def dequantize(item: _Item) -> _Array: ...
 def remove_tensors(
     input: str | PathLike[str], output: str | PathLike[str], names: Sequence[str]
 ) -> int: ...
 def decode_ahead(readers: Sequence[Reader]) -> None: ...
+def prove_partition(
+    shape: Sequence[int], chunks: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> None: ...
 def assemble(
     tensors: Sequence[
         tuple[
@@ -163,6 +184,7 @@ def store_list(
 ) -> list[tuple[str, int]]: ...
 def store_read(
     path: str | PathLike[str],
+    limit: int,
     range: tuple[int, int] | None = None,
     remote: dict[str, str] | None = None,
 ) -> bytes: ...
@@ -205,6 +227,7 @@ class Reader:
         max_component: int | None = None,
         max_total: int | None = None,
         remote: dict[str, str] | None = None,
+        pickle: str = "warn",
     ) -> Reader: ...
     @staticmethod
     def from_bytes(
@@ -214,7 +237,10 @@ class Reader:
         threads: int = 0,
         max_component: int | None = None,
         max_total: int | None = None,
+        pickle: str = "warn",
     ) -> Reader: ...
+    @property
+    def unsafe_globals(self) -> list[str]: ...
     @property
     def format(self) -> str: ...
     @property
@@ -236,11 +262,11 @@ class Reader:
     def read_bytes(self, name: str, rows: tuple[int, int] | None = None) -> bytes: ...
     def read_rows(self, name: str, start: int, stop: int, pooled: bool = False) -> _Array: ...
     def read_into(
-        self, requests: Sequence[tuple[str, int, int]], progress: _Progress = None
+        self, requests: Sequence[tuple[str, object]], progress: _Progress = None
     ) -> None: ...
     def read_parts(
         self,
-        requests: Sequence[tuple[str, int, Sequence[int], Sequence[int], Sequence[int], int]],
+        requests: Sequence[tuple[str, int, Sequence[int], Sequence[int], Sequence[int], object]],
         progress: _Progress = None,
     ) -> None: ...
     def verify(self, name: str) -> bool: ...

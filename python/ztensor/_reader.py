@@ -11,7 +11,7 @@ from ztensor._errors import InvalidArgumentError, MissingArgumentError, Unsuppor
 from ztensor._metadata import TensorMetadata
 from ztensor._progress import reporting
 from ztensor._tensor import Tensor
-from ztensor._types import AnyArray, Device, Names, Path, Progress, StorageOptions
+from ztensor._types import AnyArray, Device, Names, Path, PicklePolicy, Progress, StorageOptions
 from ztensor.store import settings
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ class Reader:
     than that; ``max_total_bytes`` refuses calls that decode more than that in all,
     instead of more than 4 GiB and 1,000 times the size of the file.
 
+    ``pickle="strict"`` refuses pickles that name functions which run code, start
+    programs or open files in tools that unpickle them. Here nothing is called in
+    either case; ``"warn"`` gives an :class:`UnsafePickleWarning`.
+
     The path may be a URL: of an object store (``s3://``, ``gs://``, ``az://``) or
     a web server. Only what is asked for is then read, by ranges, into arrays of
     its own. ``storage_options`` say how to reach the store, where the
@@ -70,6 +74,7 @@ class Reader:
         max_bytes: int | None = None,
         max_total_bytes: int | None = None,
         storage_options: StorageOptions = None,
+        pickle: PicklePolicy = "warn",
     ) -> None:
         self._path = path
         self._options = {
@@ -79,6 +84,7 @@ class Reader:
             "max_bytes": max_bytes,
             "max_total_bytes": max_total_bytes,
             "storage_options": storage_options,
+            "pickle": pickle,
         }
         self._open: _native.Reader | None = _native.Reader.open(
             path,
@@ -88,6 +94,7 @@ class Reader:
             max_component=max_bytes,
             max_total=max_total_bytes,
             remote=settings(storage_options),
+            pickle=pickle,
         )
 
     @classmethod
@@ -132,6 +139,12 @@ class Reader:
         ``"gguf"``, ``"npz"``, ``"onnx"``, ``"hdf5"``, ``"zstn"``
         or ``"unknown"``."""
         return self._native.format
+
+    @property
+    def unsafe_globals(self) -> list[str]:
+        """Functions that the file's pickles name and that run code, start programs or open
+        files in tools that unpickle it. Empty for every other format."""
+        return self._native.unsafe_globals
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -294,6 +307,7 @@ def open(
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
     storage_options: StorageOptions = None,
+    pickle: PicklePolicy = "warn",
 ) -> Reader:
     """Opens a tensor file of any format: the same as ``Reader(path)``."""
     return Reader(
@@ -301,6 +315,7 @@ def open(
         max_bytes=max_bytes,
         max_total_bytes=max_total_bytes,
         storage_options=storage_options,
+        pickle=pickle,
     )
 
 

@@ -20,7 +20,7 @@ from ztensor._prefetch import PrefetchLoader
 from ztensor._reader import Reader
 from ztensor._safetensors import TensorMeta, safetensors_name
 from ztensor._tensor import Tensor
-from ztensor._types import Backend, Device, Framework, Path, StorageOptions
+from ztensor._types import Backend, Device, Framework, Path, PicklePolicy, StorageOptions
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,8 @@ class safe_open:
     ``backend="pread"`` reads the file instead of mapping it. ``verify`` compares the checksums of
     whole tensors where the file has them. ``max_bytes`` refuses tensors larger than that;
     ``max_total_bytes`` refuses calls that decode more than that in all, instead of more than 4 GiB
-    and 1,000 times the file's size.
+    and 1,000 times the file's size. ``pickle="strict"`` refuses pickles that are dangerous in tools
+    that unpickle them; ``"warn"`` warns of them.
     """
 
     _pooled = False
@@ -63,12 +64,14 @@ class safe_open:
         max_bytes: int | None = None,
         max_total_bytes: int | None = None,
         storage_options: StorageOptions = None,
+        pickle: PicklePolicy = "warn",
     ) -> None:
         self._prepare(framework, device, backend)
         self._options = {
             "verify": verify,
             "max_bytes": max_bytes,
             "max_total_bytes": max_total_bytes,
+            "pickle": pickle,
         }
         self._reader = self._open(filename, storage_options)
 
@@ -257,16 +260,17 @@ class safe_open_handle(safe_open):
         *,
         backend: Backend = "mmap",
         verify: bool = True,
+        pickle: PicklePolicy = "warn",
     ) -> None:
         self._prepare(framework, device, backend)
-        self._options = {"verify": verify}
+        self._options = {"verify": verify, "pickle": pickle}
         path = _path_of(file)
         if path is not None:
             self._reader = self._open(path, None)
             return
         binary = getattr(file, "buffer", file)
         binary.seek(0)
-        native = _native.Reader.from_bytes(binary.read(), verify=verify)
+        native = _native.Reader.from_bytes(binary.read(), **self._options)
         self._reader = Reader._of(native, str(getattr(file, "name", "<file object>")))
 
 

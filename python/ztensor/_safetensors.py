@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ztensor import _dtypes, _files, _formats, _native
 from ztensor._errors import InvalidArgumentError, SafetensorError, UnsupportedError
@@ -76,8 +79,8 @@ class TensorSpec:
             )
         if self.data_len and not self.data_ptr:
             raise InvalidArgumentError(f"tensor {name!r} has bytes, but no address")
-        memory = (self.data_ptr, self.data_len, self)
-        return (name, self._element.name, self.shape, memory)
+        memory = (ctypes.c_uint8 * self.data_len).from_address(self.data_ptr)
+        return (name, self._element.name, self.shape, np.ctypeslib.as_array(memory))
 
     def __repr__(self) -> str:
         return f"ztensor.TensorSpec(dtype={self.dtype!r}, shape={self.shape})"

@@ -44,6 +44,8 @@ Path: TypeAlias = str | PathLike[str]
 Device: TypeAlias = Union[str, int, _TorchDevice]  # noqa: UP007
 StorageOptions: TypeAlias = Mapping[str, object] | None
 """How a store is reached: the names of its own settings, and those of this package."""
+PicklePolicy: TypeAlias = Literal["warn", "strict"]
+"""Whether a pickle that is dangerous in tools that unpickle it is warned of, or refused."""
 Progress: TypeAlias = bool | Callable[[int, int], object] | None
 """``True`` shows a bar; a function is called with the bytes done and the bytes in all."""
 Effort: TypeAlias = Literal["fast", "default", "balanced", "max"]

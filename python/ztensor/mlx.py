@@ -12,6 +12,7 @@ from ztensor._types import (
     DType,
     Lazy,
     Path,
+    PicklePolicy,
     Progress,
     StorageOptions,
 )
@@ -35,6 +36,7 @@ def load_file(
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
     storage_options: StorageOptions = None,
+    pickle: PicklePolicy = "warn",
 ) -> dict[str, mx.array]:
     """Loads all tensors of a file of any format.
 
@@ -53,6 +55,7 @@ def load_file(
         storage_options,
         max_bytes,
         max_total_bytes,
+        pickle=pickle,
     )
 
 
@@ -65,9 +68,10 @@ def load(
     progress: Progress = None,
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
+    pickle: PicklePolicy = "warn",
 ) -> dict[str, mx.array]:
     """Loads all tensors of a file that lies in memory."""
     reader = _files.opened(
-        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes
+        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes, pickle=pickle
     )
     return _bridged.loaded("mlx", reader, True, dequantize, dtype, progress)

@@ -31,6 +31,7 @@ from ztensor._types import (
     DType,
     Format,
     Path,
+    PicklePolicy,
     Progress,
     StorageOptions,
 )
@@ -119,6 +120,7 @@ def load_file(
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
     storage_options: StorageOptions = None,
+    pickle: PicklePolicy = "warn",
 ) -> dict[str, AnyArray]:
     """Loads all tensors of a file of any format.
 
@@ -136,6 +138,9 @@ def load_file(
 
     ``max_bytes`` refuses tensors larger than that; ``max_total_bytes`` refuses to decode
     more than that in all, instead of more than 4 GiB and 1,000 times the size of the file.
+
+    ``pickle="strict"`` refuses pickles that are dangerous in tools that unpickle
+    them; ``"warn"`` warns of them. Neither runs anything.
     """
     reader = _files.open_file(
         filename,
@@ -144,6 +149,7 @@ def load_file(
         verify=verify,
         max_bytes=max_bytes,
         max_total_bytes=max_total_bytes,
+        pickle=pickle,
     )
     return _loaded(reader, copy, backend, dequantize, dtype, progress)
 
@@ -157,10 +163,11 @@ def load(
     progress: Progress = None,
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
+    pickle: PicklePolicy = "warn",
 ) -> dict[str, AnyArray]:
     """Loads all tensors of a file that lies in memory, as independent arrays."""
     reader = _files.opened(
-        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes
+        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes, pickle=pickle
     )
     return _loaded(reader, True, "mmap", dequantize, dtype, progress)
 
@@ -177,6 +184,7 @@ def load_with_metadata(
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
     storage_options: StorageOptions = None,
+    pickle: PicklePolicy = "warn",
 ) -> tuple[dict[str, AnyArray], dict[str, Any]]:
     """Like :func:`load_file`, with the metadata of the file, to be saved with the arrays.
 
@@ -192,6 +200,7 @@ def load_with_metadata(
         verify=verify,
         max_bytes=max_bytes,
         max_total_bytes=max_total_bytes,
+        pickle=pickle,
     )
     return _loaded(reader, copy, backend, dequantize, dtype, progress), reader.attributes
 

@@ -13,6 +13,7 @@ from ztensor._types import (
     DType,
     Lazy,
     Path,
+    PicklePolicy,
     Progress,
     StorageOptions,
 )
@@ -37,6 +38,7 @@ def load_file(
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
     storage_options: StorageOptions = None,
+    pickle: PicklePolicy = "warn",
 ) -> dict[str, paddle.Tensor]:
     """Loads all tensors of a file of any format.
 
@@ -56,6 +58,7 @@ def load_file(
         max_bytes,
         max_total_bytes,
         device,
+        pickle=pickle,
     )
 
 
@@ -69,9 +72,10 @@ def load(
     progress: Progress = None,
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
+    pickle: PicklePolicy = "warn",
 ) -> dict[str, paddle.Tensor]:
     """Loads all tensors of a file that lies in memory."""
     reader = _files.opened(
-        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes
+        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes, pickle=pickle
     )
     return _bridged.loaded("paddle", reader, True, dequantize, dtype, progress, device)

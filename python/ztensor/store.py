@@ -41,11 +41,15 @@ def read_bytes(
     *,
     start: int = 0,
     stop: int | None = None,
+    max_bytes: int = 1 << 30,
     storage_options: StorageOptions = None,
 ) -> bytes:
-    """All bytes of a file, or those from ``start`` to ``stop``, as far as there are such."""
+    """All bytes of a file, or those from ``start`` to ``stop``, as far as there are such.
+
+    More than ``max_bytes`` of them are refused, whatever a server sends.
+    """
     wanted = None if start == 0 and stop is None else (start, 2**63 if stop is None else stop)
-    return _native.store_read(path, wanted, settings(storage_options))
+    return _native.store_read(path, max_bytes, wanted, settings(storage_options))
 
 
 def write_bytes(

@@ -12,6 +12,7 @@ from ztensor._types import (
     DType,
     Lazy,
     Path,
+    PicklePolicy,
     Progress,
     StorageOptions,
 )
@@ -35,6 +36,7 @@ def load_file(
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
     storage_options: StorageOptions = None,
+    pickle: PicklePolicy = "warn",
 ) -> dict[str, tensorflow.Tensor]:
     """Loads all tensors of a file of any format.
 
@@ -54,6 +56,7 @@ def load_file(
         storage_options,
         max_bytes,
         max_total_bytes,
+        pickle=pickle,
     )
 
 
@@ -66,9 +69,10 @@ def load(
     progress: Progress = None,
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
+    pickle: PicklePolicy = "warn",
 ) -> dict[str, tensorflow.Tensor]:
     """Loads all tensors of a file that lies in memory."""
     reader = _files.opened(
-        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes
+        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes, pickle=pickle
     )
     return _bridged.loaded("tensorflow", reader, True, dequantize, dtype, progress)

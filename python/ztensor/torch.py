@@ -41,6 +41,7 @@ from ztensor._types import (
     DType,
     Format,
     Path,
+    PicklePolicy,
     Progress,
     StorageOptions,
 )
@@ -150,6 +151,7 @@ def load_file(
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
     storage_options: StorageOptions = None,
+    pickle: PicklePolicy = "warn",
 ) -> dict[str, torch.Tensor]:
     """Loads all tensors of a file of any format.
 
@@ -167,6 +169,9 @@ def load_file(
 
     ``max_bytes`` refuses tensors larger than that; ``max_total_bytes`` refuses to decode
     more than that in all, instead of more than 4 GiB and 1,000 times the size of the file.
+
+    ``pickle="strict"`` refuses pickles that are dangerous in tools that unpickle
+    them; ``"warn"`` warns of them. Neither runs anything.
     """
     reader = _files.open_file(
         filename,
@@ -175,6 +180,7 @@ def load_file(
         verify=verify,
         max_bytes=max_bytes,
         max_total_bytes=max_total_bytes,
+        pickle=pickle,
     )
     return _loaded(reader, device, copy or backend == "pread", dequantize, dtype, progress)
 
@@ -188,10 +194,11 @@ def load(
     progress: Progress = None,
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
+    pickle: PicklePolicy = "warn",
 ) -> dict[str, torch.Tensor]:
     """Loads all tensors of a file that lies in memory, as independent tensors."""
     reader = _files.opened(
-        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes
+        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes, pickle=pickle
     )
     return _loaded(reader, "cpu", True, dequantize, dtype, progress)
 
@@ -209,6 +216,7 @@ def load_with_metadata(
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
     storage_options: StorageOptions = None,
+    pickle: PicklePolicy = "warn",
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Like :func:`load_file`, with the metadata of the file, to be saved with the tensors.
 
@@ -224,6 +232,7 @@ def load_with_metadata(
         verify=verify,
         max_bytes=max_bytes,
         max_total_bytes=max_total_bytes,
+        pickle=pickle,
     )
     copy = copy or backend == "pread"
     return _loaded(reader, device, copy, dequantize, dtype, progress), reader.attributes

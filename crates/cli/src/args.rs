@@ -6,102 +6,131 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ztensor::Checksum;
 
+use crate::cast::Float;
 use crate::coding::Coding;
+use crate::failure::Failure;
 use crate::limits::LimitArguments;
+use crate::rename::Renaming;
 
 /// Inspect, convert, verify, compare and edit any tensor file.
 ///
-/// Reads .zt, .safetensors, .pt/.pth/.bin, .gguf, .npz/.npy, .onnx and .h5 files,
-/// never executing anything in them. A file may also be a URL of an object store
-/// (s3://, gs://, az://) or a web server, of which only what is needed is read.
+/// Reads .zt, .safetensors, .pt/.pth/.bin, .gguf, .npz/.npy, .onnx, .h5 and .zstn files and
+/// never executes code from them. A file may also be a URL of an object store
+/// (s3://, gs://, az://) or an HTTP server; only the byte ranges that are needed are fetched.
 #[derive(Debug, Parser)]
 #[command(name = "ztensor", version, arg_required_else_help = true)]
 #[command(
-    after_help = "Exit codes: 0 fine, 1 differs or failed a check, 2 wrong usage, 3 bad file, 4 I/O, 130 interrupted."
+    after_help = "Exit codes: 0 success, 1 files differ or a check failed, 2 usage error, 3 bad file, 4 I/O error, 130 interrupted."
 )]
 pub struct Arguments {
-    /// Show no progress bars and no closing line.
+    /// Suppress progress and summary.
     #[arg(long, short, global = true)]
     pub quiet: bool,
-    /// Threads to use; 0 is one per core.
+    /// Number of threads; 0 means one per core.
     #[arg(long, global = true, default_value_t = 0, value_name = "N")]
     pub threads: usize,
     #[command(flatten)]
     pub limits: LimitArguments,
-    /// What to do.
+    /// Refuse pickles that run code in tools that unpickle them; in scan, fail for everything that is
+    /// not on the allow list.
+    #[arg(long, global = true)]
+    pub strict: bool,
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// List what a file holds, reading headers only.
+    /// List the tensors and metadata of a file; reads headers only.
     #[command(after_help = "Examples:
   ztensor info model.safetensors
   ztensor info model.gguf --all --sort size
+  ztensor info *.safetensors
   ztensor info model.zt --json | jq .totals
   ztensor info s3://models/llama/model.safetensors")]
     Info(Info),
-    /// Write one file from one or several, in the format that OUT's extension says.
+    /// Convert one or several files to the format given by the extension of OUT.
     #[command(after_help = "Examples:
-  ztensor convert model.safetensors -o model.zt
+  ztensor convert model.pt model.safetensors
   ztensor convert model-*.safetensors -o model.zt -c --checksum crc32c
-  ztensor convert model.zt -o layers.npz --only 'layers.*'
-  ztensor convert model.gguf -o model.safetensors --dequantize
+  ztensor convert model.zt layers.npz --only 'layers.*'
+  ztensor convert model.gguf model.safetensors --dequantize --dtype bf16
+  ztensor convert checkpoint/ model.safetensors --strip-prefix model. --max-shard-size 5GB
   ztensor convert https://example.org/model.safetensors -o s3://models/model.zt
   ztensor convert model.zt -o model.zstn --effort max")]
     Convert(Convert),
-    /// Write a .zt file with its tensors compressed.
+    /// Write a .zt file with compressed tensors.
     #[command(
         after_help = "Examples:\n  ztensor compress model.zt -o small.zt -l 10\n  ztensor compress model.safetensors -o small.zt --codec z4ai"
     )]
     Compress(Compress),
-    /// Write a .zt file with its tensors stored raw, so that they can be mapped.
+    /// Write a .zt file with uncompressed tensors, which can be memory-mapped.
     #[command(after_help = "Example:\n  ztensor decompress small.zt -o model.zt")]
     Decompress(Rewrite),
-    /// Put the tensors of several .zt files into one, stored as they are.
+    /// Merge several .zt files into one, copying tensors as they are stored.
     #[command(after_help = "Example:\n  ztensor merge base.zt adapter.zt -o merged.zt")]
     Merge(Merge),
-    /// Bring a version 0.1 .zt file to the present version.
+    /// Upgrade a version 0.1 .zt file to the current version.
     #[command(after_help = "Example:\n  ztensor migrate old.zt -o new.zt")]
     Migrate(Rewrite),
-    /// Add the tensors of a file to a .zt file, in place.
+    /// Append the tensors of a file to a .zt file, in place.
     #[command(after_help = "Example:\n  ztensor append model.zt --from extra.safetensors")]
     Append(Append),
-    /// Write a .zt file without some of its tensors.
+    /// Copy a .zt file without the named tensors.
     #[command(after_help = "Example:\n  ztensor remove model.zt head.weight head.bias -o trimmed.zt")]
     Remove(Remove),
-    /// Check a file: its structure, every tensor, every digest.
-    #[command(after_help = "Examples:\n  ztensor verify model.zt\n  ztensor verify model.pt --values")]
+    /// Check files: structure, every tensor, every stored checksum.
+    #[command(after_help = "Examples:\n  ztensor verify model.zt\n  ztensor verify *.safetensors --values")]
     Verify(Verify),
-    /// Compare two files of any formats, tensor by tensor.
-    #[command(after_help = "Example:\n  ztensor diff model.safetensors model.zt")]
-    Diff(Diff),
-    /// Show a tensor's values, statistics and histogram.
-    #[command(after_help = "Example:\n  ztensor show model.zt embed.weight --slice 0:4,:8")]
-    Show(Show),
-    /// Write a page to look at a file in a browser: sizes, histograms, sparsity, compressibility.
+    /// Say what untrusted files would run or access in other tools, without running any of it.
     ///
-    /// One HTML file that loads nothing from anywhere. Every value is read; how well
-    /// tensors compress is estimated from a sample of each.
-    #[command(after_help = "Example:\n  ztensor report model.safetensors -o report.html")]
+    /// Looks through pickles (.pt, .pth, .bin, .ckpt, .pkl, .joblib, object arrays in .npy and .npz),
+    /// Keras models (.keras, .h5) and ONNX models, inside zip, tar and gzip archives too; folders with
+    /// all that is in them. 7z, RAR, xz, bzip2, zstd and LZ4 are not unpacked, which is said.
+    /// Exit codes: 0 nothing dangerous, 1 something dangerous (with --strict: anything that is not on
+    /// the allow list), 4 a file could not be read.
+    #[command(after_help = "Examples:
+  ztensor scan model.pt
+  ztensor scan downloads/ --json
+  ztensor scan model.keras --strict && echo fine")]
+    Scan(Scan),
+    /// Compare two files of any format, tensor by tensor.
+    #[command(after_help = "Examples:
+  ztensor diff model.safetensors model.zt
+  ztensor diff base.safetensors tuned.safetensors --stat
+  ztensor diff a.pt b.pt --tolerance 1e-6 --only 'layers.*'")]
+    Diff(Diff),
+    /// Show values, statistics and a histogram of one tensor.
+    #[command(after_help = "Examples:
+  ztensor show model.zt
+  ztensor show model.zt embed.weight --slice 0:4,:8
+  ztensor show model.gguf blk.0.attn_q.weight")]
+    Show(Show),
+    /// Write an HTML report of a file: sizes, histograms, sparsity, compressibility.
+    ///
+    /// One self-contained HTML file without external resources. Statistics cover every value;
+    /// compressibility is estimated from a sample of each tensor.
+    #[command(after_help = "Examples:
+  ztensor report model.safetensors
+  ztensor report model.gguf -o report.html")]
     Report(Report),
-    /// Drop the bytes that edits left behind in a .zt file.
+    /// Reclaim the space that edits left unused in a .zt file.
     #[command(after_help = "Example:\n  ztensor compact model.zt")]
     Compact(Compact),
-    /// Bring a .zt file whose last edit was interrupted back to its last good state.
+    /// Restore a .zt file whose last edit was interrupted to its last consistent state.
     #[command(after_help = "Example:\n  ztensor repair model.zt")]
     Repair(Repair),
     /// Download a model's safetensors files and configuration from the Hugging Face Hub.
     ///
-    /// Goes on where an earlier download stopped. HF_ENDPOINT names another server,
-    /// HF_TOKEN has the token for models that need one.
+    /// Resumes interrupted downloads. HF_ENDPOINT selects another server; HF_TOKEN
+    /// authenticates for gated and private models.
     #[command(after_help = "Examples:
   ztensor download-hf openai-community/gpt2 -o gpt2
   ztensor download-hf openai-community/gpt2 -o gpt2 -c")]
     DownloadHf(DownloadHf),
-    /// Store a model as what it changed in another one, tensor by tensor.
+    /// Store a fine-tuned model as a delta to its base, tensor by tensor.
     #[command(
         subcommand,
         after_help = "Examples:
@@ -111,7 +140,7 @@ pub enum Command {
   ztensor model-delta info tuned.z4dm"
     )]
     ModelDelta(crate::z4ai::args::ModelDelta),
-    /// Print a completion script for a shell.
+    /// Print a shell completion script.
     #[command(
         after_help = "Example:\n  ztensor completions bash > ~/.local/share/bash-completion/completions/ztensor"
     )]
@@ -122,25 +151,26 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether it writes a file, which an interruption must not leave half done.
+    /// Whether it writes a file, which an interrupt must not leave half-written.
     pub fn writes(&self) -> bool {
-        use Command::{Completions, Diff, Info, Man, Show, Verify};
-        !matches!(self, Info(_) | Verify(_) | Diff(_) | Show(_) | Completions(_) | Man)
+        use Command::{Completions, Diff, Info, Man, Scan, Show, Verify};
+        !matches!(self, Info(_) | Verify(_) | Scan(_) | Diff(_) | Show(_) | Completions(_) | Man)
     }
 }
 
 /// Options of `info`.
 #[derive(Debug, Args)]
 pub struct Info {
-    /// A tensor file, a folder of shards, or a shard index.
-    pub file: PathBuf,
-    /// List every tensor instead of folding layer numbers.
+    /// Tensor files, shard indexes, folders, patterns such as '*.gguf', or - for stdin.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// List every tensor instead of folding repeated layers.
     #[arg(long)]
     pub all: bool,
-    /// Which tensors.
+    /// Tensor selection.
     #[command(flatten)]
     pub which: Which,
-    /// Order of the table.
+    /// Sort order.
     #[arg(long, value_enum, default_value_t = Sort::File)]
     pub sort: Sort,
     /// Print JSON.
@@ -154,7 +184,7 @@ pub struct Info {
 /// Order of a table of tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
-    /// As in the file.
+    /// File order.
     File,
     /// By name.
     Name,
@@ -162,32 +192,32 @@ pub enum Sort {
     Size,
 }
 
-/// Which tensors of a file.
+/// Tensor selection.
 #[derive(Debug, Args)]
 pub struct Which {
-    /// Only tensors whose name matches; * and ? are wildcards. Can be given several times.
+    /// Only tensors whose name matches PATTERN (wildcards * and ?); repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub only: Vec<String>,
-    /// No tensors whose name matches.
+    /// Skip tensors whose name matches PATTERN; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub exclude: Vec<String>,
 }
 
-/// Where a new file goes.
+/// The output file.
 #[derive(Debug, Args)]
 pub struct Output {
-    /// The new file.
+    /// Output file.
     #[arg(long, short, value_name = "OUT")]
     pub output: PathBuf,
-    /// Replace OUT if it is there.
+    /// Overwrite OUT if it exists.
     #[arg(long)]
     pub force: bool,
 }
 
-/// A digest kind.
+/// A checksum algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Digest {
-    /// No digest.
+    /// No checksum.
     None,
     /// CRC-32C.
     Crc32c,
@@ -208,60 +238,104 @@ impl From<Digest> for Checksum {
 /// Options of `convert`.
 #[derive(Debug, Args)]
 pub struct Convert {
-    /// Tensor files, folders of shards, or shard indexes.
+    /// Tensor files, shard indexes, or folders; without -o the last one is the output.
     #[arg(required = true, value_name = "IN")]
     pub inputs: Vec<PathBuf>,
-    #[command(flatten)]
-    pub output: Output,
-    /// Compress: with zstd in a .zt file unless --codec says otherwise, with deflate in an .npz file.
-    /// A .zstn file always is, with z4ai.
+    /// Output file; its extension selects the format.
+    #[arg(long, short, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// Overwrite OUT if it exists.
+    #[arg(long)]
+    pub force: bool,
+    /// Compress: .zt with zstd (or --codec), .npz with deflate. A .zstn file is always compressed (z4ai).
     #[arg(long, short)]
     pub compress: bool,
     #[command(flatten)]
     pub coding: Coding,
-    /// Digest to store with each tensor of a .zt file.
+    /// Checksum to store with each tensor (.zt only).
     #[arg(long, value_enum, default_value_t = Digest::None)]
     pub checksum: Digest,
     #[command(flatten)]
     pub which: Which,
-    /// Turn quantized tensors into float32.
+    #[command(flatten)]
+    pub renaming: Renaming,
+    /// Convert floating-point tensors to this type.
+    #[arg(long, value_enum, value_name = "DTYPE")]
+    pub dtype: Option<Float>,
+    /// Dequantize quantized tensors to float32, or to --dtype.
     #[arg(long)]
     pub dequantize: bool,
-    /// Leave out metadata that OUT's format cannot hold, instead of refusing.
+    /// Split the output into shards of at most SIZE, e.g. 5GB, with an index.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_shard_size: Option<u64>,
+    /// Drop metadata that the format of OUT cannot hold; what is dropped is listed.
     #[arg(long)]
     pub drop_metadata: bool,
-    /// Where the files disagree on metadata: refuse, or keep the first's or the last's.
+    /// On conflicting metadata: refuse, or keep the value of the first or last file.
     #[arg(long, value_enum, default_value_t = Clash::Refuse)]
     pub metadata: Clash,
-    /// Delete the inputs when the new file was read back and holds all they held.
-    #[arg(long, conflicts_with_all = ["only", "exclude", "dequantize", "drop_metadata"])]
+    /// Delete inputs after verifying the output.
+    #[arg(long, conflicts_with_all = ["only", "exclude", "dequantize", "drop_metadata", "dtype", "rename", "strip_prefix", "max_shard_size"])]
     pub delete_original: bool,
+}
+
+impl Convert {
+    /// The inputs and the output, which may be the last of the paths.
+    pub fn paths(&self) -> Result<(&[PathBuf], &std::path::Path), Failure> {
+        match (&self.output, self.inputs.split_last()) {
+            (Some(output), _) => Ok((&self.inputs, output)),
+            (None, Some((output, inputs @ [_, ..]))) => Ok((inputs, output)),
+            _ => Err(Failure::usage("no output: use `ztensor convert IN OUT` or -o OUT")),
+        }
+    }
+}
+
+/// Bytes with a decimal or binary unit: `5GB`, `500 MiB`, `1000`.
+fn size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1u64,
+        "k" | "kb" => 1000,
+        "m" | "mb" => 1_000_000,
+        "g" | "gb" => 1_000_000_000,
+        "t" | "tb" => 1_000_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "tib" => 1 << 40,
+        _ => return Err("expected a size such as 5GB or 500MiB".to_owned()),
+    };
+    let bytes = number.parse::<f64>().ok().map(|number| number * factor as f64);
+    let bytes = bytes.filter(|bytes| (1.0..=2f64.powi(63)).contains(bytes));
+    bytes.map(|bytes| bytes as u64).ok_or_else(|| "expected a size such as 5GB or 500MiB".to_owned())
 }
 
 /// Options of `compress`.
 #[derive(Debug, Args)]
 pub struct Compress {
-    /// A tensor file of any format.
+    /// Tensor file of any format.
     #[arg(value_name = "IN")]
     pub input: PathBuf,
     #[command(flatten)]
     pub output: Output,
     #[command(flatten)]
     pub coding: Coding,
-    /// Digest to store with each tensor.
+    /// Checksum to store with each tensor.
     #[arg(long, value_enum, default_value_t = Digest::None)]
     pub checksum: Digest,
 }
 
-/// Options of commands that write a file anew.
+/// Options of commands that rewrite a file.
 #[derive(Debug, Args)]
 pub struct Rewrite {
-    /// The file to read.
+    /// Input file.
     #[arg(value_name = "IN")]
     pub input: PathBuf,
     #[command(flatten)]
     pub output: Output,
-    /// Digest to store with each tensor.
+    /// Checksum to store with each tensor.
     #[arg(long, value_enum, default_value_t = Digest::None)]
     pub checksum: Digest,
 }
@@ -274,35 +348,35 @@ pub struct Merge {
     pub inputs: Vec<PathBuf>,
     #[command(flatten)]
     pub output: Output,
-    /// Where the files disagree on metadata: refuse, or keep the first's or the last's.
+    /// On conflicting metadata: refuse, or keep the value of the first or last file.
     #[arg(long, value_enum, default_value_t = Clash::Refuse)]
     pub metadata: Clash,
 }
 
-/// What happens to metadata on which files disagree.
+/// What happens to conflicting metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Clash {
-    /// Do not merge.
+    /// Fail.
     Refuse,
-    /// Keep what the first file says.
+    /// Keep the value of the first file.
     First,
-    /// Keep what the last file says.
+    /// Keep the value of the last file.
     Last,
 }
 
 /// Options of `append`.
 #[derive(Debug, Args)]
 pub struct Append {
-    /// The .zt file to add to.
+    /// The .zt file to append to.
     pub target: PathBuf,
-    /// The file whose tensors are added, of any format.
+    /// File of any format whose tensors are appended.
     #[arg(long, value_name = "SOURCE")]
     pub from: PathBuf,
     #[command(flatten)]
     pub which: Which,
     #[command(flatten)]
     pub coding: Coding,
-    /// Digest to store with each new tensor.
+    /// Checksum to store with each new tensor.
     #[arg(long, value_enum, default_value_t = Digest::None)]
     pub checksum: Digest,
 }
@@ -312,7 +386,7 @@ pub struct Append {
 pub struct Remove {
     /// The .zt file.
     pub file: PathBuf,
-    /// Names of tensors.
+    /// Tensor names.
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
     #[command(flatten)]
@@ -322,25 +396,67 @@ pub struct Remove {
 /// Options of `verify`.
 #[derive(Debug, Args)]
 pub struct Verify {
-    /// A tensor file of any format.
-    pub file: PathBuf,
-    /// Count values that are not numbers or infinite, too.
+    /// Tensor files, shard indexes, folders, patterns such as '*.gguf', or - for stdin.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Also count NaN and Inf.
     #[arg(long)]
     pub values: bool,
+}
+
+/// Options of `scan`.
+#[derive(Debug, Args)]
+pub struct Scan {
+    /// Files and folders.
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// List what is on the allow list, too.
+    #[arg(long)]
+    pub all: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of `diff`.
 #[derive(Debug, Args)]
 pub struct Diff {
-    /// A tensor file.
+    /// First tensor file.
     pub a: PathBuf,
-    /// Another.
+    /// Second tensor file.
     pub b: PathBuf,
     #[command(flatten)]
     pub which: Which,
+    /// Treat values as equal if |a - b| <= TOLERANCE * (1 + |a|), as in allclose.
+    #[arg(long, value_name = "TOLERANCE", value_parser = tolerance)]
+    pub tolerance: Option<f64>,
+    /// Print only the summary.
+    #[arg(long, conflicts_with = "json")]
+    pub stat: bool,
+    /// List every tensor instead of folding repeated layers.
+    #[arg(long)]
+    pub all: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+impl Diff {
+    /// The absolute and the relative tolerance.
+    pub fn tolerances(&self) -> (f64, f64) {
+        let tolerance = self.tolerance.unwrap_or(0.0);
+        (tolerance, tolerance)
+    }
+
+    /// Whether small differences are to be passed over.
+    pub fn has_tolerance(&self) -> bool {
+        self.tolerance.is_some()
+    }
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "expected a number of at least 0, e.g. 1e-5".to_owned())
 }
 
 /// Options of `show`.
@@ -348,9 +464,9 @@ pub struct Diff {
 pub struct Show {
     /// A tensor file.
     pub file: PathBuf,
-    /// The tensor's name.
-    pub name: String,
-    /// Part of it, such as 0:4,:8 (start:end per dimension; a single number picks one).
+    /// Tensor name; lists the names if omitted.
+    pub name: Option<String>,
+    /// Slice to show, e.g. 0:4,:8 (start:end per dimension; a single number selects one index).
     #[arg(long, value_name = "SLICE")]
     pub slice: Option<String>,
 }
@@ -358,12 +474,34 @@ pub struct Show {
 /// Options of `report`.
 #[derive(Debug, Args)]
 pub struct Report {
-    /// A tensor file, a folder of shards, or a shard index.
+    /// Tensor file, shard index, or folder.
     pub file: PathBuf,
-    #[command(flatten)]
-    pub output: Output,
+    /// Output file [default: the name of FILE with .html, in the current folder if FILE is a URL]
+    #[arg(long, short, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// Overwrite OUT if it exists.
+    #[arg(long)]
+    pub force: bool,
     #[command(flatten)]
     pub which: Which,
+}
+
+impl Report {
+    /// Where the report goes.
+    pub fn place(&self) -> PathBuf {
+        let named = |file: &std::path::Path| {
+            let mut name = file.file_name().unwrap_or("report".as_ref()).to_owned();
+            name.push(".html");
+            name
+        };
+        match &self.output {
+            Some(output) => output.clone(),
+            None if ztensor::remote::is_url(&self.file) || crate::files::is_pipe(&self.file) => {
+                PathBuf::from(named(&self.file))
+            }
+            None => self.file.with_file_name(named(&self.file)),
+        }
+    }
 }
 
 /// Options of `compact`.
@@ -374,7 +512,7 @@ pub struct Compact {
     /// Write a new file instead of replacing FILE.
     #[arg(long, short, value_name = "OUT")]
     pub output: Option<PathBuf>,
-    /// Replace OUT if it is there.
+    /// Overwrite OUT if it exists.
     #[arg(long, requires = "output")]
     pub force: bool,
 }
@@ -389,21 +527,21 @@ pub struct Repair {
 /// Options of `download-hf`.
 #[derive(Debug, Args)]
 pub struct DownloadHf {
-    /// The model: owner/name.
+    /// Model repository: owner/name.
     pub repo: String,
-    /// The folder for its files.
+    /// Output folder.
     #[arg(long, short, value_name = "DIR")]
     pub output: PathBuf,
     /// Branch, tag or commit.
     #[arg(long, default_value = "main", value_name = "NAME")]
     pub revision: String,
-    /// Make one compressed model.zt of the shards, and delete them.
+    /// Combine the shards into one compressed model.zt, and delete them.
     #[arg(long, short)]
     pub compress: bool,
-    /// zstd level (3 if not given), which also switches compression on.
+    /// zstd level, 1 to 22 (implies --compress) [default: 3]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
     pub level: Option<i32>,
-    /// Token for models that need one, instead of HF_TOKEN.
+    /// Access token, instead of HF_TOKEN.
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
 }

@@ -9,22 +9,22 @@ use crate::failure::Failure;
 /// A codec of `.zt` files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Codec {
-    /// zstd, which every reader of .zt files knows.
+    /// zstd: readable by every .zt reader.
     Zstd,
-    /// The weight codec: smaller and faster to read, with rows that can be read alone.
+    /// The weight codec: smaller, faster to decode, random access to rows.
     Z4ai,
 }
 
 /// Options that choose a codec.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Coding {
-    /// The codec, which also switches compression on.
+    /// Compression codec (implies --compress).
     #[arg(long, value_enum)]
     pub codec: Option<Codec>,
-    /// Level of compression, which it also switches on: 1 to 22 for zstd (3 if not given), 1 to 9 for deflate.
+    /// Compression level (implies --compress): 1 to 22 for zstd, 1 to 9 for deflate.
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
     pub level: Option<i32>,
-    /// How hard z4ai tries, which also chooses it.
+    /// z4ai effort (implies --codec z4ai).
     #[arg(long, value_parser = efforts(), conflicts_with = "level")]
     pub effort: Option<Effort>,
 }
@@ -39,10 +39,10 @@ impl Coding {
     pub fn compression(&self) -> Result<Option<Compression>, Failure> {
         let codec = match (self.codec, self.effort, self.level) {
             (Some(Codec::Zstd), Some(_), _) => {
-                return Err(Failure::usage("zstd has levels: --effort is for --codec z4ai"));
+                return Err(Failure::usage("--effort is for --codec z4ai; zstd has --level"));
             }
             (Some(Codec::Z4ai), _, Some(_)) => {
-                return Err(Failure::usage("z4ai has efforts: --level is for --codec zstd"));
+                return Err(Failure::usage("--level is for --codec zstd; z4ai has --effort"));
             }
             (Some(codec), _, _) => codec,
             (None, Some(_), _) => Codec::Z4ai,

@@ -1,20 +1,18 @@
 //! What a failed command tells the person and the script.
 
-use std::io::Write;
-
 use ztensor::{Error, Kind};
 
-use crate::human;
+use crate::{human, output};
 
-/// Everything went well.
+/// Success.
 pub const FINE: u8 = 0;
 /// Two files differ, or a check failed.
 pub const DIFFERS: u8 = 1;
-/// The command line is wrong.
+/// A usage error.
 pub const USAGE: u8 = 2;
-/// A file is damaged or not of a known kind.
+/// A file is corrupt or of an unknown format.
 pub const BAD_FILE: u8 = 3;
-/// The operating system failed.
+/// An I/O error.
 pub const IO: u8 = 4;
 
 /// Ctrl-C, as shells count it.
@@ -25,32 +23,34 @@ pub const INTERRUPTED: u8 = 130;
 pub struct Failure {
     code: u8,
     message: String,
+    /// The library's error, where it is one.
+    error: Option<Error>,
 }
 
 impl Failure {
     /// The command line asks for something that cannot be done.
     pub fn usage(message: impl Into<String>) -> Failure {
-        Failure { code: USAGE, message: message.into() }
+        Failure { code: USAGE, message: message.into(), error: None }
     }
 
     /// A check failed.
     pub fn differs(message: impl Into<String>) -> Failure {
-        Failure { code: DIFFERS, message: message.into() }
+        Failure { code: DIFFERS, message: message.into(), error: None }
     }
 
     /// What came is not what was promised.
     pub fn bad_file(message: impl Into<String>) -> Failure {
-        Failure { code: BAD_FILE, message: message.into() }
+        Failure { code: BAD_FILE, message: message.into(), error: None }
     }
 
     /// The operating system or the network failed.
     pub fn io(message: impl Into<String>) -> Failure {
-        Failure { code: IO, message: message.into() }
+        Failure { code: IO, message: message.into(), error: None }
     }
 
     /// The person or the system stopped it.
     pub fn interrupted() -> Failure {
-        Failure { code: INTERRUPTED, message: "interrupted".to_owned() }
+        Failure { code: INTERRUPTED, message: "interrupted".to_owned(), error: None }
     }
 
     /// The same, naming what it is about.
@@ -58,12 +58,26 @@ impl Failure {
         Failure { message: format!("{what}: {}", self.message), ..self }
     }
 
+    /// Whether the reader of standard output stopped early, which is no failure.
+    pub fn is_closed_pipe(&self) -> bool {
+        self.code == FINE && self.message.is_empty()
+    }
+
+    /// The same as an error of the library, for callers that are programs.
+    pub fn into_error(self) -> Error {
+        let kind = match self.code {
+            IO => Kind::Io,
+            INTERRUPTED => Kind::Cancelled,
+            USAGE => Kind::InvalidArgument,
+            _ => Kind::Unsupported,
+        };
+        self.error.unwrap_or_else(|| Error::new(kind, self.message))
+    }
+
     /// Prints the line and returns the code.
     pub fn report(self) -> u8 {
         if !self.message.is_empty() {
-            // With standard error closed there is nobody left to tell.
-            let message = human::escaped(&self.message);
-            let _ = writeln!(anstream::stderr(), "\x1b[1;31merror\x1b[0m: {message}");
+            output::say(Some("error"), human::escaped(&self.message));
         }
         self.code
     }
@@ -77,7 +91,7 @@ impl From<Error> for Failure {
             Kind::InvalidArgument | Kind::NotFound => USAGE,
             _ => BAD_FILE,
         };
-        Failure { code, message: error.to_string() }
+        Failure { code, message: error.to_string(), error: Some(error) }
     }
 }
 
@@ -85,8 +99,8 @@ impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
         // `ztensor info … | head` is not a failure.
         match error.kind() {
-            std::io::ErrorKind::BrokenPipe => Failure { code: FINE, message: String::new() },
-            _ => Failure { code: IO, message: error.to_string() },
+            std::io::ErrorKind::BrokenPipe => Failure { code: FINE, message: String::new(), error: None },
+            _ => Failure { code: IO, message: error.to_string(), error: None },
         }
     }
 }

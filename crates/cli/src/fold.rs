@@ -30,11 +30,16 @@ pub fn unfolded<'a>(objects: &[(&str, &'a Object)]) -> Vec<Row<'a>> {
 /// Tensors with the same name but for numbers, and the same shape, type, layout
 /// and encoding, on one line.
 pub fn folded<'a>(objects: &[(&str, &'a Object)]) -> Vec<Row<'a>> {
+    grouped(objects).into_iter().map(|(row, _)| row).collect()
+}
+
+/// Like [`folded`], with the indices of the tensors that each line stands for.
+pub fn grouped<'a>(objects: &[(&str, &'a Object)]) -> Vec<(Row<'a>, Vec<usize>)> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
     // Files have tens of thousands of tensors: nothing is allocated for those that fold.
     let (mut key, mut numbers) = (Vec::new(), Vec::new());
-    for &(name, object) in objects {
+    for (index, &(name, object)) in objects.iter().enumerate() {
         key.clear();
         numbers.clear();
         split(name, &mut key, &mut numbers);
@@ -47,13 +52,13 @@ pub fn folded<'a>(objects: &[(&str, &'a Object)]) -> Vec<Row<'a>> {
                 template: texts.map(|text| String::from_utf8_lossy(text).into_owned()).collect(),
                 numbers: vec![BTreeSet::new(); numbers.len()],
                 object,
-                count: 0,
+                members: Vec::new(),
                 stored: 0,
             });
             groups.len() - 1
         });
         let group = &mut groups[place];
-        group.count += 1;
+        group.members.push(index);
         group.stored += object.stored_len();
         for (seen, number) in group.numbers.iter_mut().zip(&numbers) {
             seen.insert(*number);
@@ -69,33 +74,46 @@ struct Group<'a> {
     template: Vec<String>,
     numbers: Vec<BTreeSet<u64>>,
     object: &'a Object,
-    count: u64,
+    members: Vec<usize>,
     stored: u64,
 }
 
 impl<'a> Group<'a> {
-    fn row(self) -> Row<'a> {
-        let combinations: u64 = self.numbers.iter().map(|numbers| numbers.len() as u64).product();
+    fn row(self) -> (Row<'a>, Vec<usize>) {
         let mut name = String::new();
         for (index, text) in self.template.iter().enumerate() {
             name.push_str(text);
             if let Some(numbers) = self.numbers.get(index) {
-                name.push_str(&range(numbers, combinations == self.count));
+                name.push_str(&range(numbers));
             }
         }
-        Row { name, object: self.object, count: self.count, stored: self.stored }
+        let count = self.members.len() as u64;
+        (Row { name, object: self.object, count, stored: self.stored }, self.members)
     }
 }
 
-/// `7`, `{0..31}` or `{0,2,5}`; `{…}` where not every combination is there.
-fn range(numbers: &BTreeSet<u64>, complete: bool) -> String {
+/// `7`, `{0..31}` or `{0..2,5}`; `{0…40}` where that would be long.
+fn range(numbers: &BTreeSet<u64>) -> String {
+    const LONGEST: usize = 24;
     let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { return String::new() };
-    match numbers.len() {
-        1 => first.to_string(),
-        _ if !complete => "{…}".to_owned(),
-        len if last - first + 1 == len as u64 => format!("{{{first}..{last}}}"),
-        2..=4 => format!("{{{}}}", numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",")),
-        _ => format!("{{{first}…{last}}}"),
+    if numbers.len() == 1 {
+        return first.to_string();
+    }
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some((_, end)) if *end + 1 == number => *end = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let run = |(start, end): &(u64, u64)| match start == end {
+        true => start.to_string(),
+        false => format!("{start}..{end}"),
+    };
+    let all = runs.iter().map(run).collect::<Vec<_>>().join(",");
+    match all.len() > LONGEST {
+        true => format!("{{{first}…{last}}}"),
+        false => format!("{{{all}}}"),
     }
 }
 
@@ -178,8 +196,11 @@ mod tests {
             ["3 layers.{0..2}.w", "1 norm"]
         );
         assert_eq!(names(&["a.0.b.0", "a.0.b.1", "a.1.b.0", "a.1.b.1"]), ["4 a.{0..1}.b.{0..1}"]);
-        assert_eq!(names(&["a.0.b.0", "a.1.b.1"]), ["2 a.{…}.b.{…}"]);
+        assert_eq!(names(&["a.0.b.0", "a.1.b.1"]), ["2 a.{0..1}.b.{0..1}"]);
         assert_eq!(names(&["h.1", "h.3"]), ["2 h.{1,3}"]);
+        assert_eq!(names(&["h.1", "h.2", "h.4", "h.9"]), ["4 h.{1..2,4,9}"]);
+        let even: Vec<String> = (0..20).map(|n| format!("h.{}", 2 * n)).collect();
+        assert_eq!(names(&even.iter().map(String::as_str).collect::<Vec<_>>()), ["20 h.{0…38}"]);
         assert_eq!(names(&["x.01", "x.02", "7", "conv1.w"]), ["1 x.01", "1 x.02", "1 7", "1 conv1.w"]);
     }
 }

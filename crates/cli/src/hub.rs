@@ -7,19 +7,18 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
-use ureq::http::Response;
-use ureq::tls::{PemItem, RootCerts, TlsConfig};
-use ureq::{Agent, Body};
+use ztensor::remote::web::{Answer, Web};
 use ztensor::{Destination, Observer};
 
 use crate::failure::Failure;
 
 /// Attempts at one file; each goes on where the last one stopped.
 const ATTEMPTS: u32 = 5;
-/// Redirects that are followed for one request.
-const REDIRECTS: u32 = 10;
-/// Longest answer that is not a file.
-const MAX_LISTING: u64 = 32 << 20;
+/// Longest page of a listing.
+const MAX_PAGE: u64 = 32 << 20;
+/// Most pages of a listing, and most entries of them all: a server could go on for ever.
+const MAX_PAGES: usize = 1000;
+const MAX_ENTRIES: usize = 1_000_000;
 
 /// A file of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +33,7 @@ pub struct RemoteFile {
 
 /// A model on a server.
 pub struct Model {
-    agent: Agent,
+    web: Web,
     endpoint: String,
     repo: String,
     revision: String,
@@ -49,17 +48,8 @@ impl Model {
         if repo.split('/').count() > 2 || !repo.split('/').all(good) {
             return Err(Failure::usage(format!("{repo:?} is not the name of a model: owner/name is")));
         }
-        let config = Agent::config_builder()
-            .timeout_connect(Some(Duration::from_secs(30)))
-            .timeout_recv_response(Some(Duration::from_secs(60)))
-            .http_status_as_error(false)
-            // Followed here, where it is known which servers may see the token.
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .tls_config(TlsConfig::builder().root_certs(root_certificates()?).build())
-            .user_agent(concat!("ztensor/", env!("CARGO_PKG_VERSION")));
         Ok(Model {
-            agent: config.build().into(),
+            web: Web::new(endpoint)?,
             endpoint: endpoint.trim_end_matches('/').to_owned(),
             repo: repo.to_owned(),
             revision: encoded(revision),
@@ -70,15 +60,20 @@ impl Model {
     /// The files of the model's top folder.
     pub fn files(&self) -> Result<Vec<RemoteFile>, Failure> {
         let mut url = format!("{}/api/models/{}/tree/{}", self.endpoint, self.repo, self.revision);
-        let mut files = Vec::new();
-        loop {
-            let mut response = self.get(&url, None)?;
+        let (mut files, mut entries) = (Vec::new(), 0);
+        for _ in 0..MAX_PAGES {
+            let response = self.get(&url, None)?;
             let next = next_page(&response);
-            let text = response.body_mut().with_config().limit(MAX_LISTING).read_to_string();
-            let text = text.map_err(|error| Failure::io(format!("{url}: {error}")))?;
+            let text = response.collect(MAX_PAGE)?;
             let unclear = || Failure::bad_file(format!("{url}: not a list of files"));
-            let page: Json = serde_json::from_str(&text).map_err(|_| unclear())?;
-            for entry in page.as_array().ok_or_else(unclear)? {
+            let page: Json = serde_json::from_slice(&text).map_err(|_| unclear())?;
+            let page = page.as_array().ok_or_else(unclear)?;
+            entries += page.len();
+            if entries > MAX_ENTRIES {
+                let message = format!("{url}: the server lists more than {MAX_ENTRIES} files");
+                return Err(Failure::bad_file(message));
+            }
+            for entry in page {
                 if let Some(file) = listed(entry)? {
                     files.push(file);
                 }
@@ -89,6 +84,7 @@ impl Model {
                 _ => return Ok(files),
             }
         }
+        Err(Failure::bad_file(format!("{url}: the list of files has more than {MAX_PAGES} pages")))
     }
 
     /// Brings a file into a folder, going on where an earlier attempt stopped. It
@@ -126,8 +122,8 @@ impl Model {
         let url =
             format!("{}/{}/resolve/{}/{}", self.endpoint, self.repo, self.revision, encoded(&file.name));
         let range = (have > 0).then(|| format!("bytes={have}-"));
-        let response = self.get(&url, range.as_deref())?;
-        match (response.status().as_u16(), range_start(&response)) {
+        let mut response = self.get(&url, range.as_deref())?;
+        match (response.status(), range_start(&response)) {
             (206, Some(start)) if start == have => {}
             (206, _) => {
                 let message = format!("{url}: the server sent another part of the file than was asked for");
@@ -139,11 +135,12 @@ impl Model {
                 have = 0;
             }
         }
-        let mut body = response.into_body().into_reader().take(file.size - have);
         let mut buffer = vec![0; 1 << 18];
         loop {
-            let interrupted = |error| Stop::Retry(Failure::io(format!("{url}: {error}")));
-            let count = body.read(&mut buffer).map_err(interrupted)?;
+            // Not more than is missing, whatever the server sends.
+            let room = usize::try_from(file.size - have).map_or(buffer.len(), |left| left.min(buffer.len()));
+            let interrupted = |error: ztensor::Error| Stop::Retry(error.into());
+            let count = response.read(&mut buffer[..room]).map_err(interrupted)?;
             if count == 0 {
                 break;
             }
@@ -162,84 +159,26 @@ impl Model {
         }
     }
 
-    /// Asks for an address, following redirects: the Hub keeps large files on other
-    /// servers, which are not told the token.
-    fn get(&self, url: &str, range: Option<&str>) -> Result<Response<Body>, Failure> {
-        let mut place = url.to_owned();
-        for _ in 0..=REDIRECTS {
-            let mut request = self.agent.get(&place);
-            if let Some(token) = &self.token
-                && origin(&place) == origin(&self.endpoint)
-            {
-                request = request.header("Authorization", format!("Bearer {token}"));
-            }
-            if let Some(range) = range {
-                request = request.header("Range", range);
-            }
-            let response = request.call().map_err(|error| Failure::io(format!("{url}: {error}")))?;
-            match response.status().as_u16() {
-                200 | 206 => return Ok(response),
-                301 | 302 | 303 | 307 | 308 => {
-                    let location = response.headers().get("location").and_then(|value| value.to_str().ok());
-                    place = location.and_then(|location| redirected(&place, location)).ok_or_else(|| {
-                        Failure::bad_file(format!("{url}: the server redirects to nowhere or to plain HTTP"))
-                    })?;
-                }
-                401 | 403 => {
-                    return Err(Failure::usage(format!("{url}: not allowed: give --token or set HF_TOKEN")));
-                }
-                404 => return Err(Failure::usage(format!("{url}: there is no such model or revision"))),
-                code => return Err(Failure::io(format!("{url}: the server answered {code}"))),
-            }
+    /// Asks for an address of the endpoint. The Hub keeps large files on other servers, which are
+    /// not told the token.
+    fn get(&self, url: &str, range: Option<&str>) -> Result<Answer, Failure> {
+        let token = self.token.as_ref().map(|token| format!("Bearer {token}"));
+        let token = token.as_deref().map(|token| ("Authorization", token));
+        let headers: Vec<_> = token.into_iter().chain(range.map(|range| ("Range", range))).collect();
+        let answer = self.web.get(url, &headers)?;
+        match answer.status() {
+            200 | 206 => Ok(answer),
+            401 | 403 => Err(Failure::usage(format!("{url}: not allowed: give --token or set HF_TOKEN"))),
+            404 => Err(Failure::usage(format!("{url}: there is no such model or revision"))),
+            code => Err(Failure::io(format!("{url}: the server answered {code}"))),
         }
-        Err(Failure::io(format!("{url}: redirected more than {REDIRECTS} times")))
     }
-}
-
-/// Scheme, host and port of an address.
-fn origin(url: &str) -> &str {
-    let host = url.find("://").map_or(0, |at| at + 3);
-    let end = url[host..].find(['/', '?', '#']).map_or(url.len(), |at| host + at);
-    &url[..end]
-}
-
-/// Where `location` leads from `url`; nowhere if that is less secure.
-fn redirected(url: &str, location: &str) -> Option<String> {
-    let next = match location {
-        _ if location.starts_with("https://") || location.starts_with("http://") => location.to_owned(),
-        _ if location.starts_with("//") => format!("{}{location}", url.split_once("//")?.0),
-        _ if location.starts_with('/') => format!("{}{location}", origin(url)),
-        _ => return None,
-    };
-    (next.starts_with("https://") || !url.starts_with("https://")).then_some(next)
 }
 
 /// Where the part of a file begins that an answer carries.
-fn range_start(response: &Response<Body>) -> Option<u64> {
-    let range = response.headers().get("content-range")?.to_str().ok()?;
+fn range_start(response: &Answer) -> Option<u64> {
+    let range = response.header("content-range")?;
     range.strip_prefix("bytes ")?.split('-').next()?.parse().ok()
-}
-
-/// Who vouches for servers: those that browsers trust, or those in the file that
-/// `SSL_CERT_FILE` names, as networks with authorities of their own have them.
-fn root_certificates() -> Result<RootCerts, Failure> {
-    let Some(path) = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()) else {
-        return Ok(RootCerts::WebPki);
-    };
-    let unclear = |error: &dyn std::fmt::Display| {
-        Failure::usage(format!("SSL_CERT_FILE: {}: {error}", Path::new(&path).display()))
-    };
-    let text = std::fs::read(&path).map_err(|error| unclear(&error))?;
-    let mut certificates = Vec::new();
-    for item in ureq::tls::parse_pem(&text) {
-        if let PemItem::Certificate(certificate) = item.map_err(|error| unclear(&error))? {
-            certificates.push(certificate);
-        }
-    }
-    match certificates.is_empty() {
-        true => Err(unclear(&"there are no certificates in it")),
-        false => Ok(RootCerts::new_with_certs(&certificates)),
-    }
 }
 
 /// Whether to try again.
@@ -296,8 +235,8 @@ fn listed(entry: &Json) -> Result<Option<RemoteFile>, Failure> {
 }
 
 /// The address of the next page, from a `Link` header.
-fn next_page(response: &Response<Body>) -> Option<String> {
-    let link = response.headers().get("link")?.to_str().ok()?;
+fn next_page(response: &Answer) -> Option<String> {
+    let link = response.header("link")?;
     let next = link.split(',').find(|link| link.contains("rel=\"next\""))?;
     Some(next.split_once('<')?.1.split_once('>')?.0.to_owned())
 }
@@ -329,19 +268,6 @@ mod tests {
         assert_eq!(file, Some(RemoteFile { name: "a.json".to_owned(), size: 1, sha256: None }));
         for repo in ["", "a/b/c", "../a", "a/", "a b", "a/..", "a?x=1"] {
             assert!(Model::new("http://localhost", repo, "main", None).is_err(), "{repo}");
-        }
-        assert_eq!(origin("https://a:1/b?c"), "https://a:1");
-        assert_eq!(origin("http://a?b"), "http://a");
-        let from = "https://hub.example/m/resolve/main/a";
-        for (location, expected) in [
-            ("https://cdn.example/a?b", Some("https://cdn.example/a?b")),
-            ("//cdn.example/a", Some("https://cdn.example/a")),
-            ("/n/a", Some("https://hub.example/n/a")),
-            ("http://hub.example/a", None),
-            ("file:///etc/passwd", None),
-            ("", None),
-        ] {
-            assert_eq!(redirected(from, location).as_deref(), expected, "{location}");
         }
         assert_eq!(encoded("refs/pr/1 é"), "refs%2Fpr%2F1%20%C3%A9");
     }

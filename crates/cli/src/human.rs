@@ -32,12 +32,76 @@ pub fn count(count: u64) -> String {
     out
 }
 
-/// A shape: `1024 × 768`, or `scalar`.
+/// A shape: `[1024, 768]`.
 pub fn shape(shape: &[u64]) -> String {
-    match shape {
-        [] => "scalar".to_owned(),
-        sizes => sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(" × "),
+    format!("[{}]", shape.iter().map(u64::to_string).collect::<Vec<_>>().join(", "))
+}
+
+/// A large count in three digits: `22.7 M`.
+pub fn short(count: u64) -> String {
+    const UNITS: [&str; 5] = ["", " k", " M", " B", " T"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
     }
+    match unit {
+        0 => count.to_string(),
+        _ if value < 9.995 => format!("{value:.2}{}", UNITS[unit]),
+        _ if value < 99.95 => format!("{value:.1}{}", UNITS[unit]),
+        _ => format!("{value:.0}{}", UNITS[unit]),
+    }
+}
+
+/// `1 tensor`, `1,234 tensors`.
+pub fn counted(count: u64, what: &str) -> String {
+    format!("{} {what}{}", self::count(count), plural(count))
+}
+
+/// `1 element`, `22.7 M elements`.
+pub fn counted_short(count: u64, what: &str) -> String {
+    format!("{} {what}{}", short(count), plural(count))
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// A number in about six significant digits, as people write it: `1.0494`, `-0.25`, `3.1e-07`.
+pub fn number(value: f64) -> String {
+    let magnitude = value.abs();
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    if !value.is_finite() {
+        return if value.is_nan() {
+            "NaN"
+        } else if value > 0.0 {
+            "inf"
+        } else {
+            "-inf"
+        }
+        .to_owned();
+    }
+    let trimmed = |text: String| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    };
+    if (1e-4..1e7).contains(&magnitude) {
+        let decimals = (5 - magnitude.log10().floor() as i32).clamp(0, 9) as usize;
+        return trimmed(format!("{value:.decimals$}"));
+    }
+    let text = format!("{value:.4e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{}e{sign}{:02}", trimmed(digits.to_owned()), exponent.abs())
+}
+
+/// A path as messages name it.
+pub fn path(path: &std::path::Path) -> String {
+    escaped(&path.display().to_string()).into_owned()
 }
 
 /// A name or text from a file, with its control characters written out: strangers'
@@ -70,7 +134,28 @@ mod tests {
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(escaped("layers.0"), "layers.0");
         assert_eq!(escaped("a\u{1b}[31m\u{202e}b"), "a\\u{1b}[31m\\u{202e}b");
-        assert_eq!(shape(&[]), "scalar");
-        assert_eq!(shape(&[3, 4]), "3 × 4");
+        assert_eq!(shape(&[]), "[]");
+        assert_eq!(shape(&[3, 4]), "[3, 4]");
+        assert_eq!(
+            (short(999), short(22_713_216), short(1_500)),
+            ("999".into(), "22.7 M".into(), "1.50 k".into())
+        );
+        assert_eq!(short(7_000_000_000), "7.00 B");
+        assert_eq!((counted(1, "tensor"), counted(2, "tensor")), ("1 tensor".into(), "2 tensors".into()));
+        for (value, text) in [
+            (1.0494, "1.0494"),
+            (0.0, "0"),
+            (-0.25, "-0.25"),
+            (14.5, "14.5"),
+            (3.041_381_265, "3.04138"),
+            (123_456.789, "123457"),
+            (3.1e-7, "3.1e-07"),
+            (-2.5e12, "-2.5e+12"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-inf"),
+            (0.000_123_456, "0.000123456"),
+        ] {
+            assert_eq!(number(value), text);
+        }
     }
 }

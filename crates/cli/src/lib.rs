@@ -2,19 +2,27 @@
 //! program and the console script of the Python wheel.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod cast;
 mod coding;
 mod commands;
 mod describe;
 mod failure;
+mod files;
 mod fold;
+#[cfg(feature = "remote")]
 mod hub;
 mod human;
 mod json;
+pub mod library;
 mod limits;
+mod output;
+mod rename;
 mod select;
 mod statistics;
+mod table;
 mod ui;
 mod values;
 mod z4ai;
@@ -25,8 +33,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 /// Runs the `ztensor` command line with the program's arguments, its own name first, and
-/// returns the exit code: 0 fine, 1 differs or failed a check, 2 wrong usage,
-/// 3 bad file, 4 I/O, 130 interrupted.
+/// returns the exit code: 0 success, 1 files differ or a check failed, 2 usage error,
+/// 3 bad file, 4 I/O error, 130 interrupted.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(run_code(args))
 }

@@ -24,10 +24,7 @@ impl Which {
     /// No tensor was chosen.
     pub fn nothing(&self) -> Failure {
         let patterns: Vec<_> = self.only.iter().chain(&self.exclude).map(String::as_str).collect();
-        Failure::usage(format!(
-            "no tensor is left by {}; `ztensor info` lists the names",
-            patterns.join(", ")
-        ))
+        Failure::usage(format!("no tensor matches {}; `ztensor info` lists the names", patterns.join(", ")))
     }
 
     fn matches(&self, name: &str) -> bool {
@@ -38,7 +35,7 @@ impl Which {
 
 /// Whether `name` matches a pattern in which `*` stands for any text and `?` for
 /// one character. Linear in memory and never exponential in time.
-fn glob(pattern: &str, name: &str) -> bool {
+pub fn glob(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
     // Where the last star was, and how much of the name it has taken so far.

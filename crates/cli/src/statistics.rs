@@ -1,4 +1,4 @@
-//! What a heap of numbers looks like.
+//! Summary statistics and histograms.
 
 use std::io::Write;
 
@@ -98,8 +98,8 @@ impl Statistics {
     pub fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
         writeln!(
             out,
-            "{} values, {} zero, {} not a number, {} infinite",
-            human::count(self.count),
+            "{}, {} zero, {} NaN, {} Inf",
+            human::counted(self.count, "value"),
             human::count(self.zeros),
             human::count(self.nan),
             human::count(self.infinite)
@@ -108,8 +108,10 @@ impl Statistics {
             return Ok(());
         }
         let Statistics { min, max, mean, deviation, .. } = self;
-        writeln!(out, "min {min:.6e}  max {max:.6e}  mean {mean:.6e}  deviation {deviation:.6e}")?;
-        writeln!(out, "{min:.3e} {} {max:.3e}", self.histogram.bars())
+        let (min, max) = (human::number(*min), human::number(*max));
+        let (mean, deviation) = (human::number(*mean), human::number(*deviation));
+        writeln!(out, "min {min}  max {max}  mean {mean}  std {deviation}")?;
+        writeln!(out, "{min} {} {max}", self.histogram.bars())
     }
 }
 

@@ -1,5 +1,6 @@
 //! What long work shows while it runs, and how it is stopped.
 
+use std::cell::RefCell;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -39,29 +40,86 @@ pub fn catch_interrupts() {
     LazyLock::force(&INTERRUPTED);
 }
 
+/// Who is told about bytes that are done, and may cancel.
+pub type Watcher = Arc<dyn Observer + Send + Sync>;
+
+/// A program that runs a command instead of a person.
+struct Listener {
+    watcher: Watcher,
+    notes: Vec<String>,
+}
+
+thread_local! {
+    static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
+}
+
+/// Runs a command for a program: `watcher` takes the place of progress bars and Ctrl-C, and what
+/// would be printed is returned.
+pub fn collected<T>(watcher: Watcher, work: impl FnOnce() -> T) -> (T, Vec<String>) {
+    LISTENER.set(Some(Listener { watcher, notes: Vec::new() }));
+    let done = work();
+    (done, LISTENER.take().map_or_else(Vec::new, |listener| listener.notes))
+}
+
+/// Keeps a line for the program that runs this command; `false` if there is none.
+pub fn noted(line: &dyn std::fmt::Display) -> bool {
+    LISTENER.with_borrow_mut(|listener| match listener {
+        Some(listener) => {
+            listener.notes.push(line.to_string());
+            true
+        }
+        None => false,
+    })
+}
+
 /// A progress bar with throughput and time left, on a terminal; nothing elsewhere.
-pub struct Progress(ProgressBar);
+pub struct Progress(ProgressBar, Option<Watcher>);
 
 impl Progress {
     /// Work on `total` bytes. `quiet` shows nothing even on a terminal.
     pub fn new(what: &str, total: u64, quiet: bool) -> Progress {
-        let shown = !quiet && std::io::stderr().is_terminal();
+        let listened = LISTENER.with_borrow(Option::is_some);
+        let shown = !quiet && !listened && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(total), target);
-        let template = "{prefix} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}, {eta} left";
+        let template = "{prefix} [{bar:30}] {percent:>3} % of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_prefix(what.to_owned());
         bar.enable_steady_tick(Duration::from_millis(200));
-        Progress(bar)
+        Progress(bar, LISTENER.with_borrow(|listener| listener.as_ref().map(|one| Arc::clone(&one.watcher))))
     }
+}
+
+/// Tests interrupt a command in the middle of its work, however fast the machine is: in builds with
+/// debug assertions the first step waits until the writing end of the pipe that `ZTENSOR_TEST_HOLD`
+/// names has been opened and closed.
+#[cfg(debug_assertions)]
+fn hold() {
+    static HELD: std::sync::Once = std::sync::Once::new();
+    HELD.call_once(|| {
+        if let Some(pipe) = std::env::var_os("ZTENSOR_TEST_HOLD") {
+            let _ = std::fs::read(pipe);
+        }
+    });
 }
 
 impl Observer for Progress {
     fn advance(&self, bytes: u64) -> bool {
-        self.0.inc(bytes);
-        !INTERRUPTED.load(Ordering::Relaxed)
+        #[cfg(debug_assertions)]
+        hold();
+        // Sizes known beforehand may be estimates: no bar goes beyond its end.
+        let left = self.0.length().unwrap_or(u64::MAX).saturating_sub(self.0.position());
+        self.0.inc(bytes.min(left));
+        match &self.1 {
+            Some(watcher) => watcher.advance(bytes),
+            None => !INTERRUPTED.load(Ordering::Relaxed),
+        }
+    }
+
+    fn finish(&self) -> bool {
+        self.1.as_ref().is_none_or(|watcher| watcher.finish())
     }
 }
 

@@ -1,17 +1,18 @@
 //! NumPy arrays over memory of ours, and new ones to be filled.
 
-use std::collections::HashMap;
 use std::ffi::c_int;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::ThreadId;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, TryLockError, Weak};
 
 use memmap2::{MmapOptions, MmapRaw};
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API, get_type_object};
-use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 use ztensor::source::Source;
+
+use crate::errors::invalid;
 
 /// The sizes of an array's dimensions.
 pub(crate) type Dims = SmallVec<[isize; 4]>;
@@ -72,7 +73,8 @@ impl Slab {
     const SPARE: usize = 2;
 
     fn new(spare: &Arc<Spare>) -> Option<Slab> {
-        let kept = spare.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // After a fork, a thread that only the parent has may hold the lock: no waiting for it.
+        let kept = spare.0.try_lock().ok().and_then(|mut spare| spare.pop());
         let pages = match kept {
             Some(pages) => pages,
             None => {
@@ -87,7 +89,7 @@ impl Slab {
 impl Drop for Slab {
     fn drop(&mut self) {
         let spare = self.spare.upgrade();
-        // After a fork, a thread that is not there may have the lock: nobody waits for it.
+        // As in `new`.
         if let Some(mut spare) = spare.as_ref().and_then(|spare| spare.0.try_lock().ok())
             && spare.len() < Self::SPARE
         {
@@ -115,8 +117,8 @@ impl Memory {
     ) -> PyResult<Bound<'py, PyUntypedArray>> {
         let owner = Bound::new(py, Mapping(self.keeps))?;
         let dims = [self.len as isize].into_iter().collect();
-        // SAFETY: the owner keeps `len` bytes from `data` on, which nobody else was or will be given.
-        unsafe { view(py, descr, &dims, self.data.as_ptr(), owner) }
+        // SAFETY: the owner keeps `len` bytes from `data` on, which nothing else was or will be given.
+        unsafe { view(py, descr, &dims, (self.data.as_ptr(), self.len), owner) }
     }
 }
 
@@ -128,16 +130,21 @@ impl AsMut<[u8]> for Memory {
     }
 }
 
+/// A slab, with how much of it is taken.
+type Slot = Mutex<Option<(Arc<Slab>, usize)>>;
+
 /// Hands out memory for arrays that live and die together, such as those of one model: several
 /// share huge pages, which each of them alone is too small for, and touching fresh memory is
 /// most of what decoding costs otherwise.
 ///
-/// Every thread has a slab of its own to take from: two that touch one fresh huge page at the same time
-/// would both clear one, of which one is thrown away.
+/// Every thread has a slab of its own to take from, as far as there are slots: two that touch one
+/// fresh huge page at the same time would both clear one, of which one is thrown away.
+///
+/// No call waits for a lock: after a fork, the child may find any of them held by a thread that
+/// only the parent has. A slot that is held is passed over.
 #[derive(Default)]
 pub(crate) struct Pool {
-    /// By thread, with how much of it is taken.
-    current: Mutex<HashMap<ThreadId, (Arc<Slab>, usize)>>,
+    slots: [Slot; Pool::SLOTS],
     spare: Arc<Spare>,
 }
 
@@ -146,6 +153,8 @@ impl Pool {
     const SMALLEST: usize = 256 << 10;
     /// Larger ones have huge pages of their own.
     const LARGEST: usize = Slab::SIZE / 4;
+    /// Threads that have a slab of their own.
+    const SLOTS: usize = 32;
 
     /// Memory for an array of this size, if it is one that belongs here and there is any.
     pub(crate) fn take(&self, len: usize) -> Option<Memory> {
@@ -159,18 +168,30 @@ impl Pool {
                 return Some(Memory { data, len, keeps: Keeps::Pages { _pages: pages } });
             }
         }
-        let thread = std::thread::current().id();
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.get(&thread).is_none_or(|(_, used)| len > Slab::SIZE - used) {
-            current.remove(&thread); // perhaps nobody needs it any more
-            current.insert(thread, (Arc::new(Slab::new(&self.spare)?), 0));
+        let first = thread_number();
+        let mut slots = (0..Self::SLOTS).map(|index| &self.slots[(first + index) % Self::SLOTS]);
+        let mut slot = slots.find_map(|slot| match slot.try_lock() {
+            Ok(slot) => Some(slot),
+            Err(TryLockError::Poisoned(slot)) => Some(slot.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        })?;
+        if slot.as_ref().is_none_or(|(_, used)| len > Slab::SIZE - used) {
+            *slot = None; // given back, if no array is left in it
+            *slot = Some((Arc::new(Slab::new(&self.spare)?), 0));
         }
-        let (slab, used) = current.get_mut(&thread)?;
+        let (slab, used) = slot.as_mut()?;
         // Inside the slab, and behind all that was handed out of it.
         let data = NonNull::new(slab.pages.as_ref()?.1.as_ptr().wrapping_add(*used))?;
         *used = (*used + len).next_multiple_of(CACHE_LINE).min(Slab::SIZE);
         Some(Memory { data, len, keeps: Keeps::Slab { _slab: Arc::clone(slab) } })
     }
+}
+
+/// The number of this thread, in the order in which threads first asked.
+fn thread_number() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed));
+    NUMBER.with(|number| *number)
 }
 
 const HUGE_PAGE: usize = 2 << 20;
@@ -185,53 +206,63 @@ fn huge_pages(len: usize) -> Option<(MmapRaw, *mut u8)> {
     Some((pages, start))
 }
 
-/// An uninitialised array of `len` bytes and its memory, in pages of its own if it is large: what
-/// the allocator gives starts anywhere, so that both its ends are a huge page short of huge pages,
-/// and touching those ends takes as long as all the rest. The memory starts `phase` bytes into a
-/// page: where that is as in the file, a device can write to it.
+/// An uninitialised array, in pages of its own if it is large: what the allocator gives starts
+/// anywhere, so that both its ends are a huge page short of huge pages, and touching those ends
+/// takes as long as all the rest. The memory starts `phase` bytes into a page: where that is as in
+/// the file, a device can write to it.
 pub(crate) fn large<'py>(
     py: Python<'py>,
     descr: &Bound<'py, PyArrayDescr>,
     dims: &Dims,
-    len: usize,
     phase: usize,
-) -> PyResult<(Bound<'py, PyUntypedArray>, *mut u8)> {
+) -> PyResult<Bound<'py, PyUntypedArray>> {
     const LARGE: usize = 2 * HUGE_PAGE;
-    let pages = phase.checked_add(len).filter(|_| len >= LARGE).and_then(huge_pages);
-    let Some((pages, start)) = pages else { return empty(py, descr, dims) };
+    let len = byte_len(descr, dims).filter(|len| *len >= LARGE);
+    let pages = len.and_then(|len| Some((huge_pages(phase.checked_add(len)?)?, len)));
+    let Some(((pages, start), len)) = pages else { return empty(py, descr, dims) };
     let data = start.wrapping_add(phase);
     let owner = Bound::new(py, Mapping(Keeps::Pages { _pages: pages }))?;
     // SAFETY: the pages have room for `phase` and `len` after less than a huge page, they live as
-    // long as the owner, and nobody else knows them.
-    let array = unsafe { view(py, descr, dims, data, owner) }?;
-    Ok((array, data))
+    // long as the owner, and nothing else refers to them.
+    unsafe { view(py, descr, dims, (data, len), owner) }
 }
 
-/// An uninitialised array and its memory.
+/// Bytes of an array, if so many can be addressed.
+fn byte_len(descr: &Bound<'_, PyArrayDescr>, dims: &Dims) -> Option<usize> {
+    let mut sizes = dims.iter().map(|&size| usize::try_from(size).ok());
+    let len = match dims.contains(&0) {
+        true => 0,
+        false => sizes.try_fold(descr.itemsize(), |bytes, size| bytes.checked_mul(size?))?,
+    };
+    isize::try_from(len).is_ok().then_some(len)
+}
+
+/// An uninitialised array.
 pub(crate) fn empty<'py>(
     py: Python<'py>,
     descr: &Bound<'py, PyArrayDescr>,
     dims: &Dims,
-) -> PyResult<(Bound<'py, PyUntypedArray>, *mut u8)> {
+) -> PyResult<Bound<'py, PyUntypedArray>> {
     // SAFETY: without memory of ours, NumPy allocates its own.
-    let array = unsafe { new(py, descr, dims, null_mut()) }?;
-    // SAFETY: the array is alive, so its header can be read.
-    let data = unsafe { (*array.as_array_ptr()).fields.data };
-    Ok((array, data.cast()))
+    unsafe { new(py, descr, dims, null_mut()) }
 }
 
-/// A writable array over memory that `owner` keeps alive.
+/// A writable array over memory, given by its address and length, that `owner` keeps alive. An
+/// array that is not exactly as long as its memory is refused.
 ///
 /// # Safety
-/// `data` must be valid for reads and writes of the whole array for as long as `owner` lives.
+/// `data` must be valid for reads and writes of `len` bytes for as long as `owner` lives.
 pub(crate) unsafe fn view<'py>(
     py: Python<'py>,
     descr: &Bound<'py, PyArrayDescr>,
     dims: &Dims,
-    data: *mut u8,
+    (data, len): (*mut u8, usize),
     owner: Bound<'py, Mapping>,
 ) -> PyResult<Bound<'py, PyUntypedArray>> {
-    // SAFETY: the caller vouches for the memory.
+    if byte_len(descr, dims) != Some(len) {
+        return Err(invalid(py, format!("an array of sizes {dims:?} is not {len} bytes long")));
+    }
+    // SAFETY: the caller vouches for `len` bytes, and the array is exactly as long.
     let array = unsafe { new(py, descr, dims, data) }?;
     // SAFETY: the array is new and has no base yet; the call takes over the reference to `owner`.
     let failed = unsafe { PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_array_ptr(), owner.into_ptr()) };

@@ -15,11 +15,12 @@ use z4ai::{DecodeOptions, Effort, FrameInfo, Kind, Observer, Options};
 use ztensor::Observer as _;
 
 use crate::errors::{OrRaise, exception, invalid, of_codec};
+use crate::memory::pin;
 use crate::watch::Watch;
 
 /// Memory that is read while the interpreter runs on: whoever writes to it meanwhile gets a frame
 /// of some mix of old and new, since the encoder copies each part before it looks at it.
-pub(crate) struct Input(PyBuffer<u8>);
+pub(crate) struct Input(PyBuffer<u8>, #[allow(dead_code)] Option<Py<PyAny>>);
 
 impl<'py> FromPyObject<'_, 'py> for Input {
     type Error = PyErr;
@@ -27,7 +28,7 @@ impl<'py> FromPyObject<'_, 'py> for Input {
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let buffer = PyBuffer::get(&object)?;
         match buffer.is_c_contiguous() {
-            true => Ok(Input(buffer)),
+            true => Ok(Input(buffer, pin(&object)?)),
             false => Err(invalid(object.py(), "the memory is not contiguous")),
         }
     }
@@ -45,7 +46,7 @@ impl Input {
 }
 
 /// Memory of the caller's to be filled.
-pub(crate) struct Output(PyBuffer<u8>);
+pub(crate) struct Output(PyBuffer<u8>, #[allow(dead_code)] Option<Py<PyAny>>);
 
 impl<'py> FromPyObject<'_, 'py> for Output {
     type Error = PyErr;
@@ -53,7 +54,7 @@ impl<'py> FromPyObject<'_, 'py> for Output {
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let buffer = PyBuffer::get(&object)?;
         match buffer.is_c_contiguous() && !buffer.readonly() {
-            true => Ok(Output(buffer)),
+            true => Ok(Output(buffer, pin(&object)?)),
             false => Err(invalid(object.py(), "out must be contiguous and writable")),
         }
     }
@@ -189,15 +190,40 @@ pub(crate) fn z4ai_compress<'py>(
     Ok(PyBytes::new(py, &frame))
 }
 
+/// The limits of a call that restores a whole file.
+pub(crate) fn limits(max_total_bytes: Option<u64>) -> ztensor::Limits {
+    let default = ztensor::Limits::default();
+    max_total_bytes.map_or(default, |bytes| default.max_total(bytes))
+}
+
+/// Refuses a frame of `stored` bytes that declares more than `max_bytes` decoded ones, by default
+/// those that a file of its size may decode to. Called before they are allocated.
+#[pyfunction]
+#[pyo3(signature = (len, stored, max_bytes))]
+pub(crate) fn z4ai_check_size(py: Python<'_>, len: u64, stored: u64, max_bytes: Option<u64>) -> PyResult<()> {
+    let most = max_bytes.unwrap_or_else(|| ztensor::Limits::default().most(stored));
+    if len <= most {
+        return Ok(());
+    }
+    let message = format!(
+        "a frame of {stored} bytes declares {len} decoded ones, the limit is {most}; \
+         pass a larger max_bytes if the frame is trusted"
+    );
+    Err(exception(py, &ztensor::Error::new(ztensor::Kind::Limit, message)))
+}
+
 /// What a frame decodes to.
 #[pyfunction]
+#[pyo3(signature = (frame, threads, max_bytes = None))]
 pub(crate) fn z4ai_decompress<'py>(
     py: Python<'py>,
     frame: Frame<'py>,
     threads: usize,
+    max_bytes: Option<u64>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let frame = frame.bytes();
     let len = py.detach(|| z4ai::inspect(frame)).map_err(of_codec).or_raise(py)?.content_len;
+    z4ai_check_size(py, len, frame.len() as u64, max_bytes)?;
     let options = DecodeOptions { threads, ..DecodeOptions::default() };
     new_bytes(py, len, |out| z4ai::decompress_into(frame, out, &options).map_err(of_codec))
 }
@@ -323,6 +349,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Z4AI_DEFAULT_LEVEL", z4ai::DEFAULT_LEVEL)?;
     module.add("Z4AI_EFFORTS", Effort::all().map(Effort::name).collect::<Vec<_>>())?;
     module.add_function(wrap_pyfunction!(z4ai_compress, module)?)?;
+    module.add_function(wrap_pyfunction!(z4ai_check_size, module)?)?;
     module.add_function(wrap_pyfunction!(z4ai_decompress, module)?)?;
     module.add_function(wrap_pyfunction!(z4ai_decompress_into, module)?)?;
     module.add_function(wrap_pyfunction!(z4ai_delta_compress, module)?)?;

@@ -13,6 +13,7 @@ use ztensor::DType;
 use ztensor::source::Source;
 
 use crate::arrays::Dims;
+use crate::errors::invalid;
 
 const NAME: &CStr = c"dltensor";
 
@@ -69,18 +70,24 @@ pub(crate) fn code(dtype: DType) -> Option<u8> {
     })
 }
 
-/// A capsule for a contiguous CPU tensor at `data`, kept alive by `owner`.
+/// A capsule for a contiguous CPU tensor in memory, given by its address and length, that `owner`
+/// keeps alive. A tensor that is not exactly as long as its memory is refused.
 ///
 /// # Safety
-/// `data` must be valid for reads and writes of the whole tensor for as long as `owner` lives.
+/// `data` must be valid for reads and writes of `len` bytes for as long as `owner` lives.
 pub(crate) unsafe fn capsule<'py>(
     py: Python<'py>,
     code: u8,
     bits: u32,
     dims: &Dims,
-    data: *mut u8,
+    (data, len): (*mut u8, usize),
     owner: Arc<dyn Source>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let mut counts = dims.iter().map(|&size| u64::try_from(size).ok());
+    let bytes = counts.try_fold(u64::from(bits / 8), |bytes, size| bytes.checked_mul(size?));
+    if bytes != Some(len as u64) {
+        return Err(invalid(py, format!("a tensor of sizes {dims:?} is not {len} bytes long")));
+    }
     // Shape first, then strides in elements, outermost first.
     let mut sizes: SmallVec<[i64; 8]> = dims.iter().map(|&size| size as i64).collect();
     sizes.resize(2 * dims.len(), 1);

@@ -13,7 +13,8 @@ use ztensor::{Attributes, Component, DType, Error, Extent, Object, Tensor};
 
 use crate::codec::{effort, new_bytes};
 use crate::errors::invalid;
-use crate::items::{Item, Memory};
+use crate::items::Item;
+use crate::memory::Memory;
 use crate::watch::Watch;
 use crate::{dtypes, store, values};
 
@@ -96,8 +97,8 @@ impl<'a> Exported<'a> {
 /// The memory that `make` returns, copied: it may be gone when Python's turn is over.
 fn made(py: Python<'_>, make: &Py<PyAny>) -> PyResult<Vec<u8>> {
     let found = make.bind(py).call0()?;
-    let memory: Memory<'_> = found.extract()?;
-    let bytes = memory.bytes(py)?;
+    let memory = Memory::of(&found)?;
+    let bytes = memory.bytes();
     py.detach(|| {
         let mut copy = Vec::new();
         copy.try_reserve_exact(bytes.len()).map_err(|_| bytes.len())?;

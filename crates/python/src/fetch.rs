@@ -8,17 +8,20 @@ use numpy::PyArrayDescr;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
-use ztensor::object::Storage;
+use ztensor::object::{ContentKey, Storage, StridedView};
+use ztensor::read::views::{SharedStorage, shared_storages};
 use ztensor::source::{CowRegion, Source};
 use ztensor::{Component, DType, Error, Extent, Layout, Object, Reader};
 
 use crate::arrays::{self, Dims, Mapping};
-use crate::errors::{OrRaise, exception};
+use crate::errors::{OrRaise, exception, invalid};
+use crate::memory::Memory;
+use crate::reader::check_values;
 use crate::watch::Watch;
 use crate::{dlpack, dtypes, values};
 
 /// What the arrays are to be.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Framework {
     Numpy,
     Torch,
@@ -39,11 +42,28 @@ pub(crate) fn fetch<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     // Arrays are allocated before they are filled.
     py.detach(|| reader.check_limits(objects.iter().map(|(name, _)| *name))).or_raise(py)?;
-    let mut fetcher =
-        Fetcher { py, reader, copy, regions: Vec::new(), ties: HashMap::new(), reads: Vec::new() };
+    let mut fetcher = Fetcher {
+        py,
+        reader,
+        copy,
+        regions: Vec::new(),
+        ties: HashMap::new(),
+        storages: Vec::new(),
+        views: HashMap::new(),
+        reads: Vec::new(),
+        stored: Vec::new(),
+    };
+    if framework == Framework::Torch {
+        fetcher.find_views(objects);
+    }
     let mut results = Vec::with_capacity(objects.len());
-    for &(name, object) in objects {
-        results.push(fetcher.object(name, object, framework)?);
+    for (index, &(name, object)) in objects.iter().enumerate() {
+        let view = fetcher.views.remove(&index);
+        let shared = view.map(|view| fetcher.view(name, object, view)).transpose()?.flatten();
+        results.push(match shared {
+            Some(tensor) => Fetched::Array(tensor),
+            None => fetcher.object(name, object, framework)?,
+        });
     }
     fetcher.read(watch)?;
     let dict = PyDict::new(py);
@@ -56,7 +76,8 @@ pub(crate) fn fetch<'py>(
 /// One component of one object, read as NumPy arrays are: the array's element
 /// type and sizes.
 fn component_dims(object: &Object, role: &str, component: &Component, dtype: DType) -> Option<Dims> {
-    let count = component.len / dtype.size()? as u64;
+    let size = dtype.size()? as u64;
+    let count = component.len.is_multiple_of(size).then_some(component.len / size)?;
     let whole = |shape: &[u64]| -> Option<Dims> {
         (ztensor::object::elements(shape)? == count).then_some(())?;
         shape.iter().map(|&size| isize::try_from(size).ok()).collect()
@@ -72,17 +93,21 @@ fn component_dims(object: &Object, role: &str, component: &Component, dtype: DTy
     shaped.or_else(|| whole(&[count]))
 }
 
-/// A request to fill memory with a component.
+/// A request to fill memory, that of an array which this call made and nothing else refers to yet.
 struct Read<'a> {
     name: &'a str,
     role: &'a str,
-    data: *mut u8,
-    len: usize,
+    memory: Memory,
 }
 
-// SAFETY: each request points to memory of an array that this call made and
-// that nothing else knows yet.
-unsafe impl Send for Read<'_> {}
+/// A storage that several tensors of the result are views of.
+struct Shared<'a, 'py> {
+    storage: SharedStorage,
+    /// Names of its tensors.
+    names: Vec<&'a str>,
+    /// Its memory as a torch storage, once a tensor needed it.
+    memory: Option<Bound<'py, PyAny>>,
+}
 
 /// What will be a value of the result.
 enum Fetched<'py> {
@@ -126,9 +151,16 @@ struct Fetcher<'a, 'py> {
     copy: bool,
     /// By source; `None` inside for one that cannot be mapped.
     regions: Vec<Option<Option<Region<'py>>>>,
-    /// Arrays by where they are in the file: two names of one range are tied.
-    ties: HashMap<(Extent, DType), (Dims, Bound<'py, PyAny>)>,
+    /// Arrays by their content, the type that they have it as and the framework that they are of:
+    /// two names of one are tied.
+    ties: HashMap<(ContentKey<'a>, DType, Framework), (Dims, Bound<'py, PyAny>)>,
+    /// Storages of several tensors.
+    storages: Vec<Shared<'a, 'py>>,
+    /// The storage that a tensor is a view of, by the tensor's index.
+    views: HashMap<usize, (usize, StridedView)>,
     reads: Vec<Read<'a>>,
+    /// Storages to be filled with what is stored.
+    stored: Vec<(Extent, Memory)>,
 }
 
 impl<'a, 'py> Fetcher<'a, 'py> {
@@ -146,9 +178,13 @@ impl<'a, 'py> Fetcher<'a, 'py> {
         }
         let parts = PyDict::new(self.py);
         for (role, component) in &object.components {
-            let array = match self.numpy(name, object, role, component)? {
-                Some(array) if component.unknown_type.is_none() => array,
-                _ => self.raw(name, object, role, component)?,
+            let array = match component.unknown_type {
+                None => self.numpy(name, object, role, component)?,
+                Some(_) => None,
+            };
+            let array = match array {
+                Some(array) => array,
+                None => self.raw(name, object, role, component)?,
             };
             parts.set_item(&**role, array)?;
         }
@@ -195,18 +231,16 @@ impl<'a, 'py> Fetcher<'a, 'py> {
         descr: &Bound<'py, PyArrayDescr>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let dims = component_dims(object, role, component, dtype).ok_or_else(|| too_large(self.py, name))?;
-        self.tied(component, dtype, dims, |this, dims| {
-            if let Some((data, owner)) =
-                this.mapped(component)?.map(|(data, region)| (data, region.owner.clone()))
+        self.tied(component, (dtype, Framework::Numpy), dims, |this, dims| {
+            if let Some((memory, owner)) =
+                this.mapped(name, component)?.map(|(memory, region)| (memory, region.owner.clone()))
             {
-                // SAFETY: `mapped` found the component's whole range inside the
-                // mapping, `component_dims` made the array exactly that large,
-                // and the mapping lives as long as its owner.
-                return Ok(unsafe { arrays::view(this.py, descr, dims, data, owner) }?.into_any());
+                // SAFETY: `mapped` found these bytes inside the mapping, which lives as long as its
+                // owner; `view` makes the array exactly as long.
+                return Ok(unsafe { arrays::view(this.py, descr, dims, memory, owner) }?.into_any());
             }
-            let len = component.len as usize;
-            let (array, data) = arrays::large(this.py, descr, dims, len, phase(component))?;
-            this.reads.push(Read { name, role, data, len });
+            let array = arrays::large(this.py, descr, dims, phase(component))?;
+            this.reads.push(Read { name, role, memory: Memory::of_array(&array)? });
             Ok(array.into_any())
         })
     }
@@ -227,62 +261,160 @@ impl<'a, 'py> Fetcher<'a, 'py> {
         };
         let Some(dims) = dims else { return Ok(None) };
         let alignment = component.dtype.alignment();
-        self.tied(component, component.dtype, dims, |this, dims| {
-            let mapped = this.mapped(component)?;
-            if let Some((data, region)) = mapped.filter(|(data, _)| data.addr().is_multiple_of(alignment)) {
+        self.tied(component, (component.dtype, Framework::Torch), dims, |this, dims| {
+            let mapped = this.mapped(name, component)?;
+            let aligned = mapped.filter(|((data, _), _)| data.addr().is_multiple_of(alignment));
+            if let Some((memory, region)) = aligned {
                 let source = Arc::clone(&region.source);
                 let code = dlpack::code(component.dtype);
                 // Types that older versions do not take are handed over as bytes.
                 let (code, bits) = code.map_or((1, 8), |code| (code, component.dtype.bits()));
-                // SAFETY: as for arrays.
-                let capsule = unsafe { dlpack::capsule(py, code, bits, dims, data, source) }?;
+                // SAFETY: as for arrays; `capsule` refuses a tensor that is not exactly as long.
+                let capsule = unsafe { dlpack::capsule(py, code, bits, dims, memory, source) }?;
                 let tensor = functions(py)?.from_dlpack.bind(py).call1((capsule,))?;
                 return match dlpack::code(component.dtype) {
                     Some(_) => Ok(tensor),
                     None => tensor.call_method1("view", (dtype,)),
                 };
             }
-            let sizes = PyTuple::new(py, dims)?;
-            let keywords = PyDict::new(py);
-            keywords.set_item("dtype", dtype)?;
-            let tensor = functions(py)?.empty.bind(py).call((sizes,), Some(&keywords))?;
-            let address: usize = tensor.call_method0("data_ptr")?.extract()?;
-            let data = std::ptr::with_exposed_provenance_mut::<u8>(address);
-            let len = component.len as usize;
-            ztensor::advise_huge(data, len);
-            this.reads.push(Read { name, role, data, len });
+            let tensor = empty_tensor(py, dims, dtype)?;
+            let memory = Memory::of_tensor(&tensor)?;
+            ztensor::advise_huge(memory.start(), memory.len());
+            this.reads.push(Read { name, role, memory });
             Ok(tensor)
         })
         .map(Some)
     }
 
-    /// The array that was already made for the same range, or a new one.
+    /// Finds the tensors that are views of one storage.
+    fn find_views(&mut self, objects: &[(&'a str, &'a Object)]) {
+        let listed: Vec<&Object> = objects.iter().map(|(_, object)| *object).collect();
+        for storage in shared_storages(&listed) {
+            let lens = storage.views.iter().map(|(index, _)| listed[*index].byte_len());
+            let total = lens.fold(0, u64::saturating_add);
+            // Thin slices of a large storage are less to read, and to keep, one by one.
+            if self.copy && storage.extent.len > total {
+                continue;
+            }
+            let number = self.storages.len();
+            self.views.extend(storage.views.iter().map(|(index, view)| (*index, (number, view.clone()))));
+            let names = storage.views.iter().map(|(index, _)| objects[*index].0).collect();
+            self.storages.push(Shared { storage, names, memory: None });
+        }
+    }
+
+    /// A tensor as a view of a storage that it shares with others; `None` if torch has no such view.
+    fn view(
+        &mut self,
+        name: &str,
+        object: &Object,
+        (number, view): (usize, StridedView),
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = self.py;
+        // Booleans are checked when they are read, each tensor by itself.
+        let Some(stored) = object.dtype().filter(|dtype| *dtype != DType::Bool) else { return Ok(None) };
+        let Some(dtype) = dtypes::torch(py, stored)? else { return Ok(None) };
+        let numbers = |sizes: &[u64]| -> Option<Vec<i64>> {
+            sizes.iter().map(|&size| i64::try_from(size).ok()).collect()
+        };
+        let offset = i64::try_from(self.storages[number].storage.offset_of(&view)).ok();
+        let (Some(sizes), Some(strides), Some(offset)) =
+            (numbers(&object.shape), numbers(&view.strides), offset)
+        else {
+            return Err(too_large(py, name));
+        };
+        let storage = match &self.storages[number].memory {
+            Some(storage) => storage.clone(),
+            None => {
+                let storage = self.storage(number)?;
+                self.storages[number].memory = Some(storage.clone());
+                storage
+            }
+        };
+        let empty = empty_tensor(py, &[0].into_iter().collect(), dtype)?;
+        let (sizes, strides) = (PyTuple::new(py, sizes)?, PyTuple::new(py, strides)?);
+        // `shared_storages` found all elements inside of the storage, which is not resized then.
+        let mut tensor = empty.call_method1("set_", (storage, offset, sizes, strides))?;
+        if view.conjugate {
+            tensor = tensor.call_method0("conj")?;
+        }
+        if view.negate {
+            tensor = py.import("torch")?.call_method1("_neg_view", (tensor,))?;
+        }
+        Ok(Some(tensor))
+    }
+
+    /// The memory of a storage: mapped, or to be read.
+    fn storage(&mut self, number: usize) -> PyResult<Bound<'py, PyAny>> {
+        const ALIGNMENT: usize = 16;
+        let py = self.py;
+        let extent = self.storages[number].storage.extent;
+        let bytes = dtypes::torch(py, DType::U8)?.ok_or_else(|| invalid(py, "torch has no uint8"))?;
+        let size = isize::try_from(extent.len).map_err(|_| too_large(py, self.storages[number].names[0]))?;
+        let dims: Dims = [size].into_iter().collect();
+        let mapped = if self.copy { None } else { self.mapped_range(extent)? };
+        let aligned = mapped.filter(|((data, _), _)| data.addr().is_multiple_of(ALIGNMENT));
+        let tensor = match aligned {
+            Some((memory, region)) => {
+                let source = Arc::clone(&region.source);
+                // SAFETY: as for single tensors.
+                let capsule = unsafe { dlpack::capsule(py, 1, 8, &dims, memory, source) }?;
+                functions(py)?.from_dlpack.bind(py).call1((capsule,))?
+            }
+            None => {
+                let tensor = empty_tensor(py, &dims, bytes)?;
+                let memory = Memory::of_tensor(&tensor)?;
+                ztensor::advise_huge(memory.start(), memory.len());
+                self.stored.push((extent, memory));
+                tensor
+            }
+        };
+        tensor.call_method0("untyped_storage")
+    }
+
+    /// The array that was already made for the same content, or a new one.
     fn tied(
         &mut self,
-        component: &Component,
-        dtype: DType,
+        component: &'a Component,
+        (dtype, framework): (DType, Framework),
         dims: Dims,
         make: impl FnOnce(&mut Self, &Dims) -> PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let Some(extent) = component.extent().filter(|_| component.len > 0) else {
+        let Some(content) = component.content_key() else {
             return make(self, &dims);
         };
-        match self.ties.get(&(extent, dtype)) {
+        match self.ties.get(&(content, dtype, framework)) {
             Some((first, array)) if *first == dims => return Ok(array.clone()),
-            // The same bytes in another shape.
+            // The same elements in another shape.
             Some((_, array)) => return array.call_method1("reshape", (PyTuple::new(self.py, &dims)?,)),
             None => {}
         }
         let array = make(self, &dims)?;
-        self.ties.insert((extent, dtype), (dims, array.clone()));
+        self.ties.insert((content, dtype, framework), (dims, array.clone()));
         Ok(array)
     }
 
-    /// Where a component lies in a private mapping; `None` if it must be read.
-    fn mapped(&mut self, component: &Component) -> PyResult<Option<(*mut u8, &Region<'py>)>> {
+    /// Where a component lies in a private mapping, and how long it is; `None` if it must be read.
+    fn mapped(&mut self, name: &str, component: &Component) -> PyResult<Option<(Bytes, &Region<'py>)>> {
         let (false, Storage::Plain(extent)) = (self.copy || component.len == 0, &component.storage) else {
             return Ok(None);
         };
+        if extent.len != component.len {
+            return Ok(None); // reading it says what is wrong
+        }
+        let (py, reader, dtype) = (self.py, self.reader, component.dtype);
+        let found = self.mapped_range(*extent)?;
+        if let (Some(((data, len), _)), DType::Bool) = (&found, dtype) {
+            // SAFETY: bytes of the mapping, which the region keeps.
+            let bytes = unsafe { std::slice::from_raw_parts(data.cast_const(), *len) };
+            let at = |error: Error| error.in_tensor(name).in_file(reader.catalog().sources.label(0));
+            dtype.check_values(bytes).map_err(at).or_raise(py)?;
+        }
+        Ok(found)
+    }
+
+    /// Where a range of a source lies in a private mapping; `None` if it must be read.
+    fn mapped_range(&mut self, extent: Extent) -> PyResult<Option<(Bytes, &Region<'py>)>> {
         let index = extent.source as usize;
         if self.regions.len() <= index {
             self.regions.resize_with(index + 1, || None);
@@ -301,29 +433,55 @@ impl<'a, 'py> Fetcher<'a, 'py> {
         }
         let Some(Some(region)) = &self.regions[index] else { return Ok(None) };
         let inside = extent.offset.checked_add(extent.len).is_some_and(|end| end <= region.region.len as u64);
-        if !inside || extent.len != component.len {
+        if !inside {
             return Ok(None); // reading it says what is wrong
         }
-        Ok(Some((region.region.ptr.wrapping_add(extent.offset as usize), region)))
+        let data = region.region.ptr.wrapping_add(extent.offset as usize);
+        Ok(Some(((data, extent.len as usize), region)))
     }
 
     /// Fills all new arrays.
     fn read(self, watch: &Watch) -> PyResult<()> {
-        let Fetcher { py, reader, mut reads, .. } = self;
-        reads.retain(|read| read.len > 0);
-        if reads.is_empty() {
+        let Fetcher { py, reader, reads, stored, storages, .. } = self;
+        if reads.is_empty() && stored.is_empty() {
             return py.check_signals();
         }
-        watch.run(py, move |observer| {
-            let requests = reads.into_iter().map(|read| {
-                // SAFETY: the array was made with exactly this many bytes and
-                // nobody else has it yet; bytes of any value are valid.
-                let out = unsafe { std::slice::from_raw_parts_mut(read.data, read.len) };
-                (read.name, read.role, out)
+        let read: Vec<_> = stored.iter().map(|(extent, _)| *extent).collect();
+        let views: Vec<&str> = storages
+            .iter()
+            .filter(|shared| reader.options().verify && read.contains(&shared.storage.extent))
+            .flat_map(|shared| shared.names.iter().copied())
+            .collect();
+        watch.run(py, |observer| {
+            let requests = reads.iter().filter(|read| read.memory.len() > 0).map(|read| {
+                // SAFETY: memory of an array that this call made and that nothing else reads or
+                // writes yet. Each is in the list once.
+                (read.name, read.role, unsafe { read.memory.bytes_mut() })
             });
-            reader.read_many(requests.collect(), Some(observer))
+            reader.read_many(requests.collect(), Some(observer))?;
+            for read in &reads {
+                // SAFETY: as above; what was handed out before is not used any more.
+                check_values(reader, read.name, read.role, unsafe { read.memory.bytes_mut() })?;
+            }
+            for name in &views {
+                reader.verify(name)?; // storages are read as they are
+            }
+            // SAFETY: as above.
+            let requests = stored.iter().map(|(extent, memory)| (*extent, unsafe { memory.bytes_mut() }));
+            reader.read_stored(requests.collect(), Some(observer))
         })
     }
+}
+
+/// An address and a length.
+type Bytes = (*mut u8, usize);
+
+/// An uninitialised CPU tensor, whatever device is the default.
+fn empty_tensor<'py>(py: Python<'py>, dims: &Dims, dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let keywords = PyDict::new(py);
+    keywords.set_item(pyo3::intern!(py, "dtype"), dtype)?;
+    keywords.set_item(pyo3::intern!(py, "device"), pyo3::intern!(py, "cpu"))?;
+    functions(py)?.empty.bind(py).call((PyTuple::new(py, dims)?,), Some(&keywords))
 }
 
 /// Where in a page the memory for a component starts: as in the file, if its elements allow that.

@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyTuple};
 use ztensor::{Array, DType, Layout, Shape, Tensor};
 
 use crate::errors::invalid;
+use crate::memory::Memory;
 use crate::{dtypes, values};
 
 /// A tensor to be written.
@@ -19,15 +20,15 @@ pub(crate) struct Item<'py> {
 
 enum Parts<'py> {
     /// `(name, array)`
-    Array(Bound<'py, PyUntypedArray>),
+    Array(Bound<'py, PyUntypedArray>, Elements),
     /// `(name, dtype, shape, memory)`
-    Dense(PyBackedStr, Vec<u64>, Memory<'py>),
+    Dense(PyBackedStr, Vec<u64>, Elements),
     /// `(name, format, shape, components, attributes)`
-    Object(PyBackedStr, Vec<u64>, Vec<Component<'py>>, Option<Bound<'py, PyDict>>),
+    Object(PyBackedStr, Vec<u64>, Vec<Component>, Option<Bound<'py, PyDict>>),
 }
 
 /// `(role, dtype, type, memory)`
-type Component<'py> = (String, PyBackedStr, Option<PyBackedStr>, Memory<'py>);
+type Component = (String, PyBackedStr, Option<PyBackedStr>, Elements);
 
 fn dense(shape: Shape, dtype: DType, bytes: &[u8]) -> Tensor<'_> {
     Tensor {
@@ -38,11 +39,15 @@ fn dense(shape: Shape, dtype: DType, bytes: &[u8]) -> Tensor<'_> {
     }
 }
 
-/// A contiguous array, or the address and size of memory with its owner.
-#[derive(FromPyObject)]
-pub(crate) enum Memory<'py> {
-    Array(Bound<'py, PyUntypedArray>),
-    Address(usize, usize, #[allow(dead_code)] Bound<'py, PyAny>),
+/// A contiguous array or CPU tensor.
+pub(crate) struct Elements(Memory);
+
+impl FromPyObject<'_, '_> for Elements {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        Memory::of(&object).map(Elements)
+    }
 }
 
 /// Equal for dense tensors that are the same elements in memory, in whatever shape.
@@ -60,7 +65,11 @@ impl<'py> FromPyObject<'_, 'py> for Item<'py> {
         let item = item.cast::<PyTuple>()?;
         let name = item.get_item(0)?.extract()?;
         let parts = match item.len() {
-            2 => Parts::Array(item.get_item(1)?.cast_into()?),
+            2 => {
+                let array = item.get_item(1)?;
+                let elements = array.extract()?;
+                Parts::Array(array.cast_into()?, elements)
+            }
             4 => Parts::Dense(
                 item.get_item(1)?.extract()?,
                 item.get_item(2)?.extract()?,
@@ -81,7 +90,7 @@ impl Item<'_> {
     /// The tensor, over memory that lives as long as the item. The writer checks it.
     pub(crate) fn tensor(&self, py: Python<'_>) -> PyResult<Tensor<'_>> {
         match &self.parts {
-            Parts::Array(array) => {
+            Parts::Array(array, elements) => {
                 let dtype = dtypes::of_array(py, array)?.ok_or_else(|| {
                     invalid(
                         py,
@@ -89,10 +98,10 @@ impl Item<'_> {
                     )
                 })?;
                 let shape = array.shape().iter().map(|&size| size as u64).collect();
-                Ok(dense(shape, dtype, array_bytes(py, array)?))
+                Ok(dense(shape, dtype, elements.0.bytes()))
             }
-            Parts::Dense(dtype, shape, memory) => {
-                Ok(dense(shape[..].into(), dtypes::by_name(py, dtype)?, memory.bytes(py)?))
+            Parts::Dense(dtype, shape, elements) => {
+                Ok(dense(shape[..].into(), dtypes::by_name(py, dtype)?, elements.0.bytes()))
             }
             Parts::Object(format, shape, components, attributes) => {
                 let components = components
@@ -110,7 +119,8 @@ impl Item<'_> {
 
     /// What a dense tensor shares with others that are the same; nothing for empty ones.
     pub(crate) fn tie(&self, tensor: &Tensor<'_>) -> Option<Tie> {
-        let (Parts::Array(_) | Parts::Dense(..), [(_, array)]) = (&self.parts, &tensor.components[..]) else {
+        let (Parts::Array(..) | Parts::Dense(..), [(_, array)]) = (&self.parts, &tensor.components[..])
+        else {
             return None;
         };
         let (address, len) = (array.bytes.as_ptr().addr(), array.bytes.len());
@@ -118,47 +128,15 @@ impl Item<'_> {
     }
 }
 
-fn array<'a>(py: Python<'_>, (_, dtype, logical, memory): &'a Component<'_>) -> PyResult<Array<'a>> {
+fn array<'a>(py: Python<'_>, (_, dtype, logical, elements): &'a Component) -> PyResult<Array<'a>> {
     let storage = dtypes::by_name(py, dtype)?;
     let known = match logical {
         None => Some(storage),
         Some(name) => DType::from_logical_name(name, storage),
     };
-    let mut array = Array::new(known.unwrap_or(storage), memory.bytes(py)?);
+    let mut array = Array::new(known.unwrap_or(storage), elements.0.bytes());
     if known.is_none() {
         array.unknown_type = logical.as_deref().map(Into::into);
     }
     Ok(array)
-}
-
-impl Memory<'_> {
-    pub(crate) fn bytes(&self, py: Python<'_>) -> PyResult<&[u8]> {
-        match self {
-            Memory::Array(array) => array_bytes(py, array),
-            Memory::Address(_, 0, _) => Ok(&[]),
-            Memory::Address(address, len, _) => {
-                // SAFETY: Python passes the address of a contiguous tensor of
-                // that size, which lives as long as the reference to it in
-                // `self`. Whoever writes to a tensor while it is saved gets some
-                // mix of old and new, as with every other library.
-                Ok(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(*address), *len) })
-            }
-        }
-    }
-}
-
-/// The bytes of a contiguous array, which live as long as the reference to it.
-pub(crate) fn array_bytes<'a>(py: Python<'_>, array: &'a Bound<'_, PyUntypedArray>) -> PyResult<&'a [u8]> {
-    if !array.is_c_contiguous() {
-        return Err(invalid(py, "the array is not contiguous"));
-    }
-    let len = array.len() * array.dtype().itemsize();
-    if len == 0 {
-        return Ok(&[]);
-    }
-    // SAFETY: the array is alive, so its header can be read.
-    let data = unsafe { (*array.as_array_ptr()).fields.data };
-    // SAFETY: a contiguous array's memory is as large as its header says; for
-    // writes by others see above.
-    Ok(unsafe { std::slice::from_raw_parts(data.cast_const().cast(), len) })
 }

@@ -12,6 +12,7 @@ mod errors;
 mod export;
 mod fetch;
 mod items;
+mod memory;
 mod model_delta;
 mod packed;
 mod reader;
@@ -28,6 +29,20 @@ fn cli_main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
     py.detach(|| ztensor_cli::run_code(args))
 }
 
+/// Converts files with the arguments of `ztensor convert`; returns what it noted.
+#[pyfunction]
+#[pyo3(signature = (args, threads = 0, progress = None))]
+fn convert(
+    py: Python<'_>,
+    args: Vec<std::ffi::OsString>,
+    threads: usize,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Vec<String>> {
+    let watch = std::sync::Arc::new(watch::Watch::new(progress));
+    let watcher = std::sync::Arc::clone(&watch);
+    watch.run(py, |_| ztensor_cli::library::convert(args, threads, watcher))
+}
+
 /// Runs the `z4ai` command line, likewise.
 #[pyfunction]
 fn z4ai_main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
@@ -39,6 +54,7 @@ fn z4ai_main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+    module.add("DEBUG_ASSERTIONS", cfg!(debug_assertions))?;
     module.add("EFFORTS", ztensor::Effort::all().map(ztensor::Effort::name).collect::<Vec<_>>())?;
     module.add("DTYPES", dtypes::table(py)?)?;
     module.add_class::<arrays::Mapping>()?;
@@ -46,11 +62,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(reader::assemble, module)?)?;
     module.add_function(wrap_pyfunction!(reader::decode_ahead, module)?)?;
+    module.add_function(wrap_pyfunction!(reader::prove_partition, module)?)?;
     module.add_function(wrap_pyfunction!(writer::dequantize, module)?)?;
     module.add_function(wrap_pyfunction!(writer::remove_tensors, module)?)?;
     module.add_function(wrap_pyfunction!(writer::replace_tensor, module)?)?;
     module.add_function(wrap_pyfunction!(writer::zt_plan, module)?)?;
     module.add_function(wrap_pyfunction!(cli_main, module)?)?;
+    module.add_function(wrap_pyfunction!(convert, module)?)?;
     module.add_function(wrap_pyfunction!(z4ai_main, module)?)?;
     model_delta::register(module)?;
     export::register(module)?;

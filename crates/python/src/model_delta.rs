@@ -8,9 +8,9 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use ztensor::model_delta::{self, ApplyOptions, Info, MakeOptions, MakeStats};
 use ztensor::source::{MemorySource, Source};
-use ztensor::{Error, Observer};
+use ztensor::{Error, Limits, Observer};
 
-use crate::codec::{effort, new_bytes};
+use crate::codec::{effort, limits, new_bytes};
 use crate::errors::OrRaise;
 use crate::watch::Watch;
 
@@ -26,7 +26,7 @@ fn options<'a>(
         effort: effort(py, name)?,
         level: *level,
         threads: *threads,
-        limits: ztensor::Limits::default(),
+        limits: Limits::default(),
         durable: false,
         observer: Some(observer),
     })
@@ -77,7 +77,7 @@ pub(crate) fn z4dm_make_bytes<'py>(
 
 /// Applies deltas one after another; returns the size of the last target.
 #[pyfunction]
-#[pyo3(signature = (base, deltas, output, threads, progress = None))]
+#[pyo3(signature = (base, deltas, output, threads, progress = None, *, max_total_bytes = None))]
 pub(crate) fn z4dm_apply(
     py: Python<'_>,
     base: PathBuf,
@@ -85,40 +85,49 @@ pub(crate) fn z4dm_apply(
     output: PathBuf,
     threads: usize,
     progress: Option<Py<PyAny>>,
+    max_total_bytes: Option<u64>,
 ) -> PyResult<u64> {
     let watch = Watch::new(progress);
-    let options = ApplyOptions { threads, observer: Some(&watch), ..ApplyOptions::default() };
+    let limits = limits(max_total_bytes);
+    let options = ApplyOptions { threads, limits, observer: Some(&watch), ..ApplyOptions::default() };
     watch.run(py, |_| model_delta::apply_chain(base, &deltas, output, &options))
 }
 
 /// Turns a `.zt` file into what a delta makes of it: tensors written, tensors gone, size.
 #[pyfunction]
-#[pyo3(signature = (path, delta, threads, progress = None))]
+#[pyo3(signature = (path, delta, threads, progress = None, *, max_total_bytes = None))]
 pub(crate) fn z4dm_apply_in_place(
     py: Python<'_>,
     path: PathBuf,
     delta: PathBuf,
     threads: usize,
     progress: Option<Py<PyAny>>,
+    max_total_bytes: Option<u64>,
 ) -> PyResult<(u64, u64, u64)> {
     let watch = Watch::new(progress);
-    let options = ApplyOptions { threads, observer: Some(&watch), ..ApplyOptions::default() };
+    let limits = limits(max_total_bytes);
+    let options = ApplyOptions { threads, limits, observer: Some(&watch), ..ApplyOptions::default() };
     let stats = watch.run(py, |_| model_delta::apply_in_place(path, delta, &options))?;
     Ok((stats.written, stats.removed, stats.len))
 }
 
 /// What a delta in memory makes of a base in memory.
 #[pyfunction]
+#[pyo3(signature = (base, delta, threads, *, max_total_bytes = None))]
 pub(crate) fn z4dm_apply_bytes<'py>(
     py: Python<'py>,
     base: PyBackedBytes,
     delta: PyBackedBytes,
     threads: usize,
+    max_total_bytes: Option<u64>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let (base, delta) = (memory(base), memory(delta));
     let copy = Arc::clone(&delta);
     let len = py.detach(|| model_delta::info_source(copy)).or_raise(py)?.target_len;
-    let options = ApplyOptions { threads, ..ApplyOptions::default() };
+    let limits = limits(max_total_bytes);
+    // The target is allocated before the delta is applied.
+    limits.check_total(len, base.len().saturating_add(delta.len())).or_raise(py)?;
+    let options = ApplyOptions { threads, limits, ..ApplyOptions::default() };
     new_bytes(py, len, |mut out| {
         let len = out.len() as u64;
         match model_delta::apply_to(base, delta, &mut out, &options)? {

@@ -11,7 +11,7 @@ use ztensor::source::{self, MapMode, MemorySource, Source};
 use ztensor::zstn::{self, Info, PackOptions, PackStats, UnpackOptions};
 use ztensor::{Destination, Error, Kind, Observer};
 
-use crate::codec::{Input, effort, new_bytes};
+use crate::codec::{Input, effort, limits, new_bytes};
 use crate::errors::OrRaise;
 use crate::store::destination;
 use crate::watch::Watch;
@@ -126,16 +126,18 @@ fn pack_to_memory<'py>(
 
 /// Restores a file; returns its size.
 #[pyfunction]
-#[pyo3(signature = (input, output, threads, progress = None))]
+#[pyo3(signature = (input, output, threads, progress = None, *, max_total_bytes = None))]
 pub(crate) fn zstn_unpack(
     py: Python<'_>,
     input: PathBuf,
     output: PathBuf,
     threads: usize,
     progress: Option<Py<PyAny>>,
+    max_total_bytes: Option<u64>,
 ) -> PyResult<u64> {
     let watch = Watch::new(progress);
-    let options = UnpackOptions { threads, observer: Some(&watch), ..UnpackOptions::default() };
+    let limits = limits(max_total_bytes);
+    let options = UnpackOptions { threads, limits, observer: Some(&watch), ..UnpackOptions::default() };
     watch.run(py, |_| {
         let source = source::open(&input, MapMode::Auto, &Options::default())?;
         let mut written = 0;
@@ -150,15 +152,20 @@ pub(crate) fn zstn_unpack(
 
 /// Restores a file that lies in memory.
 #[pyfunction]
+#[pyo3(signature = (data, threads, *, max_total_bytes = None))]
 pub(crate) fn zstn_unpack_bytes<'py>(
     py: Python<'py>,
     data: PyBackedBytes,
     threads: usize,
+    max_total_bytes: Option<u64>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let source: Arc<dyn Source> = Arc::new(MemorySource::new(data));
     let copy = Arc::clone(&source);
     let len = py.detach(|| zstn::inspect_source(copy)).or_raise(py)?.original_len;
-    let options = UnpackOptions { threads, ..UnpackOptions::default() };
+    let limits = limits(max_total_bytes);
+    // The file is allocated before it is restored.
+    limits.check_total(len, source.len()).or_raise(py)?;
+    let options = UnpackOptions { threads, limits, ..UnpackOptions::default() };
     new_bytes(py, len, |mut out| {
         let len = out.len() as u64;
         match zstn::unpack_source(source, &mut out, &options)? {

@@ -6,15 +6,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use ztensor::ahead::{Ahead, Limits};
 use ztensor::source::{MapMode, MemorySource};
-use ztensor::{Component, Object, OpenOptions, Verification};
+use ztensor::{Component, Object, OpenOptions, PicklePolicy, Verification};
 
-use crate::arrays::Memory;
 use crate::codec::new_bytes;
 use crate::errors::{OrRaise, invalid};
 use crate::fetch::{Framework, fetch};
+use crate::memory::{Memory, refuse_overlaps};
 use crate::watch::Watch;
 use crate::{arrays, dtypes, store, values};
 
@@ -24,7 +25,7 @@ pub(crate) struct Reader {
     inner: Arc<ztensor::Reader>,
     pool: arrays::Pool,
     /// What decodes this file's tensors before they are asked for, and the file's number there.
-    ahead: OnceLock<(Arc<Ahead<Memory>>, usize)>,
+    ahead: OnceLock<(Arc<Ahead<arrays::Memory>>, usize)>,
     /// Tensors whose digests were compared before they were viewed: once is enough.
     verified: Mutex<HashSet<String>>,
 }
@@ -60,12 +61,27 @@ impl Reader {
     }
 }
 
-fn options(map: bool, verify: bool, threads: usize, limits: ztensor::Limits) -> OpenOptions {
-    OpenOptions::default()
+fn options(
+    py: Python<'_>,
+    map: bool,
+    verify: bool,
+    threads: usize,
+    limits: ztensor::Limits,
+    pickle: &str,
+) -> PyResult<OpenOptions> {
+    let policy = match pickle {
+        "warn" => PicklePolicy::Report,
+        "strict" => PicklePolicy::Strict,
+        other => {
+            return Err(invalid(py, format!("pickle is \"warn\" or \"strict\", not {other:?}")));
+        }
+    };
+    Ok(OpenOptions::default()
+        .pickle(policy)
         .map(if map { MapMode::Auto } else { MapMode::Never })
         .verify(verify)
         .threads(threads)
-        .limits(limits)
+        .limits(limits))
 }
 
 /// The limits that Python's `max_bytes` and `max_total_bytes` ask for.
@@ -74,10 +90,23 @@ pub(crate) fn limits(max_component: Option<u64>, max_total: Option<u64>) -> zten
     max_total.map_or(limits, |bytes| limits.max_total(bytes))
 }
 
+/// Warns of functions that are dangerous in tools that unpickle the file: once for each open.
+fn warn(py: Python<'_>, reader: &ztensor::Reader) -> PyResult<()> {
+    let names = reader.unsafe_globals();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let label = reader.catalog().sources.label(0);
+    let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+    WARN.import(py, "ztensor._errors", "warn_unsafe")?.call1((label, names)).map(drop)
+}
+
+static WARN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
 #[pymethods]
 impl Reader {
     #[staticmethod]
-    #[pyo3(signature = (path, *, map = true, verify = true, threads = 0, max_component = None, max_total = None, remote = None))]
+    #[pyo3(signature = (path, *, map = true, verify = true, threads = 0, max_component = None, max_total = None, remote = None, pickle = "warn"))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn open(
         py: Python<'_>,
@@ -88,14 +117,18 @@ impl Reader {
         max_component: Option<u64>,
         max_total: Option<u64>,
         remote: Option<store::Settings>,
+        pickle: &str,
     ) -> PyResult<Reader> {
-        let options =
-            options(map, verify, threads, limits(max_component, max_total)).remote(store::options(remote));
-        py.detach(|| options.open(path)).or_raise(py).map(Reader::new)
+        let limits = limits(max_component, max_total);
+        let options = options(py, map, verify, threads, limits, pickle)?;
+        let options = options.remote(store::options(remote));
+        let reader = py.detach(|| options.open(path)).or_raise(py)?;
+        warn(py, &reader)?;
+        Ok(Reader::new(reader))
     }
 
     #[staticmethod]
-    #[pyo3(signature = (data, *, verify = true, threads = 0, max_component = None, max_total = None))]
+    #[pyo3(signature = (data, *, verify = true, threads = 0, max_component = None, max_total = None, pickle = "warn"))]
     fn from_bytes(
         py: Python<'_>,
         data: PyBackedBytes,
@@ -103,10 +136,20 @@ impl Reader {
         threads: usize,
         max_component: Option<u64>,
         max_total: Option<u64>,
+        pickle: &str,
     ) -> PyResult<Reader> {
-        let options = options(true, verify, threads, limits(max_component, max_total));
+        let limits = limits(max_component, max_total);
+        let options = options(py, true, verify, threads, limits, pickle)?;
         let source = Arc::new(MemorySource::new(data));
-        py.detach(|| options.open_source(source)).or_raise(py).map(Reader::new)
+        let reader = py.detach(|| options.open_source(source)).or_raise(py)?;
+        warn(py, &reader)?;
+        Ok(Reader::new(reader))
+    }
+
+    /// Functions that the file's pickles name and that are dangerous in tools that unpickle it.
+    #[getter]
+    fn unsafe_globals(&self) -> Vec<&str> {
+        self.inner.unsafe_globals().iter().map(|name| &**name).collect()
     }
 
     #[getter]
@@ -176,11 +219,14 @@ impl Reader {
     /// Decoded size of the data of all tensors named, for progress bars.
     fn byte_len(&self, py: Python<'_>, names: Option<Vec<String>>) -> PyResult<u64> {
         match names {
-            None => Ok(self.inner.objects().map(|(_, object)| object.byte_len()).sum()),
+            None => {
+                Ok(self.inner.objects().fold(0, |sum, (_, object)| sum.saturating_add(object.byte_len())))
+            }
             Some(names) => names
                 .iter()
-                .map(|name| self.inner.get(name).map(Object::byte_len))
-                .sum::<ztensor::Result<u64>>()
+                .try_fold(0u64, |sum, name| {
+                    self.inner.get(name).map(|object| sum.saturating_add(object.byte_len()))
+                })
                 .or_raise(py),
         }
     }
@@ -210,7 +256,8 @@ impl Reader {
             if self.inner.get(name).or_raise(py)?.byte_len() == len {
                 // Who lets go of the interpreter may have to wait for it longer than for the tensor.
                 let ready = ahead.take_ready(*file, name);
-                if let Some(memory) = ready.or_else(|| py.detach(|| ahead.take(*file, name))) {
+                if let Some(mut memory) = ready.or_else(|| py.detach(|| ahead.take(*file, name))) {
+                    check_values(&self.inner, name, "data", memory.as_mut()).or_raise(py)?;
                     return Ok(memory.into_array(py, descr)?.into_any());
                 }
             }
@@ -221,14 +268,19 @@ impl Reader {
             Some(threads) => self.inner.read_range_with(name, range, out, threads),
             None => self.inner.read_range_into(name, range, out),
         };
+        let checked = |out: &mut [u8]| {
+            read(out)?;
+            check_values(&self.inner, name, "data", out)
+        };
         if let Some(mut memory) = pooled.then(|| self.pool.take(len as usize)).flatten() {
-            py.detach(|| read(memory.as_mut())).or_raise(py)?;
+            py.detach(|| checked(memory.as_mut())).or_raise(py)?;
             return Ok(memory.into_array(py, descr)?.into_any());
         }
-        let (array, data) = arrays::empty(py, descr, &[size].into_iter().collect())?;
-        // SAFETY: the array is new, has `len` bytes and nobody else has it yet.
-        let out = unsafe { std::slice::from_raw_parts_mut(data, len as usize) };
-        py.detach(|| read(out)).or_raise(py)?;
+        let array = arrays::empty(py, descr, &[size].into_iter().collect())?;
+        let memory = Memory::of_array(&array)?;
+        // SAFETY: the array is new, and nothing else refers to it.
+        let out = unsafe { memory.bytes_mut() };
+        py.detach(|| checked(out)).or_raise(py)?;
         Ok(array.into_any())
     }
 
@@ -256,62 +308,69 @@ impl Reader {
         }
     }
 
-    /// Fills memory at `(name, address, bytes)`.
-    ///
-    /// The Python side has checked that each is the memory of a live, writable,
-    /// contiguous array of the tensor's shape and type.
+    /// Fills contiguous arrays and CPU tensors, each `(name, destination)`. Where the memory is and
+    /// how long it is come from the destination itself.
     #[pyo3(signature = (requests, progress = None))]
     fn read_into(
         &self,
         py: Python<'_>,
-        requests: Vec<(String, usize, usize)>,
+        requests: Vec<(String, Bound<'_, PyAny>)>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let mut ranges: Vec<_> = requests.iter().map(|(_, start, len)| (*start, start + len)).collect();
-        ranges.sort_unstable();
-        if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
-            return Err(invalid(py, "two destinations overlap in memory: give each tensor its own"));
-        }
+        let destinations: Vec<(&str, Memory)> = requests
+            .iter()
+            .map(|(name, destination)| Ok((name.as_str(), Memory::of_destination(destination)?)))
+            .collect::<PyResult<_>>()?;
+        refuse_overlaps(py, destinations.iter().map(|(_, memory)| memory))?;
         Watch::new(progress).run(py, |observer| {
-            let requests = requests.iter().filter(|(_, _, len)| *len > 0).map(|(name, address, len)| {
-                let data = std::ptr::with_exposed_provenance_mut::<u8>(*address);
-                // SAFETY: memory of a live array, see above; no two of them overlap.
-                let out = unsafe { std::slice::from_raw_parts_mut(data, *len) };
-                (name.as_str(), "data", out)
+            let reads = destinations.iter().map(|(name, memory)| {
+                // SAFETY: no two destinations overlap.
+                (*name, "data", unsafe { memory.bytes_mut() })
             });
-            self.inner.read_many(requests.collect(), Some(observer))
+            self.inner.read_many(reads.collect(), Some(observer))?;
+            destinations.iter().try_for_each(|(name, memory)| {
+                // SAFETY: as above; what was handed out before is not used any more.
+                check_values(&self.inner, name, "data", unsafe { memory.bytes_mut() })
+            })
         })
     }
 
-    /// Fills memory with boxes of dense tensors, each
-    /// `(name, bytes of an item, sizes, offsets, lengths, address)`.
-    ///
-    /// The Python side has checked that each is the memory of a live, writable,
-    /// contiguous tensor of that many bytes.
+    /// Fills contiguous CPU tensors with boxes of dense tensors, each
+    /// `(name, bytes of an item, sizes, offsets, lengths, destination)`.
     #[pyo3(signature = (requests, progress = None))]
     fn read_parts(
         &self,
         py: Python<'_>,
-        requests: Vec<PartRequest>,
+        requests: Vec<PartRequest<'_>>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let lens: Option<Vec<usize>> = requests.iter().map(PartRequest::len).collect();
-        let lens = lens.ok_or_else(|| invalid(py, "a box of more bytes than there can be"))?;
-        let mut ranges: Vec<_> =
-            requests.iter().zip(&lens).map(|(part, len)| (part.5, part.5.saturating_add(*len))).collect();
-        ranges.sort_unstable();
-        if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
-            return Err(invalid(py, "two destinations overlap in memory: give each box its own"));
+        let mut destinations = Vec::with_capacity(requests.len());
+        for request in &requests {
+            let memory = Memory::of_destination(&request.5)?;
+            if request.byte_len() != Some(memory.len() as u64) {
+                let message = format!("a box of {:?} items does not fill {} bytes", request.4, memory.len());
+                return Err(invalid(py, message));
+            }
+            destinations.push(memory);
         }
+        refuse_overlaps(py, destinations.iter())?;
+        let parts: Vec<_> = requests
+            .iter()
+            .map(|PartRequest(name, item, sizes, offsets, lengths, _)| (name, *item, sizes, offsets, lengths))
+            .zip(&destinations)
+            .filter(|(_, memory)| memory.len() > 0)
+            .collect();
         Watch::new(progress).run(py, |observer| {
-            let parts = requests.iter().zip(&lens).filter(|(_, len)| **len > 0).map(|(part, len)| {
-                let data = std::ptr::with_exposed_provenance_mut::<u8>(part.5);
-                // SAFETY: memory of a live tensor, see above; no two of them overlap.
-                let out = unsafe { std::slice::from_raw_parts_mut(data, *len) };
-                let PartRequest(name, item, sizes, offsets, lengths, _) = part;
+            let reads = parts.iter().map(|((name, item, sizes, offsets, lengths), memory)| {
+                // SAFETY: no two destinations overlap.
+                let out = unsafe { memory.bytes_mut() };
                 ztensor::Part { name, item: *item, sizes, offsets, lengths, out }
             });
-            self.inner.read_parts(parts.collect(), Some(observer))
+            self.inner.read_parts(reads.collect(), Some(observer))?;
+            parts.iter().try_for_each(|((name, ..), memory)| {
+                // SAFETY: as above; what was handed out before is not used any more.
+                check_values(&self.inner, name, "data", unsafe { memory.bytes_mut() })
+            })
         })
     }
 
@@ -329,16 +388,30 @@ impl Reader {
     }
 }
 
-/// `(name, bytes of an item, sizes, offsets, lengths, address)`
+/// `(name, bytes of an item, sizes, offsets, lengths, destination)`
 #[derive(FromPyObject)]
-struct PartRequest(String, u64, Vec<u64>, Vec<u64>, Vec<u64>, usize);
+struct PartRequest<'py>(String, u64, Vec<u64>, Vec<u64>, Vec<u64>, Bound<'py, PyAny>);
 
-impl PartRequest {
-    /// Bytes of the box, if so many can be addressed.
-    fn len(&self) -> Option<usize> {
-        let len = self.4.iter().try_fold(self.1, |bytes, &length| bytes.checked_mul(length))?;
-        usize::try_from(len).ok().filter(|&len| isize::try_from(len).is_ok())
+impl PartRequest<'_> {
+    /// Bytes of the box, if they can be counted.
+    fn byte_len(&self) -> Option<u64> {
+        self.4.iter().try_fold(self.1, |bytes, &length| bytes.checked_mul(length))
     }
+}
+
+/// Refuses, by name, bytes that are no elements of the component they were read from. They are
+/// cleared, as they may be in an array of the caller's.
+pub(crate) fn check_values(
+    reader: &ztensor::Reader,
+    name: &str,
+    role: &str,
+    bytes: &mut [u8],
+) -> ztensor::Result<()> {
+    let Some(component) = reader.get(name)?.component(role) else { return Ok(()) };
+    component.dtype.check_values(bytes).map_err(|error| {
+        bytes.fill(0);
+        error.in_tensor(name).in_file(reader.catalog().sources.label(0))
+    })
 }
 
 /// Starts decoding the tensors of several files before they are asked for, on all cores but the one
@@ -366,6 +439,17 @@ type Assembly = (PathBuf, u64, u64, Vec<u64>, Vec<Chunk>);
 
 fn chunk((reader, name, offsets, sizes): &Chunk) -> ztensor::assemble::Chunk<'_> {
     ztensor::assemble::Chunk { reader: &reader.get().inner, name, offsets, sizes }
+}
+
+/// Proves that boxes (offsets, sizes) are a partition of a shape.
+#[pyfunction]
+pub(crate) fn prove_partition(
+    py: Python<'_>,
+    shape: Vec<u64>,
+    chunks: Vec<(Vec<u64>, Vec<u64>)>,
+) -> PyResult<()> {
+    let boxes: Vec<_> = chunks.iter().map(|(offsets, sizes)| (&offsets[..], &sizes[..])).collect();
+    py.detach(|| ztensor::partition::prove(&shape, &boxes)).or_raise(py)
 }
 
 /// Puts tensors together in files that are there.

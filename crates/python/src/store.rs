@@ -14,7 +14,7 @@ use ztensor::remote::Options;
 use ztensor::remote::store;
 
 use crate::errors::{OrRaise, invalid};
-use crate::items::array_bytes;
+use crate::memory::Memory;
 
 /// How a store is reached.
 pub(crate) type Settings = HashMap<String, String>;
@@ -32,18 +32,19 @@ pub(crate) fn destination(path: &Path, derived: bool, overwrite: bool) -> ztenso
     }
 }
 
-/// All bytes of a file, or a range of them.
+/// All bytes of a file, or a range of them; not more than `limit`.
 #[pyfunction]
-#[pyo3(signature = (path, range = None, remote = None))]
+#[pyo3(signature = (path, limit, range = None, remote = None))]
 fn store_read<'py>(
     py: Python<'py>,
     path: PathBuf,
+    limit: u64,
     range: Option<(u64, u64)>,
     remote: Option<Settings>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let read = || match range {
-        Some((start, end)) => store::read_range(path, start..end, &options(remote)),
-        None => store::read(path, &options(remote)),
+        Some((start, end)) => store::read_range(path, start..end, limit, &options(remote)),
+        None => store::read(path, limit, &options(remote)),
     };
     let bytes = py.detach(read).or_raise(py)?;
     Ok(PyBytes::new(py, &bytes))
@@ -154,7 +155,8 @@ impl NewFile {
 
     /// Adds the bytes of a contiguous array.
     fn write(&self, py: Python<'_>, data: Bound<'_, PyUntypedArray>) -> PyResult<()> {
-        let bytes = array_bytes(py, &data)?;
+        let memory = Memory::of_array(&data)?;
+        let bytes = memory.bytes();
         let mut slot = self.lock(py)?;
         let file = slot.as_mut().ok_or_else(|| ended(py))?;
         let written = py.detach(|| file.write(bytes));

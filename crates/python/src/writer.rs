@@ -13,7 +13,8 @@ use ztensor::{Checksum, Compression, Kind, Tensor, WriteOptions};
 
 use crate::errors::{OrRaise, finished, invalid};
 use crate::export::bytes_of;
-use crate::items::{Item, Tie, array_bytes};
+use crate::items::{Item, Tie};
+use crate::memory::Memory;
 use crate::watch::Watch;
 use crate::{store, values};
 
@@ -149,7 +150,7 @@ impl Writer {
     /// - `(name, format, shape, components, attributes)`, where a component is
     ///   `(role, dtype, type, memory)`,
     ///
-    /// and memory is a contiguous array or `(address, bytes, owner)`.
+    /// and memory is a contiguous array or CPU tensor.
     ///
     /// With `tie`, tensors of the first two kinds that are the same memory are
     /// stored once; the caller keeps them alive until the writer is finished.
@@ -280,6 +281,7 @@ pub(crate) fn replace_tensor(
     name: &str,
     data: Bound<'_, PyUntypedArray>,
 ) -> PyResult<()> {
-    let bytes = array_bytes(py, &data)?;
+    let memory = Memory::of_array(&data)?;
+    let bytes = memory.bytes();
     py.detach(|| ztensor::replace_tensor(path, name, bytes)).or_raise(py).map(drop)
 }

@@ -1,13 +1,13 @@
 //! Decoders of version 1 frames of the z4ai codec, which are no longer written.
 //!
-//! Stand-alone frames are `Z4AI` 1, `ZSP1`, `ZPL1`, `ZRT1`, `ZARA` 1 and `Z4AIMF01`. Deltas are `Z4DL` 2,
-//! which need their reference: [`decompress_delta`]. The crate `z4ai` reads both like frames of its own
-//! version, and is what applications use.
+//! Stand-alone frames are `Z4AI` 1, `ZSP1`, `ZPL1`, `ZRT1`, `ZARA` 1 and `Z4AIMF01`. Deltas are
+//! `Z4DL` 2, which need their reference: [`decompress_delta`]. The crate `z4ai` reads both like
+//! frames of its own version, and is what applications use.
 //!
-//! These frames carry no checksums, so damage shows only where it breaks a rule. All the more
-//! rules are enforced: every length agrees with every other, every byte of a frame is accounted
-//! for, padding is zero, entropy-coded streams end in the state they must end in. All that the
-//! headers can tell is checked before any output is allocated.
+//! These frames carry no checksums, so damage shows only where it breaks a rule. All the more rules
+//! are enforced: every length agrees with every other, every byte of a frame is accounted for,
+//! padding is zero, entropy-coded streams end in the state they must end in. All that the headers
+//! can tell is checked before any output is allocated.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
 //! One contestant of `benchmark/codec.py`: this codec and the machine's memory copy.
 //!
 //! `measure FILE KIND EFFORT THREADS LIMIT [SHAPES]` reads (the first LIMIT bytes of) FILE and then
-//! answers commands from standard input, one per line, each with one line: `size` with the bytes
-//! of the frames, `streams` with what they are made of, `compress`, `dense` (to compress without looking
-//! for anything but rows and columns of one scale), `decompress`, `fresh` and `memcpy` with seconds. SHAPES
-//! is a file of lines `offset length dimension…`, one per tensor; without it the whole file is one buffer.
-//! With `LIMIT` 0 the whole file is taken.
+//! answers commands from standard input, one per line, each with one line: `size` with the bytes of
+//! the frames, `streams` with what they are made of, `compress`, `dense` (to compress without
+//! looking for anything but rows and columns of one scale), `decompress`, `fresh` and `memcpy` with
+//! seconds. SHAPES is a file of lines `offset length dimension…`, one per tensor; without it the
+//! whole file is one buffer. With `LIMIT` 0 the whole file is taken.
 
 use std::hint::black_box;
 use std::io::BufRead;

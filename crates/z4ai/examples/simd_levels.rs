@@ -1,5 +1,5 @@
-//! Prints the SIMD levels that the tests are run at besides the machine's best one, one per line; the
-//! levels that the machine lacks are named on standard error. `make test` reads it.
+//! Prints the SIMD levels that the tests are run at besides the machine's best one, one per line;
+//! the levels that the machine lacks are named on standard error. `make test` reads it.
 
 use z4ai::SimdLevel;
 

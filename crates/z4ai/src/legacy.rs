@@ -1,9 +1,13 @@
-//! Version 1 frames: decoded, never written. The decoders are the crate `z4ai-v1` (feature `v1`, on by default).
+//! Version 1 frames: decoded, never written. The decoders are the crate `z4ai-v1` (feature `v1`, on
+//! by default).
 //!
 //! Stand-alone frames are `Z4AI` 1, `ZSP1`, `ZPL1`, `ZRT1`, `ZARA` 1 and `Z4AIMF01`;
 //! [`crate::decompress`] and its siblings read them like any other frame. Deltas are `Z4DL` 2,
-//! which need their reference: [`decompress_delta`]. Without the feature no frame is taken for one of these,
-//! and the functions here fail with [`Unsupported`](crate::ErrorKind::Unsupported).
+//! which need their reference: [`decompress_delta`]. Without the feature no frame is taken for one
+//! of these, and the functions here fail with [`Unsupported`](crate::ErrorKind::Unsupported).
+
+// The stub of `z4ai-v1` uses this crate's own types.
+#![cfg_attr(not(feature = "v1"), allow(clippy::useless_conversion, clippy::needless_question_mark))]
 
 use std::ops::Range;
 

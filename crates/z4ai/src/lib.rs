@@ -12,8 +12,7 @@
 //! # Ok::<(), z4ai::Error>(())
 //! ```
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
-
+mod bits;
 mod coder;
 pub mod delta;
 mod element;
@@ -40,7 +39,8 @@ pub use options::{Array, DecodeOptions, Effort, FrameInfo, Observer, Options};
 pub use simd::ForcedLevel;
 pub use simd::SimdLevel;
 
-use frame::{Frame, decode, encode, stats};
+use frame::any::AnyFrame;
+use frame::encode;
 use std::ops::Range;
 
 /// Encodes `data` into a new frame.
@@ -66,19 +66,13 @@ pub fn max_compressed_len(len: usize) -> usize {
 
 /// Decodes a whole frame into new memory.
 pub fn decompress(frame: &[u8], options: &DecodeOptions) -> Result<Vec<u8>> {
-    if legacy::is_legacy(frame) {
-        return legacy::decompress(frame, options);
-    }
-    decode::to_vec(&Frame::parse(frame)?, options)
+    AnyFrame::parse(frame)?.decompress(options)
 }
 
 /// Decodes a whole frame into the caller's memory, whose length must be the frame's
 /// [`content_len`](FrameInfo::content_len). On error the contents of `out` are unspecified.
 pub fn decompress_into(frame: &[u8], out: &mut [u8], options: &DecodeOptions) -> Result<()> {
-    if legacy::is_legacy(frame) {
-        return legacy::decompress_into(frame, out, options);
-    }
-    decode::whole_into(&Frame::parse(frame)?, out, options)
+    AnyFrame::parse(frame)?.decompress_into(out, options)
 }
 
 /// Decodes elements `range` of a frame into `out`, whose length must be theirs in bytes; only the
@@ -89,10 +83,7 @@ pub fn decompress_range(
     out: &mut [u8],
     options: &DecodeOptions,
 ) -> Result<()> {
-    if legacy::is_legacy(frame) {
-        return legacy::decompress_range(frame, range, out, options);
-    }
-    decode::range_into(&Frame::parse(frame)?, range, out, options)
+    AnyFrame::parse(frame)?.decompress_range(range, out, options)
 }
 
 /// Decodes bytes `range` of a frame's content into `out`, whose length must be theirs; only the
@@ -103,10 +94,7 @@ pub fn decompress_bytes(
     out: &mut [u8],
     options: &DecodeOptions,
 ) -> Result<()> {
-    if legacy::is_legacy(frame) {
-        return legacy::decompress_range(frame, range, out, options);
-    }
-    decode::byte_range_into(&Frame::parse(frame)?, range, out, options)
+    AnyFrame::parse(frame)?.decompress_bytes(range, out, options)
 }
 
 /// Whether `bytes` start like a frame that [`decompress`] knows, of this version or an earlier one.
@@ -116,20 +104,14 @@ pub fn is_frame(bytes: &[u8]) -> bool {
 
 /// What a frame says about itself, its index checked but nothing decoded.
 pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
-    if legacy::is_legacy(frame) {
-        return legacy::inspect(frame);
-    }
-    Frame::<layout::ChunkLayout>::parse(frame).map(|frame| frame.info())
+    AnyFrame::parse(frame)?.info()
 }
 
 /// What a frame or a delta is made of, nothing decoded: its streams by role and coder, in the
 /// order in which they first appear. Empty for frames of version 1.
 pub fn streams(frame: &[u8]) -> Result<Vec<StreamInfo>> {
-    if legacy::is_legacy(frame) || legacy::is_legacy_delta(frame) {
-        return Ok(Vec::new());
-    }
     match delta::is_delta(frame) {
-        true => stats::of(&Frame::<layout::delta::Delta>::parse(frame)?),
-        false => stats::of(&Frame::<layout::ChunkLayout>::parse(frame)?),
+        true => delta::streams(frame),
+        false => AnyFrame::parse(frame)?.streams(),
     }
 }

@@ -39,6 +39,13 @@ pub(crate) fn reserve(vector: &mut Vec<u8>, capacity: usize) -> Result<()> {
     Ok(())
 }
 
+/// Makes a scratch buffer at least `len` bytes long, without clearing what is overwritten anyway.
+pub(crate) fn grow(buffer: &mut Vec<u8>, len: usize) {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+}
+
 /// Advises huge pages for a large buffer that has not been touched yet: filling fresh memory is
 /// bound by page faults, and these are 512 times fewer.
 fn advise_huge_pages(buffer: &mut [u8]) {

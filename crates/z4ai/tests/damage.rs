@@ -227,7 +227,7 @@ fn hostile_headers_and_indices_do_not_panic() {
                 if let Ok(decoded) = z4ai::decompress(&hostile, &LIMIT) {
                     // Only what no decoded byte depends on may change, such as the kind of an
                     // opaque chunk; content is still that of the checksums. Copies are part of the
-                    // index: whoever seals that chooses what is copied.
+                    // index: the one that recomputes the checksum chooses what is copied.
                     let copies = hostile[6] & 4 != 0;
                     assert!(decoded == data || decoded.is_empty() || copies);
                 }

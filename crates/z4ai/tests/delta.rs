@@ -28,7 +28,7 @@ fn weights(kind: Kind, count: usize, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Encodes, decodes by every door, and returns the frame.
+/// Encodes, decodes by every function, and returns the frame.
 fn check(current: &[u8], reference: &[u8], options: &Options) -> Vec<u8> {
     let decoding = DecodeOptions::default();
     let frame = delta::compress(current, reference, options).unwrap();
@@ -114,7 +114,7 @@ fn small_changes_take_few_bits() {
     let mut random = Random(16);
     let count = 500_000;
     let reference = weights(Kind::Bf16, count, &mut random);
-    // One in so many changed by one step, and the most bits an element may take: the entropy of
+    // One in `one_in` changed by one step, and the most bits an element may take: the entropy of
     // where and which way, and a tenth more.
     for (one_in, bits) in [(100, 0.0908), (20, 0.3364), (5, 0.9219)] {
         let mut current = reference.clone();
@@ -375,8 +375,8 @@ fn classes_that_do_not_fit_are_refused() {
     assert!(refused(&|bad| bad[at + 1] ^= 0x40).contains("reference does not have"));
 }
 
-/// Small frames of every make: lists by gaps and marks, planes, planes with a list, no reference, nothing
-/// changed, classes.
+/// Small frames of every make: lists by gaps and marks, planes, planes with a list, no reference,
+/// nothing changed, classes.
 fn small_frames() -> Vec<(Vec<u8>, Vec<u8>, Vec<u8>)> {
     let mut random = Random(21);
     let mut frames = Vec::new();
@@ -448,7 +448,7 @@ fn frames_cut_anywhere_or_longer_are_refused() {
 }
 
 #[test]
-fn doors_are_not_mixed_up() {
+fn frames_and_deltas_refuse_each_other() {
     let (frame, reference, current) = small_frames().remove(0);
     let decoding = DecodeOptions::default();
     let error = z4ai::decompress(&frame, &decoding).unwrap_err();
@@ -477,7 +477,7 @@ fn arrays_are_described() {
 }
 
 #[test]
-fn version_2_deltas_come_through_the_same_doors() {
+fn version_2_deltas_are_decoded_by_the_same_functions() {
     let decoding = DecodeOptions::default();
     for sample in common::samples() {
         let Some(reference) = &sample.reference else { continue };

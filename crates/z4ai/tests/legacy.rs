@@ -18,7 +18,7 @@ fn every_sample_decodes_bit_identically() {
 }
 
 #[test]
-fn the_front_door_reads_them_too() {
+fn the_public_functions_read_them_too() {
     let options = DecodeOptions::default();
     for sample in samples().iter().filter(|sample| sample.reference.is_none()) {
         assert!(legacy::is_legacy(&sample.frame), "{}", sample.name);

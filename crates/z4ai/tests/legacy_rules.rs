@@ -463,7 +463,7 @@ fn arrays_have_the_size_of_their_shape() {
         other[10..13].copy_from_slice(dtype);
         let error = decode(&other).unwrap_err().to_string();
         assert!(error.contains(rule), "{error}");
-        // The bytes are still there for whoever wants only those.
+        // The bytes can still be decoded without the array.
         assert!(legacy::decompress(&other, &DecodeOptions::default()).is_ok());
     }
 }

@@ -63,7 +63,8 @@ fn any_range_from_just_its_chunks() {
                 assert!(bytes < frame.len() as u64 / 5, "{effort:?} {range:?}: {bytes} of {}", frame.len());
             }
         }
-        // A range that is partly copied needs chunks that do not touch; the fast tier has no copies.
+        // A range that is partly copied needs chunks that do not touch; the fast tier has no
+        // copies.
         let tail = outline(&frame).unwrap().needed(len / 4 * 3 - 2000..len / 4 * 3 + 2000).unwrap();
         assert!(tail.windows(2).all(|pair| pair[0].end < pair[1].start));
         assert!(tail.len() > 1 || effort == Effort::Fast, "{effort:?}: {tail:?}");

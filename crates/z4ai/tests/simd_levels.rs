@@ -6,8 +6,8 @@ use common::Random;
 use common::data::{nudge, structured, weights};
 use z4ai::{DecodeOptions, Effort, Kind, Options, SimdLevel, delta};
 
-/// Runs `work` at every level that the machine has, and returns what the lowest level made if all made
-/// the same.
+/// Runs `work` at every level that the machine has, and returns what the lowest level made if all
+/// made the same.
 fn at_every_level<T: PartialEq>(what: &str, work: impl Fn() -> T) -> T {
     let mut results = SimdLevel::available().map(|level| {
         let _forced = level.force().unwrap();

@@ -7,6 +7,8 @@
 
 use z4ai::Kind;
 
+use crate::error::{Error, Result};
+
 /// The type of one tensor element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)] // the names say it; `DType::ALL` is the documentation
@@ -117,6 +119,25 @@ impl DType {
     /// Bytes that `elements` take, packed; `None` on overflow.
     pub fn byte_len(self, elements: u64) -> Option<u64> {
         Some(elements.checked_mul(u64::from(self.bits()))?.div_ceil(8))
+    }
+
+    /// Refuses bytes that are not elements of this type: a `bool` is 0 or 1, and frameworks do not
+    /// define what any other byte means. All bytes are elements of every other type.
+    pub fn check_values(self, bytes: &[u8]) -> Result<()> {
+        const BLOCK: usize = 4096;
+        if self != DType::Bool {
+            return Ok(());
+        }
+        let fits = |block: &[u8]| block.iter().fold(0, |seen, byte| seen | byte) <= 1;
+        match bytes.chunks(BLOCK).position(|block| !fits(block)) {
+            None => Ok(()),
+            Some(block) => {
+                let found = bytes[block * BLOCK..].iter().position(|byte| *byte > 1).unwrap_or(0);
+                let at = block * BLOCK + found;
+                let message = format!("byte {at} of a bool tensor is {}, neither 0 nor 1", bytes[at]);
+                Err(Error::corrupt("bool.value", message))
+            }
+        }
     }
 
     /// The `.zt` storage type that carries this one (itself, mostly).

@@ -97,7 +97,13 @@ impl Error {
 
     /// An operating-system error, with what was being done.
     pub fn io(doing: impl fmt::Display, cause: std::io::Error) -> Self {
-        let mut error = Self::new(Kind::Io, format!("{doing}: {cause}"));
+        let message = format!("{doing}: {}", plain(&cause));
+        Self::io_message(message, cause)
+    }
+
+    /// An operating-system error that `message` describes in full.
+    pub(crate) fn io_message(message: String, cause: std::io::Error) -> Self {
+        let mut error = Self::new(Kind::Io, message);
         error.0.cause = Some(cause);
         error
     }
@@ -121,6 +127,14 @@ impl Error {
     /// Says in front of the message which part of the file it is about.
     pub(crate) fn within(mut self, place: impl fmt::Display) -> Self {
         self.0.message = format!("{place}: {}", self.0.message);
+        self
+    }
+
+    /// Bytes of an unknown format as unsupported data: what the codec's callers are promised.
+    pub(crate) fn as_unsupported(mut self) -> Self {
+        if self.0.kind == Kind::UnknownFormat {
+            self.0.kind = Kind::Unsupported;
+        }
         self
     }
 
@@ -175,6 +189,15 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.cause.as_ref().map(|cause| cause as _)
+    }
+}
+
+/// The operating system's words without the number behind them, which programs find in the error.
+fn plain(cause: &std::io::Error) -> String {
+    let text = cause.to_string();
+    match (cause.raw_os_error(), text.rfind(" (os error ")) {
+        (Some(_), Some(end)) => text[..end].to_owned(),
+        _ => text,
     }
 }
 

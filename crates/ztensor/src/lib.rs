@@ -52,10 +52,13 @@ pub mod dtype;
 pub mod edit;
 pub mod error;
 pub mod format;
+pub mod partition;
 pub mod progress;
 pub mod read;
 pub mod remote;
+pub mod scan;
 pub mod source;
+mod suggest;
 pub mod tensor;
 pub mod write;
 
@@ -72,7 +75,7 @@ pub use error::{Error, Kind, Result};
 pub use format::Format;
 pub use format::{gguf, zstn};
 pub use progress::Observer;
-pub use read::{Limits, OpenOptions, Part, Reader, Verification};
+pub use read::{Limits, OpenOptions, Part, PicklePolicy, Reader, Verification};
 pub use tensor::value::{Attributes, Value};
 pub use tensor::{Array, Tensor};
 #[doc(hidden)]

@@ -436,11 +436,16 @@ fn making_and_applying_cost_a_few_tensors() {
 
 /// A delta with this index and these blobs, its checksum right.
 fn crafted(blobs: &[u8], index: &[u8], target_len: u64) -> Vec<u8> {
+    crafted_for(&[0; 48], blobs, index, target_len)
+}
+
+/// The same, with these digests of base and target.
+fn crafted_for(digests: &[u8], blobs: &[u8], index: &[u8], target_len: u64) -> Vec<u8> {
     use std::hash::Hasher;
     let prefix = [b'Z', b'4', b'D', b'M', 2, 0, 0, 0];
     let mut bytes = [&prefix[..], blobs, index].concat();
     let total = bytes.len() as u64 + 96;
-    let mut footer = vec![0; 48];
+    let mut footer = digests.to_vec();
     let len = index.len() as u64;
     footer.extend([len, len, target_len, total].into_iter().flat_map(u64::to_le_bytes));
     let mut hasher = twox_hash::XxHash3_64::new();
@@ -451,7 +456,7 @@ fn crafted(blobs: &[u8], index: &[u8], target_len: u64) -> Vec<u8> {
     bytes
 }
 
-/// An index of segments: kind, content, blob, CRC, value, base name.
+/// An index of segments: kind, content, blob, CRC, value, name and role in the base.
 fn index(segments: &[(u8, u64, u64, u32, u64, &str)]) -> Vec<u8> {
     let mut index = (segments.len() as u64).to_le_bytes().to_vec();
     for (kind, content, blob, crc, value, base) in segments {
@@ -460,7 +465,8 @@ fn index(segments: &[(u8, u64, u64, u32, u64, &str)]) -> Vec<u8> {
         index.extend_from_slice(&blob.to_le_bytes());
         index.extend_from_slice(&crc.to_le_bytes());
         index.extend_from_slice(&value.to_le_bytes());
-        for text in ["", base, base] {
+        let (name, role) = base.split_once('/').unwrap_or((base, base));
+        for text in ["", name, role] {
             index.extend_from_slice(&(text.len() as u32).to_le_bytes());
             index.extend_from_slice(text.as_bytes());
         }
@@ -543,6 +549,36 @@ fn every_file_breaks_the_rule_it_is_named_for() {
     }
     let newer = model_delta::info_source(memory(b"Z4DM\x03\0\0\0")).unwrap_err();
     assert!(newer.to_string().contains("version 3"), "{newer}");
+}
+
+#[test]
+fn decoding_the_base_again_and_again_is_charged() {
+    const LEN: u64 = 80_000;
+    let base = zt(|writer| {
+        for (name, byte) in [("a", 1u8), ("b", 2)] {
+            let bytes = vec![byte; LEN as usize];
+            writer.add_with(name, &[LEN], &bytes).compress(Compression::Zstd(3)).write().unwrap();
+        }
+    });
+    // The digest of this base, as a delta for it has it.
+    let good = make(&base, &base);
+    let digests = good[good.len() - 96..good.len() - 48].to_vec();
+    let options = ApplyOptions {
+        threads: 1,
+        limits: ztensor::Limits::default().max_total(5 * LEN),
+        ..ApplyOptions::default()
+    };
+    let refused = |places: &[&str]| {
+        let segments: Vec<_> = places.iter().map(|place| (2, 1, 0, 0, 7, *place)).collect();
+        let delta = crafted_for(&digests, &[], &index(&segments), places.len() as u64);
+        let error =
+            model_delta::apply_to(memory(&base), memory(&delta), &mut Vec::new(), &options).unwrap_err();
+        error.kind()
+    };
+    // What one segment after another takes from the same tensor is decoded once.
+    assert_eq!(refused(&["a/data"; 1000]), Kind::Mismatch);
+    assert_eq!(refused(&["a/data", "b/data", "a/data", "b/data"]), Kind::Mismatch);
+    assert_eq!(refused(&["a/data", "b/data"].repeat(500)), Kind::Limit);
 }
 
 #[test]

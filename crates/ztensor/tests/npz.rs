@@ -115,6 +115,44 @@ fn every_broken_rule_of_arrays_is_named() {
     }
 }
 
+/// `np.savez` writes such members for names like those of torch's ONNX exporter, and reads them.
+#[test]
+fn members_with_a_leading_slash_are_read_and_written() {
+    let member = |name: &str| Member::stored(name, &good());
+    let bytes = zip::archive(&[member("/model/a.npy"), member("C:\\b.npy")]);
+    let reader = ztensor::Reader::from_bytes(bytes).unwrap();
+    assert_eq!(reader.keys().collect::<Vec<_>>(), ["/model/a", "C:\\b"]);
+    let mut written = Vec::new();
+    let options = ztensor::export::ExportOptions::default();
+    ztensor::export::export_to(&reader, &mut written, ztensor::export::ExportFormat::Npz, &options).unwrap();
+    let again = ztensor::Reader::from_bytes(written).unwrap();
+    assert_eq!(again.keys().collect::<Vec<_>>(), ["/model/a", "C:\\b"]);
+    assert_eq!(again.read("/model/a").unwrap(), reader.read("/model/a").unwrap());
+}
+
+#[test]
+fn an_array_of_objects_does_not_hide_the_others() {
+    let objects = npy("'|O'", "False", "(2,)", 30);
+    let fields = npy("[('a', '<f4'), ('b', '<i2')]", "False", "(5,)", 30);
+    let members = [
+        Member::stored("objects.npy", &objects),
+        Member::stored("good.npy", &good()),
+        Member::deflated("fields.npy", &fields),
+    ];
+    let reader = ztensor::Reader::from_bytes(zip::archive(&members)).unwrap();
+    assert_eq!(reader.keys().collect::<Vec<_>>(), ["objects", "good", "fields"]);
+    assert!(reader.read("good").is_ok());
+    assert_eq!(
+        (&reader.get("objects").unwrap().shape[..], &reader.get("fields").unwrap().shape[..]),
+        (&[2][..], &[5][..])
+    );
+    for (name, word) in [("objects", "unpickling"), ("fields", "structured")] {
+        let error = reader.read(name).unwrap_err();
+        assert_eq!((error.kind(), error.tensor()), (Kind::Unsupported, Some(name)));
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
 #[test]
 fn every_broken_rule_of_archives_is_named() {
     let stored = |name: &str| Member::stored(name, &good());
@@ -133,8 +171,6 @@ fn every_broken_rule_of_archives_is_named() {
         ("zip.count", cut_short),
         ("zip.duplicate", zip::archive(&[stored("a.npy"), stored("a.npy")])),
         ("name.duplicate", zip::archive(&[stored("a.npy"), stored("a")])),
-        ("zip.absolute", zip::archive(&[stored("/a.npy")])),
-        ("zip.absolute", zip::archive(&[stored("C:\\a.npy")])),
         ("zip.parent", zip::archive(&[stored("../a.npy")])),
         ("zip.parent", zip::archive(&[stored("b/../../a.npy")])),
         ("zip.parent", zip::archive(&[stored("b\\..\\a.npy")])),

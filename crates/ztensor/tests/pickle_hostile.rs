@@ -59,6 +59,12 @@ mod write {
         dict(&[(text("w"), value)])
     }
 
+    /// A NumPy array of one byte: a tensor that needs no archive.
+    pub fn array() -> Vec<u8> {
+        let dtype = call("numpy", "dtype", &[text("u1")]);
+        call("numpy.core.numeric", "_frombuffer", &[b"C\x01\x07".to_vec(), dtype, ints(&[1]), text("C")])
+    }
+
     pub fn pickle(value: Vec<u8>) -> Vec<u8> {
         [&b"\x80\x02"[..], &value, b"."].concat()
     }
@@ -323,7 +329,7 @@ fn names_that_collide_are_told_apart() {
 
 #[test]
 fn nesting_sharing_and_cycles_are_bounded() {
-    let deep = |levels: usize| pickle([b"]".repeat(levels), b"N".to_vec(), b"a".repeat(levels)].concat());
+    let deep = |levels: usize| pickle([b"]".repeat(levels), array(), b"a".repeat(levels)].concat());
     open_hostile(&deep(900), "pkl").unwrap();
     assert_eq!(refused(&deep(1_002), "pkl").rule(), Some("pickle.depth"));
     assert_eq!(refused(&deep(500_000), "pkl").rule(), Some("pickle.memory"));
@@ -350,8 +356,9 @@ fn nesting_sharing_and_cycles_are_bounded() {
     assert_eq!(refused(&pickle(keys), "pkl").rule(), Some("pickle.expansion"));
 
     // A list in itself, and a module in itself.
-    open_hostile(&pickle(b"]q\x00h\x00aK\x01a".to_vec()), "pkl").unwrap();
-    let own = [&global("m", "M")[..], b")\x81q\x00}", &text("me"), b"h\x00sb"].concat();
+    open_hostile(&pickle([&b"]q\x00h\x00aK\x01a"[..], &array(), b"a"].concat()), "pkl").unwrap();
+    let own =
+        [&global("m", "M")[..], b")\x81q\x00}", &text("me"), b"h\x00s", &text("w"), &array(), b"sb"].concat();
     open_hostile(&pickle(own), "pkl").unwrap();
 
     // Parameters around parameters, and around themselves.
@@ -400,6 +407,151 @@ fn bytes_that_are_used_again_and_again_cost_little() {
     open_hostile(&bytes, "pkl").unwrap();
     let reader = Reader::from_bytes(bytes).unwrap();
     assert_eq!((reader.len(), reader.view("19999").unwrap()), (20_000, &FLOATS[4..]));
+}
+
+/// A pickle of protocol 4 whose memo entry 0 is `value`: a list of an array and of `count` references
+/// to the entry, two bytes each.
+fn references(value: Vec<u8>, count: usize) -> Vec<u8> {
+    let list = [&b"q\x000]("[..], &array(), &b"h\x00".repeat(count), b"e."].concat();
+    [&b"\x80\x04"[..], &value, &list].concat()
+}
+
+#[test]
+fn references_to_large_values_are_charged_for_what_they_expand_to() {
+    let long = |len: usize| [&b"\x8b"[..], &(len as u32).to_le_bytes(), &vec![0x55; len]].concat();
+    let name = |len: usize| "A".repeat(len);
+    // The bytes of these arrays are behind a decoder, which holds a copy of them.
+    let array_of = |byte_order: &str, order: &str| {
+        let encoded = call("_codecs", "encode", &[text(&name(70_000)), text("latin1")]);
+        let state = tuple(&[int(3), text(byte_order), b"N".to_vec(), b"N".to_vec(), b"N".to_vec()]);
+        let dtype = [call("numpy", "dtype", &[text("f4")]), state, b"b".to_vec()].concat();
+        call("numpy.core.numeric", "_frombuffer", &[encoded, dtype, ints(&[2, 8_750]), text(order)])
+    };
+    let small = references(long(70_000), 35_000);
+    assert!(small.len() < 145_000);
+    for (why, bomb) in [
+        ("a large integer, 140 kB", small),
+        ("a large integer, 1 MB", references(long(520_000), 260_000)),
+        ("a device", references(call("torch", "device", &[text(&name(520_000))]), 260_000)),
+        ("a name", references(global(&name(300_000), &name(200_000)), 260_000)),
+        ("an object of a name", references(call(&name(300_000), &name(200_000), &[]), 260_000)),
+        ("a text", references(text(&name(520_000)), 260_000)),
+        ("a list of a large integer", references([&b"]"[..], &long(70_000), b"a"].concat(), 35_000)),
+        (
+            "bytes that are written as text",
+            references(call("_codecs", "encode", &[text(&name(70_000)), text("latin1")]), 35_000),
+        ),
+        ("a big-endian array", references(array_of(">", "C"), 35_000)),
+        ("an array in Fortran's order", references(array_of("<", "F"), 35_000)),
+        ("a key", {
+            let dicts = [&b"q\x000]("[..], &array(), &b"}h\x00Ns".repeat(50_000), b"e."].concat();
+            [&b"\x80\x04"[..], &text(&name(300_000)), &dicts].concat()
+        }),
+    ] {
+        // `open_hostile` bounds the memory that opening takes, too.
+        assert_eq!(refused(&bomb, "pkl").rule(), Some("pickle.expansion"), "{why}");
+    }
+    // Few references are fine, and are the values that they refer to.
+    let reader = Reader::from_bytes(references(call("torch", "device", &[text("cuda:0")]), 3)).unwrap();
+    assert_eq!(reader.attributes().get("3"), Some(&Value::from("cuda:0")));
+}
+
+#[test]
+fn opcodes_cost_no_more_than_the_bytes_they_take() {
+    let long = text(&"m".repeat(1 << 20));
+    let after = |start: &[u8], repeated: &[u8]| {
+        let repeated = repeated.repeat(100_000);
+        [&b"\x80\x04"[..], &long, start, &repeated, &named(array()), b"."].concat()
+    };
+    // A persistent reference whose first part is a long text; a name of two long texts.
+    for (why, bytes) in [
+        ("BINPERSID", after(b"N\x86q\x000", b"h\x00Q0")),
+        ("STACK_GLOBAL", after(b"q\x000", b"h\x00h\x00\x930")),
+    ] {
+        open_hostile(&bytes, "pkl").unwrap_or_else(|error| panic!("{why}: {error}"));
+        let reader = Reader::from_bytes(bytes).unwrap();
+        assert_eq!(reader.keys().collect::<Vec<_>>(), ["w"], "{why}");
+        // None of the long texts got out.
+        assert!(reader.attributes().is_empty(), "{why}");
+    }
+    // Storage keys are hashed for every tensor, metadata is looked through for every tensor.
+    let key = "k".repeat(300);
+    let storage = storage_of("FloatStorage", text(&key), int(6));
+    let mut metadata: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    for number in 0..300 {
+        metadata.push((int(number), b"\x88".to_vec()));
+    }
+    let args = [storage_of("FloatStorage", text("0"), int(6)), int(0), ints(&[6]), ints(&[1])];
+    let args = [&args[..], &[b"\x89".to_vec(), b"N".to_vec(), dict(&metadata)]].concat();
+    all_refused(&[
+        ("torch.storage-key", "a long key", archive(named(tensor_of(storage, 0, &[1], &[1])))),
+        (
+            "torch.metadata",
+            "much metadata",
+            archive(named(call("torch._utils", "_rebuild_tensor_v2", &args))),
+        ),
+        ("numpy.dtype", "a long code", {
+            let dtype = call("numpy", "dtype", &[text(&"V".repeat(1000))]);
+            let args = [b"C\x01\x07".to_vec(), dtype, ints(&[1]), text("C")];
+            pickle(named(call("numpy.core.numeric", "_frombuffer", &args)))
+        }),
+    ]);
+}
+
+#[test]
+fn a_list_that_holds_itself_many_times_is_looked_through_once() {
+    // Every look at the list would be 300,000 steps, and it is met 300,000 times.
+    let ints = b"K\x01".repeat(300_000);
+    let own = b"h\x00".repeat(300_000);
+    let bytes = pickle([&b"]q\x00("[..], &ints, &own, &array(), b"e"].concat());
+    match Reader::from_bytes(bytes) {
+        Ok(reader) => assert_eq!(reader.len(), 1),
+        Err(error) => assert_eq!(error.rule(), Some("pickle.expansion")),
+    }
+}
+
+#[test]
+fn a_pickle_without_a_tensor_is_an_error() {
+    for bytes in
+        [pickle(b"}".to_vec()), pickle(named(int(1))), archive(named(text("x"))), archive(b"N".to_vec())]
+    {
+        assert_eq!(refused(&bytes, "pt").rule(), Some("pickle.no-tensors"));
+    }
+}
+
+#[test]
+fn dangerous_names_are_reported_and_refused_when_asked_to() {
+    use ztensor::source::MemorySource;
+    use ztensor::{OpenOptions, PicklePolicy};
+    let open = |bytes: &[u8], policy| {
+        let source = std::sync::Arc::new(MemorySource::new(bytes.to_vec()));
+        OpenOptions::default().pickle(policy).open_source(source)
+    };
+    let evil = archive(dict(&[
+        (text("x"), call("os", "system", &[text("id")])),
+        (text("y"), call("os", "system", &[text("id")])),
+        (text("z"), global("builtins", "eval")),
+        (text("w"), tensor(0, &[6], &[1])),
+    ]));
+    let reader = open(&evil, PicklePolicy::Report).unwrap();
+    assert_eq!(reader.unsafe_globals().join(" "), "os.system builtins.eval");
+    assert_eq!(reader.view("w").unwrap(), FLOATS);
+    let error = open(&evil, PicklePolicy::Strict).unwrap_err();
+    assert_eq!(error.rule(), Some("pickle.unsafe"));
+    assert!(error.to_string().contains("os.system, builtins.eval"), "{error}");
+    // Names that are dropped again count, and those of a storage's own pickle.
+    let dropped =
+        archive([call("nt", "system", &[text("id")]), b"0".to_vec(), named(tensor(0, &[6], &[1]))].concat());
+    assert_eq!(open(&dropped, PicklePolicy::Report).unwrap().unsafe_globals().join(" "), "nt.system");
+    // What checkpoints are made of is fine.
+    let fine = archive(dict(&[
+        (text("a"), call("argparse", "Namespace", &[])),
+        (text("b"), call("pathlib", "PosixPath", &[text("/")])),
+        (text("c"), call("collections", "OrderedDict", &[])),
+        (text("d"), call("unknown_package", "Thing", &[])),
+        (text("w"), tensor(0, &[6], &[1])),
+    ]));
+    assert!(open(&fine, PicklePolicy::Strict).unwrap().unsafe_globals().is_empty());
 }
 
 #[test]

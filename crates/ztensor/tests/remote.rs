@@ -371,7 +371,7 @@ fn an_index_of_shards_and_what_lies_beside() {
     let reader = ztensor::open(format!("{url}?download=true")).unwrap();
     assert_eq!(server.requests().len(), 8, "one for each file");
     check_all(&reader);
-    assert_eq!(store::read(&url, &Options::default()).unwrap(), index.as_bytes());
+    assert_eq!(store::read(&url, 1 << 20, &Options::default()).unwrap(), index.as_bytes());
     let beside = store::join(format!("{}/model", server.url), "part 1.zt");
     assert!(store::exists(beside, &Options::default()).unwrap());
     assert!(!store::exists(format!("{}/none", server.url), &Options::default()).unwrap());
@@ -427,4 +427,93 @@ fn a_runtime_around_the_caller_does_not_matter() {
     let url = server.put("m.zt", &zt(Compression::None, Checksum::None), Some("1"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
     runtime.block_on(async { check_all(&ztensor::open(&url).unwrap()) });
+}
+
+/// What arrives beyond what a client takes: buffers of the two sockets.
+const IN_FLIGHT: u64 = 16 << 20;
+
+#[test]
+fn a_body_without_end_is_cut_off() {
+    let server = Server::start();
+    let once = || Options::default().set("retries", "0").set("timeout", "20");
+    let url = server.put("m.zt", &zt(Compression::None, Checksum::None), Some("1"));
+    let untagged = server.put("n.zt", &zt(Compression::None, Checksum::None), None);
+    let data = server.put("m", &vec![7; 1 << 20], Some("1"));
+    let (readers, bucket) = (
+        [&url, &untagged].map(|url| OpenOptions::default().remote(once()).open(url).unwrap()),
+        Options::default()
+            .set("endpoint", &server.url)
+            .set("region", "here")
+            .set("skip_signature", "true")
+            .set("retries", "0"),
+    );
+    // Every kind of request: what it does, and how many bytes of an answer it may take.
+    type Request<'a> = (&'a str, u64, Box<dyn Fn() -> ztensor::Result<()> + 'a>);
+    let opened = |url: &str| OpenOptions::default().remote(once()).open(url).map(drop);
+    let requests: Vec<Request<'_>> = vec![
+        ("the end of a file", 1 << 20, Box::new(|| opened(&url))),
+        ("the start of a file", 1 << 20, Box::new(|| opened(&data))),
+        ("a tensor, by the short way", 8 << 20, Box::new(|| readers[0].read_as::<f32>("t3").map(drop))),
+        ("a tensor, by the client", 8 << 20, Box::new(|| readers[1].read_as::<f32>("t3").map(drop))),
+        ("rows", 8 << 20, Box::new(|| readers[1].read_rows("t3", 10..20).map(drop))),
+        ("a small file", 1000, Box::new(|| store::read(&data, 1000, &once()).map(drop))),
+        ("a range", 1 << 20, Box::new(|| store::read_range(&data, 5..9, 4, &once()).map(drop))),
+        ("a length", 1 << 20, Box::new(|| store::len("s3://models/m", &bucket).map(drop))),
+        ("a listing", 64 << 20, Box::new(|| store::list("s3://models/x", &bucket).map(drop))),
+        ("a deletion", 64 << 20, Box::new(|| store::delete("s3://models/x", &bucket))),
+        ("an upload", 64 << 20, Box::new(|| store::write("s3://models/x", b"{}", &bucket))),
+    ];
+    for (what, most, request) in &requests {
+        for status in [0, 404, 400, 500, 403] {
+            server.fail_always(Some(Fault::Endless(status)));
+            let outcome = request();
+            server.fail_always(None);
+            // A length is asked for without a body.
+            assert!(outcome.is_err() || *what == "a length" || status == 404, "{what} {status}");
+            let (sent, most) = (server.most_sent(), if status == 0 { *most } else { 1 << 20 });
+            assert!(sent <= most + IN_FLIGHT, "{what}, status {status}: {sent} bytes were taken");
+        }
+    }
+}
+
+#[test]
+fn redirects_tell_no_secrets() {
+    let (server, other) = (Server::start(), Server::start());
+    let bytes = zt(Compression::None, Checksum::None);
+    let url = server.put("m.zt", &bytes, Some("1"));
+    other.put("m.zt", &bytes, Some("1"));
+    server.fail_always(Some(Fault::Redirect(other.port())));
+    let options = Options::default().set("bearer_token", "SECRETTOKEN").set("retries", "0");
+    let signed = format!("{url}?sig=SECRETSIGNATURE");
+    let reader = OpenOptions::default().remote(options.clone()).open(&signed).unwrap();
+    check_all(&reader);
+    store::read(&signed, 1 << 30, &options).unwrap();
+    let told = server.heads().join("\n");
+    assert!(told.contains("?sig=SECRETSIGNATURE") && told.contains("Bearer SECRETTOKEN"), "{told}");
+    let told = other.heads().join("\n");
+    assert!(told.contains("GET /m.zt HTTP/1.1"), "{told}");
+    assert!(!told.contains("SECRET") && !told.to_ascii_lowercase().contains("referer"), "{told}");
+}
+
+#[test]
+fn redirects_without_end_and_of_stores_are_refused() {
+    let (server, other) = (Server::start(), Server::start());
+    let url = server.put("m.zt", &zt(Compression::None, Checksum::None), Some("1"));
+    server.fail_always(Some(Fault::Redirect(server.port())));
+    let error = quick().open(&url).map(drop).unwrap_err();
+    assert!(error.to_string().contains("redirects"), "{error}");
+    assert!(server.requests().len() < 100);
+    // Some credentials of stores are in headers that a client would forward.
+    server.fail_always(Some(Fault::Redirect(other.port())));
+    let options = Options::default()
+        .set("endpoint", &server.url)
+        .set("region", "here")
+        .set("access_key_id", "key")
+        .set("secret_access_key", "secret")
+        .set("session_token", "SECRETTOKEN")
+        .set("retries", "0");
+    let error = store::read("s3://models/m.zt", 1 << 20, &options).unwrap_err();
+    assert!(error.to_string().contains("redirects to another host"), "{error}");
+    assert!(server.heads().join("\n").contains("SECRETTOKEN"));
+    assert!(other.heads().is_empty());
 }

@@ -146,6 +146,22 @@ fn every_broken_rule_is_named() {
     assert!(unknown.to_string().contains("F128") && unknown.tensor() == Some("t"), "{unknown}");
 }
 
+/// What is left of a download that stopped is told from other damage, with what is missing.
+#[test]
+fn truncated_files_say_how_many_bytes_are_missing() {
+    let header = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
+    let whole = file(header, 8);
+    let message = |bytes: &[u8]| conformance::open_hostile(bytes, "safetensors").unwrap_err().to_string();
+    let cut = message(&whole[..whole.len() - 3]);
+    let total = whole.len();
+    assert!(cut.contains(&format!("truncated: 3 of its {total} bytes are missing")), "{cut}");
+    assert!(message(&whole[..40]).contains("ends within its header"), "{}", message(&whole[..40]));
+    let damaged = message(&one("\"U8\"", "[0]", "[9223372036854775807,9223372036854775807]", 1));
+    assert!(!damaged.contains("truncated"), "{damaged}");
+    let blank = message(&[0; 1000]);
+    assert!(blank.contains("zero bytes") && blank.contains(".safetensors"), "{blank}");
+}
+
 #[test]
 fn unusual_names_are_names() {
     let long = "n".repeat(1 << 20);

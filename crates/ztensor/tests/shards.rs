@@ -125,7 +125,26 @@ fn folders_prefer_one_format_and_name_what_is_ambiguous() {
     safetensors(path, ".hidden.safetensors", &["bb"]);
     assert_eq!(Reader::open(path).unwrap().format().name(), "safetensors");
     safetensors(path, "again.safetensors", &["bb"]);
-    assert_eq!(Reader::open(path).unwrap_err().rule(), Some("name.duplicate"));
+    let error = Reader::open(path).unwrap_err();
+    assert_eq!(error.kind(), Kind::InvalidArgument, "{error}");
+    assert!(
+        error.to_string().contains("2 separate models") && error.to_string().contains("again.safetensors")
+    );
+}
+
+#[test]
+fn missing_shards_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = model(folder.path());
+    std::fs::remove_file(folder.path().join(PARTS[1])).unwrap();
+    let error = Reader::open(&path).unwrap_err();
+    assert!(error.file().unwrap().ends_with(PARTS[1]), "{error}");
+    let index = path.file_name().unwrap().to_str().unwrap();
+    assert!(error.to_string().contains(&format!("listed in {index}")), "{error}");
+    std::fs::remove_file(&path).unwrap();
+    let error = Reader::open(folder.path()).unwrap_err();
+    assert_eq!(error.rule(), Some("shards.missing"), "{error}");
+    assert!(error.to_string().contains("missing: 00002"), "{error}");
 }
 
 #[test]

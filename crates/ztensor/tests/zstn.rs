@@ -243,6 +243,32 @@ fn files_that_break_a_rule_are_packed_as_they_are() {
     }
 }
 
+/// Files of other formats are cut at their tensors and restored byte for byte.
+#[test]
+fn every_other_format_is_packed_and_restored() {
+    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    for path in [
+        "pickle/checkpoint.pt",
+        "gguf/types.gguf",
+        "npz/shapes.npz",
+        "hdf5/types_v0.h5",
+        "onnx/raw.onnx",
+        "zt/dtypes.zt",
+    ] {
+        let bytes = std::fs::read(data.join(path)).unwrap();
+        let (packed, stats) = pack_with(&bytes, &PackOptions::default()).unwrap();
+        assert!(
+            stats.opaque && stats.format == Some(Reader::open(data.join(path)).unwrap().format()),
+            "{path}"
+        );
+        assert!(unpack(&packed).unwrap() == bytes, "{path}");
+        let error = Reader::from_bytes(packed).unwrap_err();
+        assert!(error.to_string().contains("z4ai unpack"), "{error}");
+    }
+    let error = pack_with(b"<!DOCTYPE html><html></html>", &PackOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("web page"), "{error}");
+}
+
 #[test]
 fn every_flipped_bit_is_noticed() {
     let embed = weights(300, 11);

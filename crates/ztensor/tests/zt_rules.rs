@@ -159,6 +159,46 @@ fn broken_rule(bytes: Vec<u8>) -> Option<&'static str> {
     }
 }
 
+/// An object of a layout that is not known, whose only component has a logical type.
+fn typed(storage: &str, logical: &str, len: u64) -> Vec<u8> {
+    let manifest = manifest(1, |e| {
+        text(e, "w");
+        e.map(3).unwrap();
+        text(e, "shape");
+        e.array(1).unwrap().u64(3).unwrap();
+        text(e, "format");
+        text(e, "custom.layout");
+        text(e, "components");
+        e.map(1).unwrap();
+        text(e, "x");
+        e.map(4).unwrap();
+        for (key, value) in [("dtype", storage), ("type", logical)] {
+            text(e, key);
+            text(e, value);
+        }
+        for (key, value) in [("offset", 64), ("length", len)] {
+            text(e, key);
+            e.u64(value).unwrap();
+        }
+    });
+    file(&[7; 64], &manifest)
+}
+
+/// A component that says it decodes to `len` bytes.
+fn zstd_part(role: &'static str, dtype: &'static str, len: u64) -> Part {
+    Part { uncompressed: Some(len), encoding: Some("zstd"), ..part(role, dtype, 64, 17) }
+}
+
+/// Two names of one blob, the second with another encoding and decoded length.
+fn one_blob_twice(encoding: Option<&'static str>, uncompressed: u64) -> Vec<u8> {
+    let manifest = manifest(2, |e| {
+        object(e, "a", "dense", &[17], &[part("data", "u8", 64, 17)]);
+        let other = Part { uncompressed: Some(uncompressed), encoding, ..part("data", "u8", 64, 17) };
+        object(e, "b", "dense", &[uncompressed], &[other]);
+    });
+    file(&[7; 64], &manifest)
+}
+
 /// The rules, in the order of the document, and files that break each.
 fn rules() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let valid = dense(|_| ());
@@ -364,6 +404,31 @@ fn rules() -> Vec<(&'static str, Vec<Vec<u8>>)> {
             vec![
                 two(part("data", "u8", 64, 128), part("data", "u8", 128, 64)),
                 two(part("data", "u8", 64, 128), part("data", "u8", 64, 64)),
+                one_blob_twice(Some("zstd"), 17),
+                one_blob_twice(Some("zstd"), 64),
+                one_blob_twice(Some("lz77"), 17),
+            ],
+        ),
+        (
+            "component.elements",
+            vec![
+                // Three doubles and seven bytes, in every place that no other rule counts.
+                one(&[7; 64], "custom.layout", &[3], &[part("x", "f64", 64, 31)]),
+                one(&[7; 64], "dense", &[24], &[part("data", "u8", 64, 24), part("extra", "f64", 64, 31)]),
+                typed("f64", "from.the.future", 31),
+                typed("f64", "complex128", 31),
+                typed("f64", "complex128", 40),
+                one(
+                    &[7; 256],
+                    "quantized_group",
+                    &[64],
+                    &[
+                        part("packed_weight", "i32", 64, 31),
+                        part("scales", "f32", 128, 64),
+                        part("zeros", "f32", 192, 64),
+                    ],
+                ),
+                one(&[7; 64], "custom.layout", &[3], &[zstd_part("x", "f64", 31)]),
             ],
         ),
         (
@@ -433,6 +498,47 @@ fn the_files_these_are_made_from_are_valid() {
     assert_eq!(broken_rule(dense(|_| ())), None);
     assert_eq!(broken_rule(csr(&[0, 2], &[0, 1, 2])), None);
     assert_eq!(broken_rule(coo(&[0, 1, 0, 2])), None);
+    assert_eq!(broken_rule(typed("f64", "from.the.future", 32)), None);
+    assert_eq!(broken_rule(typed("f64", "complex128", 32)), None);
+    assert_eq!(broken_rule(typed("u8", "u4", 31)), None);
+    assert_eq!(broken_rule(one(&[7; 64], "custom.layout", &[3], &[part("x", "f64", 64, 32)])), None);
+    assert_eq!(broken_rule(one_blob_twice(None, 17)), None);
+}
+
+#[test]
+fn very_many_names_of_which_one_comes_twice() {
+    const COUNT: u64 = 100_000;
+    let many = |last: u64| {
+        let objects = manifest(COUNT, |e| {
+            for number in (0..COUNT - 1).chain([last]) {
+                object(e, &number.to_string(), "dense", &[64], &[part("data", "u8", 64, 64)]);
+            }
+        });
+        file(&[7; 64], &objects)
+    };
+    assert_eq!(broken_rule(many(COUNT)), None);
+    assert_eq!(Reader::from_bytes(many(0)).unwrap_err().rule(), Some("name.duplicate"));
+}
+
+#[test]
+fn objects_that_only_pass_through_survive_every_damage() {
+    let frame = zstd::bulk::compress(&[7; 32], 3).unwrap();
+    let blobs = [&[1; 64][..], &[2; 64], &frame].concat();
+    let manifest = manifest(5, |e| {
+        let extra = [part("data", "u8", 64, 24), part("extra", "f64", 64 + 64, 32)];
+        object(e, "extra", "dense", &[24], &extra);
+        object(e, "again", "dense", &[24], &extra[..1]);
+        object(e, "as floats", "dense", &[6], &[part("data", "f32", 64, 24)]);
+        object(e, "custom", "custom.layout", &[3], &[part("x", "f64", 64 + 64, 32)]);
+        let encoded = Part {
+            uncompressed: Some(32),
+            encoding: Some("zstd"),
+            ..part("x", "f64", 64 + 128, frame.len() as u64)
+        };
+        object(e, "encoded", "custom.layout", &[3], &[encoded]);
+    });
+    conformance::run(&file(&blobs, &manifest), "zt");
+    conformance::run(&typed("f64", "from.the.future", 32), "zt");
 }
 
 #[test]

@@ -190,6 +190,7 @@ def _commit(
     durable: bool,
 ) -> None:
     checkpoint = Checkpoint()
+    chunks: dict[str, tuple[tuple[int, ...], list[Chunk]]] = {}
     for one in sorted(written, key=lambda one: one.rank):
         index = len(checkpoint.files)
         checkpoint.files.append(one.file)
@@ -197,9 +198,11 @@ def _commit(
             if kept.kind is not None:
                 checkpoint.objects[kept.name] = Object(index, stored, kept.kind)
                 continue
-            element = tensors.element(kept.name.removeprefix(prefix))
-            entry = checkpoint.tensors.setdefault(kept.name, TensorEntry(element, kept.shape))
-            entry.chunks.append(Chunk(index, stored, kept.offsets, kept.sizes))
+            _, known = chunks.setdefault(kept.name, (kept.shape, []))
+            known.append(Chunk(index, stored, kept.offsets, kept.sizes))
+    for name, (shape, known) in chunks.items():
+        element = tensors.element(name.removeprefix(prefix))
+        checkpoint.tensors[name] = TensorEntry(element, shape, tuple(known))
     # With a prefix the names lead elsewhere than they did.
     paths = {} if prefix else _attribute(reader, PATHS)
     checkpoint.paths = {

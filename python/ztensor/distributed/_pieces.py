@@ -29,7 +29,7 @@ class Piece(NamedTuple):
 
 def fill(reader: Reader, pieces: Sequence[Piece]) -> None:
     """Fills the targets of all pieces, as many as possible at once and in place."""
-    requests: list[tuple[str, int, Sequence[int], Sequence[int], Sequence[int], int]] = []
+    requests: list[tuple[str, int, Sequence[int], Sequence[int], Sequence[int], torch.Tensor]] = []
     copies: list[tuple[torch.Tensor, torch.Tensor]] = []
     scratch = 0
     for piece in pieces:
@@ -41,8 +41,7 @@ def fill(reader: Reader, pieces: Sequence[Piece]) -> None:
             copies.append((target, memory))
             scratch += memory.nbytes
         lengths = list(target.shape)
-        address = memory.data_ptr()
-        requests.append((piece.name, dtype.itemsize, piece.sizes, piece.offsets, lengths, address))
+        requests.append((piece.name, dtype.itemsize, piece.sizes, piece.offsets, lengths, memory))
         if scratch > _SCRATCH:
             _read(reader, requests, copies)
             scratch = 0
@@ -51,7 +50,7 @@ def fill(reader: Reader, pieces: Sequence[Piece]) -> None:
 
 def _read(
     reader: Reader,
-    requests: list[tuple[str, int, Sequence[int], Sequence[int], Sequence[int], int]],
+    requests: list[tuple[str, int, Sequence[int], Sequence[int], Sequence[int], torch.Tensor]],
     copies: list[tuple[torch.Tensor, torch.Tensor]],
 ) -> None:
     reader._native.read_parts(requests)

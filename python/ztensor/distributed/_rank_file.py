@@ -122,6 +122,5 @@ def _prepared(stored: str, item: ChunkToWrite | ObjectToWrite) -> tuple[_native.
         dense = tensor.cpu().resolve_conj().resolve_neg().contiguous()
         copied = dense.nbytes if item.owned or dense.data_ptr() != tensor.data_ptr() else 0
         shape = _items.stored_shape(element, dense.shape)
-        memory = (dense.data_ptr(), dense.nbytes, dense)
-        components = [("data", element.storage, element.logical, memory)]
+        components = [("data", element.storage, element.logical, dense)]
     return (stored, "dense", shape, components, {_checkpoint.FORMAT: about}), copied

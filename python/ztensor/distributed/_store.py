@@ -79,12 +79,10 @@ class Folder:
         return _native.NewFile.create(self.path(name), derived=True)
 
     def read(self, name: str) -> bytes | None:
-        path = self._path / name
-        with named(path):
-            try:
-                return path.read_bytes()
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+        try:
+            return store.read_bytes(self._path / name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def read_at(self, name: str, offset: int, count: int) -> bytes:
         path = self._path / name
@@ -149,7 +147,9 @@ class Remote:
 
     def read_at(self, name: str, offset: int, count: int) -> bytes:
         path, stop = self.path(name), offset + count
-        return store.read_bytes(path, start=offset, stop=stop, storage_options=self._options)
+        return store.read_bytes(
+            path, start=offset, stop=stop, max_bytes=count, storage_options=self._options
+        )
 
     def write(self, name: str, data: bytes, durable: bool) -> None:
         store.write_bytes(self.path(name), data, storage_options=self._options)

@@ -231,12 +231,13 @@ def _described(metadata: Metadata, results: list[list[WriteResult]]) -> Checkpoi
             index, where = _found(stored, MetadataIndex(name))
             checkpoint.objects[name] = Object(index, where.object, where.kind or PLAIN)
             continue
-        entry = TensorEntry(_dtypes.of_torch(about.properties.dtype), tuple(about.size))
+        chunks = []
         for chunk in about.chunks:
             index, where = _found(stored, MetadataIndex(name, chunk.offsets))
             offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
-            entry.chunks.append(Chunk(index, where.object, offsets, sizes))
-        checkpoint.tensors[name] = entry
+            chunks.append(Chunk(index, where.object, offsets, sizes))
+        element = _dtypes.of_torch(about.properties.dtype)
+        checkpoint.tensors[name] = TensorEntry(element, tuple(about.size), tuple(chunks))
     planner = metadata.planner_data
     if _is_paths(planner):
         checkpoint.paths = dict(planner)

@@ -5,7 +5,7 @@ use std::path::Path;
 use ztensor::Destination;
 
 use super::{Common, convert};
-use crate::args::{Clash, Convert, Digest, DownloadHf, Output, Which};
+use crate::args::{Clash, Convert, Digest, DownloadHf, Which};
 use crate::coding::Coding;
 use crate::failure::{FINE, Failure, Outcome};
 use crate::hub::{Model, RemoteFile, is_right};
@@ -22,7 +22,7 @@ pub fn run(options: &DownloadHf, common: Common) -> Outcome {
     if let Some(packed) = &packed
         && Destination::explicit(packed, false).is_taken()?
     {
-        let message = format!("{} is there already: move it or choose another folder", packed.display());
+        let message = format!("{} exists already: move it or choose another folder", packed.display());
         return Err(Failure::usage(message));
     }
     let files: Vec<RemoteFile> = model.files()?.into_iter().filter(|file| is_wanted(&file.name)).collect();
@@ -66,7 +66,7 @@ fn missing<'a>(files: &'a [RemoteFile], folder: &Path) -> Result<Vec<&'a RemoteF
             missing.push(file);
         } else if !is_right(file, &path)? {
             let message =
-                format!("{} is there already and is another file: move it away first", path.display());
+                format!("{} exists already and is another file: move it away first", path.display());
             return Err(Failure::usage(message));
         }
     }
@@ -86,7 +86,11 @@ fn pack(options: &DownloadHf, files: &[RemoteFile], output: std::path::PathBuf, 
     let code = convert::convert(
         &Convert {
             inputs,
-            output: Output { output, force: false },
+            output: Some(output),
+            force: false,
+            renaming: Default::default(),
+            dtype: None,
+            max_shard_size: None,
             compress: true,
             coding: Coding { level: options.level, ..Coding::default() },
             checksum: Digest::Crc32c,

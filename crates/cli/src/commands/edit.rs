@@ -31,7 +31,7 @@ pub fn append(options: &Append, common: Common) -> Outcome {
     let reader = common.open(&options.from)?;
     let chosen = options.which.choose(&reader)?;
     let names: Vec<&str> = chosen.iter().map(|(name, _)| *name).collect();
-    let total = chosen.iter().map(|(_, object)| object.byte_len()).sum();
+    let total = chosen.iter().map(|(_, object)| object.byte_len()).fold(0, u64::saturating_add);
     let write = WriteOptions {
         compression: options.coding.compression()?.unwrap_or_default(),
         checksum: options.checksum.into(),

@@ -10,7 +10,7 @@ pub fn completions(options: &Completions, mut program: clap::Command) -> Outcome
     // Into memory first: the generator panics where a pipe is closed.
     let mut script = Vec::new();
     clap_complete::generate(options.shell, &mut program, name, &mut script);
-    std::io::stdout().write_all(&script)?;
+    crate::output::raw().write_all(&script)?;
     Ok(FINE)
 }
 
@@ -29,6 +29,6 @@ pub fn page(mut program: clap::Command) -> Outcome {
         manual.render_options_section(&mut page)?;
         manual.render_extra_section(&mut page)?;
     }
-    std::io::stdout().write_all(&page)?;
+    crate::output::raw().write_all(&page)?;
     Ok(FINE)
 }

@@ -1,22 +1,25 @@
 //! One module per command.
 
-mod convert;
+pub mod convert;
 mod diff;
+#[cfg(feature = "remote")]
 mod download;
 mod edit;
 mod info;
 pub mod manual;
 mod report;
+mod scan;
 mod show;
 mod verify;
 
 use std::path::Path;
 
 use clap::CommandFactory;
-use ztensor::Destination;
+use ztensor::{Destination, PicklePolicy};
 
 use crate::args::{Arguments, Command, Output};
 use crate::failure::{Failure, Outcome};
+use crate::human;
 
 /// What every command is told besides its own options.
 #[derive(Debug, Clone, Copy)]
@@ -24,20 +27,35 @@ pub struct Common {
     pub quiet: bool,
     pub threads: usize,
     pub limits: ztensor::Limits,
+    /// Refuse pickles that are dangerous in tools that unpickle them.
+    pub strict: bool,
 }
 
 impl Common {
-    /// Opens a file of any format.
+    /// Opens a file of any format; `-` is standard input.
     fn open(self, path: &Path) -> Result<ztensor::Reader, Failure> {
-        Ok(ztensor::OpenOptions::default().threads(self.threads).limits(self.limits).open(path)?)
+        let policy = if self.strict { PicklePolicy::Strict } else { PicklePolicy::Report };
+        let options = ztensor::OpenOptions::default().threads(self.threads).limits(self.limits);
+        let options = options.pickle(policy);
+        let reader = match crate::files::is_pipe(path) {
+            true => options.open_source(crate::files::stdin()?).map_err(|error| error.in_file("-"))?,
+            false => options.open(path)?,
+        };
+        if !reader.unsafe_globals().is_empty() {
+            self.say(format_args!(
+                "\x1b[1;33mwarning\x1b[0m: {}: tools that unpickle this file would reach {}; nothing was run",
+                human::escaped(&path.to_string_lossy()),
+                human::escaped(&reader.unsafe_globals().join(", "))
+            ));
+        }
+        Ok(reader)
     }
 
     /// The closing line of a command that wrote something; on standard error, so
     /// that pipes see only data.
     fn say(self, line: impl std::fmt::Display) {
-        if !self.quiet {
-            // With standard error closed there is nobody to tell.
-            let _ = std::io::Write::write_fmt(&mut anstream::stderr(), format_args!("{line}\n"));
+        if !crate::ui::noted(&line) && !self.quiet {
+            crate::output::say(None, line);
         }
     }
 }
@@ -45,12 +63,13 @@ impl Common {
 /// Runs the chosen command.
 pub fn run(arguments: Arguments) -> Outcome {
     let limits = arguments.limits.limits();
-    let common = Common { quiet: arguments.quiet, threads: arguments.threads, limits };
+    let Arguments { quiet, threads, strict, .. } = arguments;
+    let common = Common { quiet, threads, limits, strict };
     if arguments.command.writes() {
         crate::ui::catch_interrupts();
     }
     match &arguments.command {
-        Command::Info(options) => info::run(options),
+        Command::Info(options) => info::run(options, common),
         Command::Convert(options) => convert::convert(options, common),
         Command::Compress(options) => convert::compress(options, common),
         Command::Decompress(options) => convert::decompress(options, common),
@@ -61,10 +80,16 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Compact(options) => edit::compact(options, common),
         Command::Repair(options) => edit::repair(options, common),
         Command::Verify(options) => verify::run(options, common),
+        Command::Scan(options) => scan::run(options, common),
         Command::Diff(options) => diff::run(options, common),
         Command::Show(options) => show::run(options, common),
         Command::Report(options) => report::run(options, common),
+        #[cfg(feature = "remote")]
         Command::DownloadHf(options) => download::run(options, common),
+        #[cfg(not(feature = "remote"))]
+        Command::DownloadHf(_) => {
+            Err(Failure::usage("this build has no network support (the feature `remote`)"))
+        }
         Command::ModelDelta(options) => {
             let run = crate::z4ai::Run { quiet: arguments.quiet, threads: arguments.threads, limits };
             crate::z4ai::model_delta::run(options, run)
@@ -83,13 +108,13 @@ impl Output {
             _ => false,
         };
         if let Some(input) = inputs.iter().find(same) {
-            let message = format!("{} is the input too: choose another output", input.display());
+            let message = format!("{} is also an input: choose another output", input.display());
             return Err(Failure::usage(message));
         }
         let destination = Destination::explicit(output, self.force);
         // A symbolic link is there too, whatever it leads to, and so is a named pipe.
         if !self.force && destination.is_taken()? {
-            let message = format!("{} is there already: --force replaces it", output.display());
+            let message = format!("{} exists already: --force overwrites it", output.display());
             return Err(Failure::usage(message));
         }
         Ok(destination)

@@ -4,14 +4,14 @@ use std::io::Write;
 use std::ops::Range;
 
 use ztensor::object::elements;
-use ztensor::{Layout, Tensor};
+use ztensor::{Layout, Reader, Tensor};
 
 use super::Common;
 use crate::args::Show;
 use crate::failure::{FINE, Failure, Outcome};
-use crate::human;
 use crate::statistics::{Statistics, Steps};
 use crate::values::Values;
+use crate::{describe, human};
 
 /// Longest row and most rows that are printed without a slice.
 const COLUMNS: u64 = 8;
@@ -21,34 +21,63 @@ const STEPS: Steps = Steps { count: 40, within: f64::INFINITY };
 
 pub fn run(options: &Show, common: Common) -> Outcome {
     let reader = common.open(&options.file)?;
-    let tensor = reader.read_object(&options.name)?;
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
-    let dtype = tensor.dtype().map_or("none", |dtype| dtype.name());
-    let (name, layout) = (human::escaped(&options.name), human::escaped(tensor.layout.name()));
-    writeln!(out, "{name}: {} {dtype} {layout}", human::shape(&tensor.shape))?;
-    if tensor.layout == Layout::Dense {
-        show_dense(&mut out, options, &tensor, common)?;
-    } else {
-        if options.slice.is_some() {
-            return Err(Failure::usage(format!("a {} tensor cannot be sliced", tensor.layout)));
-        }
-        for (role, array) in &tensor.components {
-            writeln!(
-                out,
-                "\n{}: {}, {}",
-                human::escaped(role),
-                array.dtype,
-                human::bytes(array.bytes.len() as u64)
-            )?;
-            Values::new(array).statistics(STEPS, common.threads)?.print(&mut out)?;
-        }
+    let Some(name) = &options.name else {
+        return list(&reader);
+    };
+    let tensor = reader.read_object(name)?;
+    // Printed at once, so that a slice that is refused prints nothing.
+    let mut out = Vec::new();
+    let object = reader.get(name)?;
+    let shape = human::shape(&tensor.shape);
+    writeln!(out, "{}: {shape} {}", human::escaped(name), describe::dtype(object).line())?;
+    match &tensor.layout {
+        Layout::Dense => show_dense(&mut out, options, &tensor, common)?,
+        Layout::SparseCsr | Layout::SparseCoo => show_components(&mut out, options, &tensor, common)?,
+        _ => match tensor.dequantize() {
+            Ok(dense) => {
+                let dense = Tensor::from_slice(dense.shape, &dense.data)?.into_owned();
+                show_dense(&mut out, options, &dense, common)?;
+            }
+            Err(_) => show_components(&mut out, options, &tensor, common)?,
+        },
     }
     for (name, value) in tensor.attributes.iter().flat_map(|attributes| attributes.iter()) {
         let value = crate::json::value(value).to_string();
         writeln!(out, "{} = {}", human::escaped(name), human::escaped(&value))?;
     }
+    let mut stdout = crate::output::stdout();
+    stdout.write_all(&out)?;
+    stdout.flush()?;
+    Ok(FINE)
+}
+
+/// The names, one per line.
+fn list(reader: &Reader) -> Outcome {
+    let mut out = crate::output::stdout();
+    for name in reader.keys() {
+        writeln!(out, "{}", human::escaped(name))?;
+    }
     out.flush()?;
     Ok(FINE)
+}
+
+/// Statistics of what a tensor is made of, where its values cannot be shown.
+fn show_components(
+    out: &mut impl Write,
+    options: &Show,
+    tensor: &Tensor<'_>,
+    common: Common,
+) -> Result<(), Failure> {
+    if options.slice.is_some() {
+        return Err(Failure::usage(format!("a tensor of layout {} cannot be sliced", tensor.layout)));
+    }
+    writeln!(out, "layout: {}", human::escaped(tensor.layout.name()))?;
+    for (role, array) in &tensor.components {
+        let size = human::bytes(array.bytes.len() as u64);
+        writeln!(out, "\n{}: {}, {size}", human::escaped(role), array.dtype)?;
+        Values::new(array).statistics(STEPS, common.threads)?.print(out)?;
+    }
+    Ok(())
 }
 
 fn show_dense(
@@ -186,19 +215,9 @@ fn print_values(
         for element in row.chunks(if complex { 2 } else { 1 }) {
             match element {
                 [re, im] => write!(out, "{re:>12.5}{im:+.5}i")?,
-                _ => write!(out, "{:>13}", short(element[0]))?,
+                _ => write!(out, "{:>13}", human::number(element[0]))?,
             }
         }
         Ok::<_, Failure>(writeln!(out)?)
     })
-}
-
-fn short(number: f64) -> String {
-    let magnitude = number.abs();
-    match number {
-        n if n.fract() == 0.0 && magnitude < 1e9 => format!("{n}"),
-        n if (1e-3..1e6).contains(&magnitude) => format!("{n:.6}"),
-        n if n.is_finite() => format!("{n:.5e}"),
-        n => n.to_string(),
-    }
 }

@@ -1,65 +1,96 @@
-//! `verify`: structure, every tensor, every digest.
+//! `verify`: structure, every tensor, every stored checksum.
 
 use std::io::Write;
+use std::path::Path;
 
-use ztensor::{Reader, Verification};
+use ztensor::{Format, Kind, Reader, Verification};
 
 use super::Common;
 use crate::args::Verify;
 use crate::failure::{FINE, Failure, Outcome};
-use crate::human;
 use crate::ui::Progress;
 use crate::values::Values;
+use crate::{files, human};
 
 pub fn run(options: &Verify, common: Common) -> Outcome {
+    let paths = files::expanded(&options.files)?;
+    files::each(&paths, |path| verify(path, options.values, common))
+}
+
+fn verify(path: &Path, values: bool, common: Common) -> Outcome {
     // Opening checks the structure.
-    let reader = common.open(&options.file)?;
-    reader.check_limits(reader.keys())?;
-    let mut out = anstream::stdout().lock();
-    let mut failures = 0u64;
-    let (mut checked, mut unchecked) = (0u64, 0u64);
+    let reader = common.open(path)?;
+    // A tensor that is too large alone is reported below, and the others are checked.
+    let within = |name: &&str| reader.check_limits([*name]).is_ok();
+    reader.check_limits(reader.keys().filter(within))?;
+    let mut out = crate::output::stdout();
+    let (mut failures, mut refused, mut checked) = (0u64, 0u64, 0u64);
     {
-        let total = reader.objects().map(|(_, object)| object.stored_len()).sum();
+        let total = reader.objects().map(|(_, object)| object.stored_len()).fold(0, u64::saturating_add);
         let progress = Progress::new("verifying", total, common.quiet);
         for (name, object) in reader.objects() {
-            match check(&reader, name, options.values) {
+            match check(&reader, name, values) {
                 Ok((verification, notes)) => {
-                    match verification {
-                        Verification::Checked => checked += 1,
-                        Verification::NoDigest => unchecked += 1,
-                    }
+                    checked += u64::from(verification == Verification::Checked);
                     for note in notes {
                         writeln!(out, "{}: {note}", human::escaped(name))?;
                     }
                 }
                 Err(error) => {
-                    failures += 1;
+                    match error.kind() {
+                        Kind::Limit => refused += 1,
+                        _ => failures += 1,
+                    }
                     writeln!(out, "{error}")?;
                 }
             }
             ztensor::Observer::advance(&progress, object.stored_len());
         }
     }
+    let count = reader.len() as u64;
+    if failures == 0 && refused > 0 {
+        out.flush()?;
+        let message = format!(
+            "{}: {refused} of {} exceed the limits and were not read; the others are OK",
+            path.display(),
+            human::counted(count, "tensor")
+        );
+        return Err(ztensor::Error::new(Kind::Limit, message).into());
+    }
     if failures > 0 {
-        let of = human::count(reader.len() as u64);
+        out.flush()?;
+        let are = if failures == 1 { "is" } else { "are" };
         return Err(Failure::differs(format!(
-            "{}: {failures} of {of} tensors are damaged",
-            options.file.display()
+            "{}: {failures} of {} {are} damaged",
+            path.display(),
+            human::counted(count, "tensor")
         )));
     }
-    writeln!(
-        out,
-        "{}: fine; {} tensors read, {} with digests that agree, {} without",
-        options.file.display(),
-        human::count(reader.len() as u64),
-        human::count(checked),
-        human::count(unchecked)
-    )?;
+    writeln!(out, "{}: OK ({})", human::path(path), extent(&reader, checked))?;
+    out.flush()?;
     Ok(FINE)
+}
+
+/// How far the check went: without checksums a flipped bit in a tensor is not noticed.
+fn extent(reader: &Reader, checked: u64) -> String {
+    let count = reader.len() as u64;
+    let tensors = human::counted(count, "tensor");
+    match (checked, reader.format()) {
+        (checked, _) if checked == count && count > 0 => format!("{tensors}, all checksums match"),
+        (1.., _) => format!("{tensors}, {checked} with checksums, which match"),
+        (0, Format::Zt | Format::Zstn) if count > 0 => {
+            format!(
+                "{tensors}, structure only: stored without checksums; `ztensor convert --checksum` adds them"
+            )
+        }
+        (0, _) if count > 0 => format!("{tensors}, structure only: this format stores no checksums"),
+        _ => tensors,
+    }
 }
 
 /// Reads one tensor in full, and says what is worth knowing of its values.
 fn check(reader: &Reader, name: &str, values: bool) -> ztensor::Result<(Verification, Vec<String>)> {
+    reader.check_limits([name]).map_err(|error| error.in_tensor(name))?;
     let verification = reader.verify(name)?;
     let tensor = reader.read_object(name)?;
     let mut notes = Vec::new();
@@ -69,10 +100,11 @@ fn check(reader: &Reader, name: &str, values: bool) -> ztensor::Result<(Verifica
             nan += numbers.iter().filter(|number| number.is_nan()).count() as u64;
             infinite += numbers.iter().filter(|number| number.is_infinite()).count() as u64;
         })?;
-        for (count, what) in [(nan, "not a number"), (infinite, "infinite")] {
+        for (count, what) in [(nan, "NaN"), (infinite, "Inf")] {
             if count > 0 {
-                let role = human::escaped(role);
-                notes.push(format!("{} values of {role} are {what}", human::count(count)));
+                let of =
+                    if &**role == "data" { String::new() } else { format!(" in {}", human::escaped(role)) };
+                notes.push(format!("{} {what}{of}", human::count(count)));
             }
         }
     }

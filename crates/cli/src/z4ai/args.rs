@@ -8,47 +8,47 @@ use z4ai::{Effort, Kind};
 use crate::args::Completions;
 use crate::limits::LimitArguments;
 
-/// Compress model weights without losing a bit.
+/// Lossless compression of model weights.
 ///
-/// Files and pipes become frames and frames become files again; whole models are packed so that
-/// single tensors can still be read; checkpoints are stored as what changed.
+/// `pack` compresses model files and folders; `compress` compresses raw buffers and pipes;
+/// `delta` and `model-delta` store a checkpoint as its difference from another.
 #[derive(Debug, Parser)]
 #[command(name = "z4ai", version, arg_required_else_help = true)]
 #[command(
-    after_help = "Exit codes: 0 fine, 2 wrong usage, 3 bad file, 4 I/O, 130 interrupted. \"-\" is standard input or output."
+    after_help = "Exit codes: 0 success, 2 usage error, 3 bad file, 4 I/O error, 130 interrupted. \"-\" is stdin or stdout."
 )]
 pub struct Arguments {
-    /// Show no progress bars and no closing line.
+    /// Suppress progress and summary.
     #[arg(long, short, global = true)]
     pub quiet: bool,
-    /// Threads to use; 0 is one per core. Results do not depend on it.
+    /// Number of threads; 0 means one per core. The output does not depend on it.
     #[arg(long, global = true, default_value_t = 0, value_name = "N")]
     pub threads: usize,
     #[command(flatten)]
     pub limits: LimitArguments,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Compress any file or pipe into a frame.
+    /// Compress a raw buffer, from a file or a pipe. For model files use `pack`.
     #[command(after_help = "Examples:
   z4ai compress weights.bin --dtype bf16
   z4ai compress weights.bin --dtype fp32 --effort max -o small.z4ai
   cat weights.bin | z4ai compress - --dtype fp16 | ssh host 'cat > weights.z4ai'")]
     Compress(Compress),
-    /// Restore what a frame was made from.
+    /// Decompress the output of `compress`.
     #[command(after_help = "Examples:
   z4ai decompress weights.bin.z4ai
   z4ai decompress - < weights.z4ai | sha256sum")]
     Decompress(Decompress),
-    /// Say what a frame, a delta or a packed model holds, decoding nothing.
+    /// Show the contents of a compressed file, a delta or a packed model without decoding.
     #[command(after_help = "Examples:\n  z4ai info weights.bin.z4ai\n  z4ai info model.zstn --json")]
     Info(Info),
-    /// Store a file as its difference from another of the same length.
+    /// Store a file as the difference from another file of the same length.
     #[command(
         subcommand,
         after_help = "Examples:
@@ -56,15 +56,21 @@ pub enum Command {
   z4ai delta apply step2.z4dl step1.bin -o step2.bin"
     )]
     Delta(Delta),
-    /// Pack a .safetensors file: smaller, and single tensors can still be read.
+    /// Compress a model file of any format, or the weights of a folder.
+    ///
+    /// X.safetensors becomes X.z4ai.safetensors, which ztensor reads tensor by tensor and
+    /// from_pretrained(variant="z4ai") loads; other formats become X.EXT.zstn. `unpack` restores
+    /// the original byte for byte.
     #[command(after_help = "Examples:
   z4ai pack model.safetensors
-  z4ai pack model.safetensors --effort max -o model.zstn")]
+  z4ai pack model.safetensors --effort max -o model.zstn
+  z4ai pack model.gguf
+  z4ai pack my-model/ -o my-model-z4ai/")]
     Pack(Pack),
-    /// Restore a packed .safetensors file, byte for byte.
+    /// Restore packed files, byte for byte.
     #[command(after_help = "Example:\n  z4ai unpack model.zstn -o model.safetensors")]
     Unpack(Unpack),
-    /// Store a model as what it changed in another one, tensor by tensor.
+    /// Store a fine-tuned model as a delta to its base, tensor by tensor.
     #[command(
         subcommand,
         after_help = "Examples:
@@ -75,7 +81,7 @@ pub enum Command {
   z4ai model-delta info tuned.z4dm"
     )]
     ModelDelta(ModelDelta),
-    /// Print a completion script for a shell.
+    /// Print a shell completion script.
     #[command(
         after_help = "Example:\n  z4ai completions bash > ~/.local/share/bash-completion/completions/z4ai"
     )]
@@ -85,16 +91,16 @@ pub enum Command {
     Man,
 }
 
-/// How to encode.
+/// Codec options.
 #[derive(Debug, Args)]
 pub struct Encoding {
-    /// Type of the elements: bf16, fp16, fp32, fp64, fp8_e4m3, fp8_e5m2, int8 to int64, uint8 to uint64, bool or raw.
+    /// Element type: bf16, fp16, fp32, fp64, fp8_e4m3, fp8_e5m2, int8 to int64, uint8 to uint64, bool or raw.
     #[arg(long, value_name = "DTYPE", value_parser = dtype, default_value = "raw", hide_default_value = true)]
     pub dtype: Kind,
-    /// fast (decodes at the speed of a memory copy), default, balanced, or max (the smallest).
+    /// fast (decodes at memory-copy speed), default, balanced, or max (smallest; on most weights the same as balanced, but slower).
     #[arg(long, value_name = "EFFORT", value_parser = effort, default_value = "default")]
     pub effort: Effort,
-    /// Level of the streams that zstd codes, 1 to 22.
+    /// zstd level of the streams coded with zstd, 1 to 22.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
     pub level: Option<i32>,
 }
@@ -102,40 +108,40 @@ pub struct Encoding {
 /// Options of `compress`.
 #[derive(Debug, Args)]
 pub struct Compress {
-    /// The file to compress.
+    /// Input file, or - for stdin.
     #[arg(value_name = "IN")]
     pub input: PathBuf,
-    /// The frame; IN.z4ai if not given, standard output if IN is.
+    /// Output file [default: IN.z4ai, or stdout if IN is -]
     #[arg(long, short, value_name = "OUT")]
     pub output: Option<PathBuf>,
-    /// Replace OUT if it is there.
+    /// Overwrite OUT if it exists.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
     pub encoding: Encoding,
-    /// Bytes per element (1, 2, 4 or 8), whatever --dtype says.
+    /// Bytes per element (1, 2, 4 or 8); overrides --dtype.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8))]
     pub width: Option<u8>,
-    /// Shape of the tensor, such as 4096x1024: finds rows and columns of one scale.
+    /// Tensor shape, e.g. 4096x1024: lets the codec exploit per-row and per-column scales.
     #[arg(long, value_name = "SHAPE", value_parser = shape)]
     pub shape: Option<Shape>,
-    /// Do not search for structure that the type does not tell: compresses fastest.
+    /// Skip auto-detection of structure (fastest compression).
     #[arg(long)]
     pub fast: bool,
     #[command(flatten)]
     pub earlier: Earlier,
 }
 
-/// Options of the program that this one replaces, for scripts that have them.
+/// Options of earlier versions, accepted for compatibility with scripts.
 #[derive(Debug, Args)]
 pub struct Earlier {
-    /// A level for the streams that zstd codes, before --level.
+    /// zstd level; takes precedence over --level.
     #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(i32).range(1..=22))]
     pub escalate: Option<i32>,
-    /// No such level, which is the default.
+    /// No effect: the default.
     #[arg(long, hide = true, conflicts_with = "escalate")]
     pub no_escalate: bool,
-    /// Another word for --threads, which decides alone.
+    /// No effect: use --threads.
     #[arg(long, value_name = "N", hide = true)]
     pub plane_workers: Option<usize>,
 }
@@ -143,13 +149,13 @@ pub struct Earlier {
 /// Options of `decompress`.
 #[derive(Debug, Args)]
 pub struct Decompress {
-    /// The frame.
+    /// Compressed file, or - for stdin.
     #[arg(value_name = "IN")]
     pub input: PathBuf,
-    /// The restored file; IN without .z4ai if not given, standard output if IN is standard input.
+    /// Output file [default: IN without .z4ai, or stdout if IN is -]
     #[arg(long, short, value_name = "OUT")]
     pub output: Option<PathBuf>,
-    /// Replace OUT if it is there.
+    /// Overwrite OUT if it exists.
     #[arg(long)]
     pub force: bool,
 }
@@ -157,7 +163,7 @@ pub struct Decompress {
 /// Options of `info`.
 #[derive(Debug, Args)]
 pub struct Info {
-    /// A frame, a delta or a packed model.
+    /// Compressed file, delta or packed model.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Print JSON.
@@ -168,18 +174,18 @@ pub struct Info {
 /// Commands of `delta`.
 #[derive(Debug, Subcommand)]
 pub enum Delta {
-    /// Make a delta that leads from REFERENCE to CURRENT.
+    /// Make a delta from REFERENCE to CURRENT.
     Make {
-        /// The file to store.
+        /// File to store.
         #[arg(value_name = "CURRENT")]
         current: PathBuf,
-        /// The file that will be there when it is restored.
+        /// File that will be available when it is restored.
         #[arg(value_name = "REFERENCE")]
         reference: PathBuf,
-        /// The delta; CURRENT.z4dl if not given.
+        /// Output file [default: CURRENT.z4dl]
         #[arg(long, short, value_name = "OUT")]
         output: Option<PathBuf>,
-        /// Replace OUT if it is there.
+        /// Overwrite OUT if it exists.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -190,13 +196,13 @@ pub enum Delta {
         /// The delta.
         #[arg(value_name = "DELTA")]
         delta: PathBuf,
-        /// The file that it was made against.
+        /// The reference that the delta was made against.
         #[arg(value_name = "REFERENCE")]
         reference: PathBuf,
-        /// The restored file; DELTA without .z4dl if not given.
+        /// Output file [default: DELTA without .z4dl]
         #[arg(long, short, value_name = "OUT")]
         output: Option<PathBuf>,
-        /// Replace OUT if it is there.
+        /// Overwrite OUT if it exists.
         #[arg(long)]
         force: bool,
     },
@@ -205,19 +211,19 @@ pub enum Delta {
 /// Options of `pack`.
 #[derive(Debug, Args)]
 pub struct Pack {
-    /// A .safetensors file.
+    /// Tensor file of any format, a folder, or - for stdin.
     #[arg(value_name = "IN")]
     pub input: PathBuf,
-    /// The packed file; IN with .zstn if not given, standard output if IN is standard input.
+    /// Output file or folder [default: next to IN, see above; stdout if IN is -]
     #[arg(long, short, value_name = "OUT")]
     pub output: Option<PathBuf>,
-    /// Replace OUT if it is there.
+    /// Overwrite OUT if it exists.
     #[arg(long)]
     pub force: bool,
-    /// fast (decodes at the speed of a memory copy), default, balanced, or max (the smallest).
+    /// fast (decodes at memory-copy speed), default, balanced, or max (smallest; on most weights the same as balanced, but slower).
     #[arg(long, value_name = "EFFORT", value_parser = effort, default_value = "default")]
     pub effort: Effort,
-    /// Level of the streams that zstd codes, 1 to 22.
+    /// zstd level of the streams coded with zstd, 1 to 22.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
     pub level: Option<i32>,
 }
@@ -225,13 +231,13 @@ pub struct Pack {
 /// Options of `unpack`.
 #[derive(Debug, Args)]
 pub struct Unpack {
-    /// The packed file.
+    /// Packed file, a folder with packed files, or - for stdin.
     #[arg(value_name = "IN")]
     pub input: PathBuf,
-    /// The restored file; IN with .safetensors if not given, standard output if IN is standard input.
+    /// Output file or folder [default: the name it was packed from; stdout if IN is -]
     #[arg(long, short, value_name = "OUT")]
     pub output: Option<PathBuf>,
-    /// Replace OUT if it is there.
+    /// Overwrite OUT if it exists.
     #[arg(long)]
     pub force: bool,
 }
@@ -239,46 +245,46 @@ pub struct Unpack {
 /// Commands of `model-delta`.
 #[derive(Debug, Subcommand)]
 pub enum ModelDelta {
-    /// Make the delta that turns BASE into TARGET, files of any format.
+    /// Make the delta from BASE to TARGET, files of any format.
     Make {
-        /// The model to store.
+        /// Model to store.
         #[arg(value_name = "TARGET")]
         target: PathBuf,
-        /// The model that will be there when it is restored.
+        /// Model that will be available when it is restored.
         #[arg(value_name = "BASE")]
         base: PathBuf,
-        /// The delta; TARGET.z4dm if not given.
+        /// Output file [default: TARGET.z4dm]
         #[arg(long, short, value_name = "OUT")]
         output: Option<PathBuf>,
-        /// Replace OUT if it is there.
+        /// Overwrite OUT if it exists.
         #[arg(long)]
         force: bool,
-        /// fast (decodes at the speed of a memory copy), default, balanced, or max (the smallest).
+        /// fast (decodes at memory-copy speed), default, balanced, or max (smallest; on most weights the same as balanced, but slower).
         #[arg(long, value_name = "EFFORT", value_parser = effort, default_value = "default")]
         effort: Effort,
-        /// Level of the streams that zstd codes, 1 to 22.
+        /// zstd level of the streams coded with zstd, 1 to 22.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
         level: Option<i32>,
     },
-    /// Restore a model from its base and one delta, or several in their order.
+    /// Restore a model from its base and one or more deltas, in order.
     Apply {
-        /// The model that the first delta was made against.
+        /// The base that the first delta was made against.
         #[arg(value_name = "BASE")]
         base: PathBuf,
-        /// Deltas, each made against what the one before it restores.
+        /// Deltas; each applies to the result of the one before.
         #[arg(value_name = "DELTA", required = true)]
         deltas: Vec<PathBuf>,
-        /// The restored model.
+        /// Output file.
         #[arg(long, short, value_name = "OUT", required_unless_present = "in_place")]
         output: Option<PathBuf>,
-        /// Replace OUT if it is there.
+        /// Overwrite OUT if it exists.
         #[arg(long)]
         force: bool,
-        /// Turn BASE, a .zt file, into the restored model, writing only what changed.
+        /// Update BASE, a .zt file, in place, writing only changed tensors.
         #[arg(long, conflicts_with_all = ["output", "force"])]
         in_place: bool,
     },
-    /// Say what a delta changes, tensor by tensor.
+    /// Show the changes of a delta, tensor by tensor.
     Info {
         /// The delta.
         #[arg(value_name = "DELTA")]
@@ -289,24 +295,33 @@ pub enum ModelDelta {
     },
 }
 
-/// The sizes of a tensor's dimensions.
+/// Sizes of the dimensions.
 #[derive(Debug, Clone)]
 pub struct Shape(pub Vec<u64>);
 
 fn shape(text: &str) -> Result<Shape, String> {
     let sizes = text.split(['x', ',']).map(|size| size.trim().parse());
-    sizes.collect::<Result<_, _>>().map(Shape).map_err(|_| "sizes like 4096x1024 are expected".to_owned())
+    sizes.collect::<Result<_, _>>().map(Shape).map_err(|_| "expected sizes like 4096x1024".to_owned())
 }
 
-/// Types by the names that the Python package has for them, in any case.
+/// Element types by any of their usual names, in any case.
 fn dtype(text: &str) -> Result<Kind, String> {
     let name = text.to_ascii_lowercase();
     let name = match name.as_str() {
         "bfloat16" => "bf16",
-        "float16" => "fp16",
-        "float32" => "fp32",
-        "float64" => "fp64",
-        "fp8" => "fp8_e4m3",
+        "float16" | "half" | "f16" => "fp16",
+        "float32" | "float" | "f32" => "fp32",
+        "float64" | "double" | "f64" => "fp64",
+        "fp8" | "f8_e4m3" | "float8_e4m3fn" | "f8_e4m3fn" => "fp8_e4m3",
+        "f8_e5m2" | "float8_e5m2" => "fp8_e5m2",
+        "i8" => "int8",
+        "i16" => "int16",
+        "i32" => "int32",
+        "i64" => "int64",
+        "u8" => "uint8",
+        "u16" => "uint16",
+        "u32" => "uint32",
+        "u64" => "uint64",
         other => other,
     };
     Kind::from_name(name).ok_or_else(|| {

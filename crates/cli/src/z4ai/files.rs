@@ -32,8 +32,7 @@ impl Run {
     /// The closing line; on standard error, so that pipes see only data.
     pub fn say(self, line: impl std::fmt::Display) {
         if !self.quiet {
-            // With standard error closed there is nobody to tell.
-            let _ = writeln!(anstream::stderr(), "{line}");
+            crate::output::say(None, line);
         }
     }
 
@@ -60,6 +59,9 @@ pub fn saved(before: u64, after: u64) -> String {
     if before == 0 || after == 0 {
         return String::new();
     }
+    if after > before {
+        return format!(" ({:.1} % larger)", 100.0 * (after as f64 / before as f64 - 1.0));
+    }
     let ratio = before as f64 / after as f64;
     format!(" ({ratio:.3} x, {:.1} % saved)", 100.0 - 100.0 / ratio)
 }
@@ -77,6 +79,9 @@ pub fn name(path: &Path) -> String {
     }
 }
 
+/// Longest remote file that is received into memory as a whole.
+const LONGEST_BODY: u64 = 64 << 30;
+
 /// A file, mapped, so that it costs no memory; or what comes through a pipe, read.
 pub fn open(path: &Path) -> Result<Arc<dyn Source>, Failure> {
     let failed = |error: std::io::Error| Failure::io(format!("cannot read {}: {error}", name(path)));
@@ -84,12 +89,13 @@ pub fn open(path: &Path) -> Result<Arc<dyn Source>, Failure> {
         return Ok(Arc::new(MemorySource::new(read(&mut std::io::stdin().lock(), path)?)));
     }
     if ztensor::remote::is_url(path) {
-        return Ok(Arc::new(MemorySource::new(ztensor::remote::store::read(path, &Default::default())?)));
+        let bytes = ztensor::remote::store::read(path, LONGEST_BODY, &Default::default())?;
+        return Ok(Arc::new(MemorySource::new(bytes)));
     }
     let mut file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_dir() {
-        return Err(Failure::usage(format!("{} is a folder; a file is needed", name(path))));
+        return Err(Failure::usage(format!("{} is a folder, not a file", name(path))));
     }
     if metadata.is_file() {
         let source = FileSource::from_file(file.try_clone().map_err(failed)?, path, MapMode::Auto)?;
@@ -127,7 +133,7 @@ impl Target {
     ) -> Result<Target, Failure> {
         let path = chosen.map_or_else(usual, Path::to_owned);
         if is_pipe(&path) {
-            if std::io::stdout().is_terminal() && !force {
+            if crate::output::raw().is_terminal() && !force {
                 let message = "standard output is a terminal: choose a file with -o, or --force";
                 return Err(Failure::usage(message));
             }
@@ -138,7 +144,7 @@ impl Target {
             _ => false,
         };
         if let Some(input) = inputs.iter().find(same) {
-            return Err(Failure::usage(format!("{} is the input too: choose another output", name(input))));
+            return Err(Failure::usage(format!("{} is also an input: choose another output", name(input))));
         }
         let destination = match (chosen, path.parent(), path.file_name()) {
             // Made up here, perhaps in a folder that came from elsewhere: links in it do not count.
@@ -148,7 +154,7 @@ impl Target {
             _ => Destination::explicit(&path, force),
         };
         if !force && destination.is_taken()? {
-            return Err(Failure::usage(format!("{} is there already: --force replaces it", name(&path))));
+            return Err(Failure::usage(format!("{} exists already: --force overwrites it", name(&path))));
         }
         Ok(Target::File(destination))
     }
@@ -170,7 +176,7 @@ impl Target {
         fill: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let Target::File(destination) = self else {
-            let mut out = Watched { out: &mut std::io::stdout(), failure: None };
+            let mut out = Watched { out: &mut crate::output::raw(), failure: None };
             fill(&mut out).map_err(|failure| out.blame(Path::new("-"), failure))?;
             return Ok(out.flush()?);
         };

@@ -33,7 +33,7 @@ pub fn compress(options: &Compress, run: Run) -> Outcome {
         Some(4) => Kind::U32,
         Some(8) => Kind::U64,
         Some(width) => {
-            return Err(Failure::usage(format!("elements of {width} bytes: 1, 2, 4 or 8 are known")));
+            return Err(Failure::usage(format!("--width {width}: expected 1, 2, 4 or 8")));
         }
     };
     let source = files::open(input)?;
@@ -48,6 +48,14 @@ pub fn compress(options: &Compress, run: Run) -> Outcome {
     let frame = z4ai::compress(data, &codec)?;
     target.write_all(&frame, run)?;
     run.say_smaller(input, data.len() as u64, frame.len() as u64);
+    if let Ok(reader) = ztensor::OpenOptions::default().open_source(std::sync::Arc::clone(&source))
+        && !reader.is_empty()
+    {
+        let format = crate::describe::format_name(reader.format());
+        run.say(format_args!(
+            "note: this is a {format} file; `z4ai pack` codes each tensor by its type and makes it smaller"
+        ));
+    }
     Ok(FINE)
 }
 
@@ -103,7 +111,12 @@ fn check_kind(path: &Path, data: &[u8]) -> Result<(), Failure> {
         _ if z4ai::delta::is_delta(data) => "is a delta: `z4ai delta apply` restores it",
         [b'Z', b'S', b'T', b'N', ..] => "is a packed model: `z4ai unpack` restores it",
         [b'Z', b'4', b'D', b'M', ..] => "is a model delta: `z4ai model-delta apply` restores it",
-        _ => "is not a z4ai frame, or one of a newer version",
+        _ => {
+            let looks = ztensor::format::foreign::looks_like(&data[..data.len().min(4096)]);
+            return Err(Failure::bad_file(format!(
+                "{name} is not compressed by z4ai: it looks like {looks}"
+            )));
+        }
     };
     Err(Failure::bad_file(format!("{name} {message}")))
 }

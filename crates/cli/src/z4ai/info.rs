@@ -31,12 +31,18 @@ pub fn run(options: &Info) -> Outcome {
     } else if z4ai::is_frame(data) {
         z4ai::inspect(data)
     } else {
-        let message = format!("{} is no z4ai frame, delta or packed model", files::name(path));
-        return Err(Failure::bad_file(message));
+        let what = match OpenOptions::default().open_source(Arc::clone(&source)) {
+            Ok(reader) => format!("a {} file, not compressed by z4ai: use `ztensor info`", reader.format()),
+            Err(_) => {
+                let looks = ztensor::format::foreign::looks_like(&data[..data.len().min(4096)]);
+                format!("not compressed by z4ai: it looks like {looks}")
+            }
+        };
+        return Err(Failure::bad_file(format!("{}: {what}", files::name(path))));
     };
     let frame = frame.map_err(|error| in_file(path, error))?;
     let streams = z4ai::streams(data).map_err(|error| in_file(path, error))?;
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
+    let mut out = crate::output::stdout();
     match options.json {
         true => writeln!(out, "{:#}", document(path, &frame, &streams))?,
         false => print(&mut out, path, &frame, &streams)?,
@@ -54,7 +60,7 @@ fn packed(path: &Path, source: Arc<dyn Source>, json: bool) -> Outcome {
         Some(_) => Some(OpenOptions::default().open_source(source).map_err(named)?),
     };
     let object = |name: &str| reader.as_ref().and_then(|reader| reader.get(name).ok());
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
+    let mut out = crate::output::stdout();
     if json {
         let tensors: Vec<Json> = info
             .tensors

@@ -3,6 +3,7 @@
 pub mod args;
 mod delta;
 mod files;
+mod folder;
 mod frames;
 mod info;
 pub mod model_delta;

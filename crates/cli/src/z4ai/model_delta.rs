@@ -85,7 +85,7 @@ fn apply_in_place(path: &Path, deltas: &[PathBuf], run: Run) -> Outcome {
 
 /// Prints what a delta changes, tensor by tensor.
 pub fn describe(path: &Path, info: &Info, json: bool) -> Outcome {
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
+    let mut out = crate::output::stdout();
     let digest = |digest: &Option<model_delta::ModelDigest>| digest.map(|digest| digest.to_string());
     if json {
         let tensors: Vec<Json> = info

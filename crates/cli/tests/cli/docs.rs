@@ -15,31 +15,31 @@ const START: &str = "# The command line
 with the Python package (`pip install ztensor`, also as `python -m ztensor`) and as a Rust program
 (`cargo install --path crates/cli`).
 
-Results go to standard output; what is said about the work (a closing line, progress bars on a
-terminal) goes to standard error and is left out with `--quiet`. Colour is only used on a terminal
-and never under `NO_COLOR`. New files appear under their name when they are complete: a command
-that fails or is interrupted leaves none behind, and none is replaced without `--force`.
+Results go to standard output. Status messages (summary line, progress) go to standard error;
+`--quiet` suppresses them. Colour is only used on a terminal, and never if `NO_COLOR` is set. Output
+files are written atomically: a command that fails or is interrupted leaves nothing behind, and no
+file is overwritten without `--force`.
 
 `info --json` and `diff --json` print documents whose form is written down in
 [schema/info.json](schema/info.json) and [schema/diff.json](schema/diff.json). `download-hf` trusts
-the authorities that browsers trust, or those in the file that `SSL_CERT_FILE` names.
+the authorities that the system trusts, or those in the PEM file that `SSL_CERT_FILE` names. Where the
+system has none, as in minimal containers, install its package `ca-certificates` or set that variable.
 
 | exit code | meaning |
 |---|---|
-| 0 | fine (a closed pipe is fine, too) |
+| 0 | success (also when the reader of a pipe stops early) |
 | 1 | the files differ, or a check failed |
-| 2 | wrong usage |
-| 3 | a file is damaged, of an unknown kind, or holds what the target cannot |
-| 4 | the operating system failed |
+| 2 | usage error |
+| 3 | a file is corrupt, of an unknown format, or cannot be represented in the target format |
+| 4 | I/O error |
 | 130 | interrupted |
 ";
 
 const Z4AI: &str = "
 # The z4ai command
 
-`z4ai` compresses weights and restores them, bit by bit. It comes with `ztensor` (`python -m z4ai`
-is the same program), keeps to the same manners and exit codes, and reads `-` as standard input or
-output.
+`z4ai` is a lossless compressor for model weights. It comes with `ztensor` (`python -m z4ai` is the
+same program) and follows the same conventions and exit codes; `-` is standard input or output.
 ";
 
 /// Every command of `z4ai`, with what is run to show it.
@@ -54,8 +54,8 @@ const SHOWN_Z4AI: [(&str, &[&str]); 9] = [
             "delta apply step2.z4dl weights.bin -o restored.bin",
         ],
     ),
-    ("pack", &["pack model.safetensors -o model.zstn", "info model.zstn"]),
-    ("unpack", &["unpack model.zstn -o unpacked.safetensors"]),
+    ("pack", &["pack model.safetensors", "info model.z4ai.safetensors"]),
+    ("unpack", &["unpack model.z4ai.safetensors -o unpacked.safetensors"]),
     (
         "model-delta",
         &[
@@ -69,19 +69,23 @@ const SHOWN_Z4AI: [(&str, &[&str]); 9] = [
 ];
 
 /// Every command, with what is run to show it.
-const SHOWN: [(&str, &[&str]); 18] = [
+const SHOWN: [(&str, &[&str]); 19] = [
     ("info", &["info model.safetensors", "info model.safetensors --csv --only 'layers.0.*'"]),
     (
         "convert",
-        &["convert model.safetensors -o model.zt --checksum crc32c", "convert model.zt -o packed.zstn"],
+        &[
+            "convert model.safetensors model.zt --checksum crc32c",
+            "convert model.zt half.safetensors --dtype f16",
+        ],
     ),
     ("compress", &["compress model.zt -o small.zt -l 10"]),
     ("decompress", &["decompress small.zt -o raw.zt"]),
     ("verify", &["verify model.zt"]),
-    ("show", &["show model.zt layers.1.weight --slice 0:2,:4"]),
+    ("scan", &["scan evil.pkl", "scan model.safetensors"]),
+    ("show", &["show model.zt layers.1.weight --slice 0:2,:4", "show model.zt layers.1.wieght"]),
     ("report", &["report model.zt -o report.html"]),
     ("append", &["append raw.zt --from extra.npz"]),
-    ("diff", &["diff model.zt raw.zt"]),
+    ("diff", &["diff model.zt raw.zt", "diff model.zt half.safetensors --stat"]),
     ("remove", &["remove raw.zt layers.0.weight -o less.zt"]),
     ("merge", &["merge less.zt other.zt -o merged.zt"]),
     ("compact", &["compact raw.zt"]),
@@ -104,6 +108,7 @@ fn prepare(place: &Place) {
     }
     writer.finish().unwrap();
     place.run(&["convert", "start.zt", "-o", "model.safetensors"]).ends(0);
+    std::fs::write(place.path("evil.pkl"), b"cos\nsystem\n(S'touch owned'\ntR.").unwrap();
     place.single("other.zt", "adapter", &[0.5; 16]);
     place.single("extra.zt", "extra", &[1.0, 2.0, 3.0]);
     place.run(&["convert", "extra.zt", "-o", "extra.npz"]).ends(0);
@@ -155,7 +160,7 @@ fn describe(place: &Place, program: &str, shown: &[(&str, &[&str])], text: &mut 
             for line in *runs {
                 let args: Vec<&str> = line.split(' ').map(|word| word.trim_matches('\'')).collect();
                 let run = start(&args);
-                assert!(run.code < 2, "{line}: {}", run.err);
+                assert!(run.code < 2 || run.err.contains("did you mean"), "{line}: {}", run.err);
                 writeln!(text, "$ {program} {line}").unwrap();
                 for line in run.out.lines().chain(run.err.lines()) {
                     writeln!(text, "{}", line.trim_end()).unwrap();

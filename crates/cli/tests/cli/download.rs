@@ -18,6 +18,8 @@ struct Hub {
     cuts: Mutex<u32>,
     /// Where files really are: requests for them are redirected there.
     elsewhere: Option<String>,
+    /// Whether every page of the listing names another one.
+    endless: bool,
     /// Authorization headers that came, of all requests.
     tokens: Mutex<Vec<Option<String>>>,
 }
@@ -75,6 +77,12 @@ impl Hub {
         };
         if self.token.is_some_and(|token| header("authorization") != Some(format!("Bearer {token}"))) {
             return send("401 Unauthorized", "", 0, b"");
+        }
+        if self.endless && path.starts_with("/api/models/owner/model/tree/main") {
+            let (host, count) = (header("host").unwrap(), self.asked.lock().unwrap().len());
+            let next = format!("http://{host}/api/models/owner/model/tree/main?page={count}");
+            let link = format!("Link: <{next}>; rel=\"next\"\r\n");
+            return send("200 OK", &link, self.listing.len(), self.listing.as_bytes());
         }
         if path == "/api/models/owner/model/tree/main" {
             return send("200 OK", "", self.listing.len(), self.listing.as_bytes());
@@ -144,6 +152,14 @@ fn got(place: &Place) -> Vec<String> {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+#[test]
+fn a_listing_without_end_is_refused() {
+    let place = Place::new();
+    let hub = Arc::new(Hub { endless: true, ..Hub::new(&[("config.json", b"{}".to_vec())]) });
+    download(&place, &hub.start(), &[]).fails(3, &["more than 1000 pages"]);
+    assert_eq!(hub.asked.lock().unwrap().len(), 1000);
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn dead_bytes_are_dropped() {
     place.single("big.zt", "big", &[0.5; 10_000]);
     place.run(&["append", "m.zt", "--from", "big.zt", "-q"]).ends(0);
     ztensor::edit::replace_tensor_as(place.path("m.zt"), "layers.0.weight", &[7f32; 24]).unwrap();
-    assert!(place.run(&["info", "m.zt"]).ends(0).out.contains("`ztensor compact` drops them"));
+    assert!(place.run(&["info", "m.zt"]).ends(0).out.contains("`ztensor compact` reclaims them"));
     place.run(&["compact", "m.zt", "-o", "c.zt"]).ends(0);
     place.run(&["diff", "m.zt", "c.zt"]).ends(0);
     place.run(&["compact", "m.zt", "-o", "c.zt"]).fails(2, &["--force"]);

@@ -16,7 +16,7 @@ fn every_format_becomes_a_zt_file_that_is_the_same() {
             assert!(run.err.contains(output), "{path}: {}", run.err);
             place.run(&["diff", input, output]).ends(0);
             let verified = place.run(&["verify", output]).ends(0);
-            assert!(verified.out.starts_with(&format!("{output}: fine; ")), "{}", verified.out);
+            assert!(verified.out.starts_with(&format!("{output}: OK (")), "{}", verified.out);
         }
         place.run(&["compress", input, "-o", "c.zt", "-l", "5", "--quiet"]).ends(0);
         place.run(&["compress", input, "-o", "w.zt", "--codec", "z4ai", "-q"]).ends(0);
@@ -106,8 +106,71 @@ fn what_the_target_cannot_hold_is_refused_by_name() {
         place.run(&["convert", sparse, "-o", output]).fails(3, &[&name, "sparse"]);
     }
     place.model("m.zt");
-    place.run(&["convert", "m.zt", "-o", "m.npz"]).fails(3, &["license"]);
+    place.run(&["convert", "m.zt", "-o", "m.npz"]).fails(3, &["license", "--drop-metadata"]);
     assert_eq!(place.list(), ["m.zt"]);
+}
+
+/// Metadata that the target has no type for is written as JSON text, and that is said.
+#[test]
+fn metadata_becomes_text_where_the_target_holds_text_only() {
+    let place = Place::new();
+    let mut writer = Writer::create(place.path("m.zt")).unwrap();
+    writer.add("w", &[1], &[1f32]).unwrap();
+    writer.set_attribute("step", 7i64);
+    writer.set_attribute("langs", vec![ztensor::Value::from("en"), ztensor::Value::from("de")]);
+    writer.set_attribute("note", "text");
+    writer.finish().unwrap();
+    let run = place.run(&["convert", "m.zt", "m.safetensors"]).ends(0);
+    assert!(run.err.contains("metadata written as JSON text: step, langs"), "{}", run.err);
+    let metadata = place.run(&["info", "m.safetensors", "--json"]).ends(0).json()["metadata"].clone();
+    assert_eq!(metadata, serde_json::json!({"step": "7", "langs": "[\"en\",\"de\"]", "note": "text"}));
+    let run = place.run(&["convert", "m.zt", "d.safetensors", "--drop-metadata"]).ends(0);
+    assert!(run.err.contains("dropped metadata: step, langs"), "{}", run.err);
+    place.run(&["convert", "m.zt", "m.npz"]).fails(3, &["step, langs, note", "--drop-metadata"]);
+}
+
+#[test]
+fn types_and_names_change_on_the_way() {
+    let place = Place::new();
+    let mut writer = Writer::create(place.path("m.zt")).unwrap();
+    writer.add("model.layers.0.w", &[2], &[1.5f32, 1e10]).unwrap();
+    writer.add("model.layers.1.w", &[2], &[0.1f32, f32::INFINITY]).unwrap();
+    writer.add("step", &[1], &[3i64]).unwrap();
+    writer.finish().unwrap();
+    for output in ["o.zt", "o.safetensors"] {
+        let args = ["convert", "m.zt", output, "--dtype", "f16", "--strip-prefix", "model."];
+        let run = place.run(&[&args[..], &["--rename", "layers.*.w=blocks.*.weight"]].concat()).ends(0);
+        assert!(run.err.contains("1 value too large"), "{}", run.err);
+        let reader = ztensor::open(place.path(output)).unwrap();
+        let mut names: Vec<_> = reader.keys().collect();
+        names.sort_unstable();
+        assert_eq!(names, ["blocks.0.weight", "blocks.1.weight", "step"]);
+        assert_eq!(reader.read("blocks.0.weight").unwrap(), [0x00, 0x3e, 0x00, 0x7c]);
+        assert_eq!(reader.read_as::<i64>("step").unwrap(), [3]);
+    }
+    place.run(&["convert", "m.zt", "x.zt", "--strip-prefix", "nothing."]).fails(2, &["--strip-prefix"]);
+    place.run(&["convert", "m.zt", "x.zt", "--rename", "step=model.layers.0.w"]).fails(2, &["both be named"]);
+    place.run(&["convert", "m.zt", "x.zt", "--dtype", "i8"]).ends(2);
+    place.run(&["convert", "m.zt"]).fails(2, &["no output"]);
+}
+
+#[test]
+fn shards_have_an_index_and_open_as_one() {
+    let place = Place::new();
+    place.model("m.zt");
+    for output in ["s.safetensors", "s.zt"] {
+        let run = place.run(&["convert", "m.zt", output, "--max-shard-size", "200B"]).ends(0);
+        assert!(run.err.contains("2 shards"), "{}", run.err);
+        let index = format!("{output}.index.json");
+        assert!(place.list().contains(&index) && !place.list().contains(&output.to_owned()));
+        place.run(&["diff", "m.zt", &index]).ends(0);
+    }
+    place
+        .run(&["convert", "m.zt", "s.safetensors", "--max-shard-size", "200B"])
+        .fails(2, &["exists already"]);
+    place.run(&["convert", "m.zt", "one.safetensors", "--max-shard-size", "5 GB"]).ends(0);
+    assert!(place.list().contains(&"one.safetensors".to_owned()));
+    place.run(&["convert", "m.zt", "x.zt", "--max-shard-size", "5 apples"]).ends(2);
 }
 
 #[test]
@@ -115,7 +178,9 @@ fn quantized_tensors_are_dequantized_only_on_request() {
     let place = Place::new();
     let types = fixture("gguf/types.gguf");
     let types = types.to_str().unwrap();
-    place.run(&["convert", types, "-o", "t.safetensors", "--drop-metadata"]).fails(3, &["gguf."]);
+    place
+        .run(&["convert", types, "-o", "t.safetensors", "--drop-metadata"])
+        .fails(3, &["gguf.", "--dequantize"]);
     let reader = ztensor::open(types).unwrap();
     let is_block = |layout: &Layout| matches!(layout, Layout::Other(name) if name.starts_with("gguf."));
     let known: Vec<&str> = reader

@@ -3,10 +3,12 @@
 mod docs;
 mod download;
 mod edits;
+mod hostile;
 mod inputs;
 mod inspect;
 mod limits;
 mod manners;
 mod report;
+mod scan;
 mod support;
 mod z4ai;

@@ -1,5 +1,6 @@
 //! Files to work on, and how to run the program.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -46,11 +47,19 @@ impl Run {
 impl From<Output> for Run {
     fn from(output: Output) -> Run {
         let text = |bytes| String::from_utf8(bytes).expect("text");
-        Run {
+        let run = Run {
             code: output.status.code().expect("no signal"),
             out: text(output.stdout),
             err: text(output.stderr),
+        };
+        // For `make messages`.
+        if let Some(list) = std::env::var_os("ZTENSOR_MESSAGES") {
+            let mut list = std::fs::File::options().create(true).append(true).open(list).unwrap();
+            for line in run.err.lines().filter_map(|line| line.strip_prefix("error: ")) {
+                list.write_all(format!("{line}\n").as_bytes()).unwrap();
+            }
         }
+        run
     }
 }
 
@@ -141,3 +150,41 @@ pub const FORMATS: [&str; 10] = [
     "onnx/raw.onnx",
     "hdf5/types_v0.h5",
 ];
+
+/// A command that is held at the first step of its work.
+pub struct Held {
+    child: std::process::Child,
+    /// The writing end of the pipe that it waits for.
+    pipe: std::fs::File,
+}
+
+impl Held {
+    /// Starts a command, and waits until it is at that step.
+    #[track_caller]
+    pub fn start(mut command: std::process::Command) -> Held {
+        use std::os::unix::fs::OpenOptionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hold");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let mut child = command.env("ZTENSOR_TEST_HOLD", &path).spawn().unwrap();
+        // Without a reader the pipe cannot be opened without waiting.
+        let nonblocking = 0o4000;
+        loop {
+            match std::fs::OpenOptions::new().write(true).custom_flags(nonblocking).open(&path) {
+                Ok(pipe) => return Held { child, pipe },
+                Err(_) if child.try_wait().unwrap().is_some() => {
+                    panic!("it ended before its first step: {:?}", child.wait_with_output())
+                }
+                Err(_) => std::thread::sleep(std::time::Duration::from_millis(1)),
+            }
+        }
+    }
+
+    /// Sends a signal, lets it go on, and waits for its end.
+    pub fn signal(self, signal: &str) -> std::process::Output {
+        let id = self.child.id().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &id]).status().unwrap().success());
+        drop(self.pipe);
+        self.child.wait_with_output().unwrap()
+    }
+}

@@ -6,6 +6,7 @@ use crate::coder::huffman::lengths::Lengths;
 use crate::coder::tans::{self, NormalizedCounts};
 use crate::coder::{Coder, EncodeScratch, huffman};
 use crate::estimate::cost::{self, BIT};
+use crate::estimate::sampling;
 use crate::kernel::{bit_packing, histogram};
 use crate::options::{Effort, Options};
 
@@ -15,12 +16,12 @@ const SAMPLE: usize = 4096;
 /// sample of this size is too low by up to 0.05 bits for noise.
 pub(crate) const NOISE: u64 = 79 * BIT / 10;
 /// Bytes sampled to detect that zstd gains nothing.
-const OPAQUE_SAMPLE: usize = 1 << 15;
+const ZSTD_SAMPLE: usize = 1 << 15;
 /// The zstd level of the default effort.
 pub const DEFAULT_LEVEL: i32 = 3;
 
 /// More symbols than this are not packed.
-const MOST_PACKED: usize = 16;
+const MAX_PACKED_SYMBOLS: usize = 16;
 /// As [`NOISE`], for the raw bits of 2-byte elements: the little that a coder saves is not worth
 /// its time.
 pub(crate) const NEARLY_NOISE: u64 = 75 * BIT / 10;
@@ -116,7 +117,7 @@ pub(crate) fn is_noise(noise: u64, bytes: &[u8]) -> bool {
 /// A lower bound on the bytes that [`encode_counted`] takes. 0 for few symbols, which may be packed
 /// before they are coded.
 pub(crate) fn huffman_at_least(counts: &[u32; 256]) -> u64 {
-    if number_of_symbols(counts) <= MOST_PACKED {
+    if number_of_symbols(counts) <= MAX_PACKED_SYMBOLS {
         return 0;
     }
     // Costs are not exact: by less than this share of a bit.
@@ -142,7 +143,7 @@ pub(crate) fn encode_opaque(
     if matches!(coder, Coder::Constant(_)) {
         return coder;
     }
-    let sample = &bytes[bytes.len() / 2..][..bytes.len().div_ceil(2).min(OPAQUE_SAMPLE)];
+    let sample = &bytes[bytes.len() / 2..][..bytes.len().div_ceil(2).min(ZSTD_SAMPLE)];
     let by_symbols = (payload.len() - start) as u64 * sample.len() as u64 / bytes.len() as u64;
     let promising = zstd::bulk::compress(sample, 1).is_ok_and(|packed| (packed.len() as u64) < by_symbols);
     if promising
@@ -184,7 +185,7 @@ fn code_counted(
     let width = match number_of_symbols(counts) {
         0..=2 => 1,
         3..=4 => 2,
-        5..=MOST_PACKED => 4,
+        5..=MAX_PACKED_SYMBOLS => 4,
         _ => 8,
     };
     // Palette indices decode several times faster than codes: they may cost a hundredth more.
@@ -241,10 +242,11 @@ pub(crate) fn encode_finely(
 ) -> Coder {
     let start = payload.len();
     let symbols = number_of_symbols(counts);
-    // NormalizedCounts take no less than this, whatever they are, and at least half a byte each to describe.
+    // NormalizedCounts take no less than this, whatever they are, and at least half a byte each to
+    // describe.
     let least = cost::entropy(counts) / (8 * BIT) + symbols as u64 / 2;
     // Of many symbols it is known what whole bits take, so these need not be made.
-    if symbols > MOST_PACKED
+    if symbols > MAX_PACKED_SYMBOLS
         && let Some(lengths) = Lengths::for_counts(counts)
         && let whole = (lengths.cost_bits(counts) / 8).min(bytes.len() as u64)
         && least < whole
@@ -327,7 +329,7 @@ fn number_of_symbols(counts: &[u32; 256]) -> usize {
 
 /// The symbols that occur, if they are few enough to be packed.
 fn few_symbols_of(counts: &[u32; 256]) -> Vec<u8> {
-    if number_of_symbols(counts) > MOST_PACKED {
+    if number_of_symbols(counts) > MAX_PACKED_SYMBOLS {
         return Vec::new();
     }
     (0..=255).filter(|&symbol| counts[usize::from(symbol)] > 0).collect()
@@ -367,8 +369,7 @@ fn sample(bytes: &[u8]) -> Option<[u32; 256]> {
         return None;
     }
     let mut sample = Vec::with_capacity(SAMPLE);
-    for part in 0..4 {
-        let at = part * (bytes.len() - SAMPLE / 4) / 3;
+    for at in sampling::spread(bytes.len(), SAMPLE / 4, 4, 1) {
         sample.extend_from_slice(&bytes[at..at + SAMPLE / 4]);
     }
     Some(histogram::exact(&sample))

@@ -47,7 +47,7 @@ const TANS: u8 = 6;
 
 /// Scratch that decoding streams reuses.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub(crate) struct DecodeScratch {
     table: Table,
     tans: tans::Table,
     packed: Vec<u8>,
@@ -167,7 +167,7 @@ impl Coder {
     }
 
     /// Decodes `stored`, of the length [`stored_len`](Self::stored_len) says, to fill `out`.
-    pub(crate) fn decode(&self, stored: &[u8], out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+    pub(crate) fn decode(&self, stored: &[u8], out: &mut [u8], scratch: &mut DecodeScratch) -> Result<()> {
         match self {
             Coder::Constant(value) => out.fill(*value),
             Coder::Raw => out.copy_from_slice(stored),
@@ -204,6 +204,12 @@ impl Coder {
         }
         Ok(())
     }
+}
+
+/// The symbols of run `index`, of `total` symbols in `runs` runs of equal length but for the last.
+pub(crate) fn run_range(index: usize, runs: usize, total: usize) -> std::ops::Range<usize> {
+    let run = total.div_ceil(runs);
+    (index * run).min(total)..((index + 1) * run).min(total)
 }
 
 /// The bytes that `count` indices of `width` bits take.

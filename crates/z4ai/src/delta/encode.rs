@@ -5,6 +5,7 @@ use std::cell::Cell;
 use crate::coder::Coder;
 use crate::error::{Error, Result};
 use crate::estimate::cost::{self, BIT};
+use crate::estimate::sampling;
 use crate::frame::encode::OVERHEAD;
 use crate::frame::plan::Plan;
 use crate::frame::{self, FrameFormat, chunks};
@@ -21,14 +22,14 @@ use crate::search::dense;
 const OVERHEAD_PER_CHUNK: usize = 31;
 /// Factor on the chunk length where most elements are unchanged: little is stored of each chunk,
 /// and descriptions must not dominate it. (case: `delta.py`, sizes)
-const CHUNKS: usize = 8;
-/// Elements of each of `RUNS` sampled runs, by which the kind of difference and the planes are
-/// chosen; the second, by which magnitude classes are. (case: `delta.py`, make)
-const SAMPLE: usize = 256;
-const SAMPLE_FOR_CLASSES: usize = 1024;
-const RUNS: usize = 8;
+const UNCHANGED_CHUNK_FACTOR: usize = 8;
+/// Elements of each of `SAMPLE_RUNS` sampled runs, by which the kind of difference and the planes
+/// are chosen; the second, by which magnitude classes are. (case: `delta.py`, make)
+const SAMPLE_RUN: usize = 256;
+const CLASS_SAMPLE_RUN: usize = 1024;
+const SAMPLE_RUNS: usize = 8;
 /// Bytes that are copied, hashed and compared at a time, in the first-level cache.
-const PART: usize = 8 << 10;
+const COPY_PART: usize = 8 << 10;
 
 /// Encodes the difference from `reference` to `current` into `out`, which is cleared first.
 pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<()> {
@@ -43,7 +44,7 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
     options.check()?;
     let mut plan = Plan::new(current.len(), options)?;
     if changes_little(current, reference, options.kind.size()) {
-        plan.chunk *= CHUNKS;
+        plan.chunk *= UNCHANGED_CHUNK_FACTOR;
     }
     let chunks = plan.chunk_count();
     // Most deltas are much smaller than this; the rest of it is never touched.
@@ -83,11 +84,11 @@ thread_local! {
     /// The buffers of this thread's last delta. Callers make many deltas in a row, one per tensor,
     /// and page faults of fresh buffers would cost as much as the encoding; the public functions
     /// have no argument to pass buffers in.
-    static LAST: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+    static LAST: Cell<Option<Box<DeltaEncoder>>> = const { Cell::new(None) };
 }
 
 /// Buffers that the thread's next delta reuses.
-struct Reused(Box<Scratch>);
+struct Reused(Box<DeltaEncoder>);
 
 impl Default for Reused {
     fn default() -> Self {
@@ -103,7 +104,7 @@ impl Drop for Reused {
 
 /// Buffers of one worker.
 #[derive(Default)]
-struct Scratch {
+struct DeltaEncoder {
     current: Vec<u8>,
     reference: Vec<u8>,
     differences: Vec<u8>,
@@ -112,10 +113,10 @@ struct Scratch {
     sample: Sample,
     streams: Streams,
     literal: Vec<u8>,
-    split: split::encode::Scratch,
+    split: split::encode::SplitEncoder,
 }
 
-impl Scratch {
+impl DeltaEncoder {
     /// Encodes one chunk. Both buffers are copied: other threads may be changing them, and hash,
     /// histogram and code must be of the same bytes.
     fn encode(
@@ -180,8 +181,8 @@ impl Scratch {
             buffer.resize(len, 0);
         }
         let mut hashers = [Hasher::new(len), Hasher::new(len)];
-        for start in (0..len).step_by(PART) {
-            let part = start..len.min(start + PART);
+        for start in (0..len).step_by(COPY_PART) {
+            let part = start..len.min(start + COPY_PART);
             let (now, before) = (&mut self.current[part.clone()], &mut self.reference[part.clone()]);
             now.copy_from_slice(&current[part.clone()]);
             before.copy_from_slice(&reference[part.clone()]);
@@ -250,13 +251,13 @@ impl Sample {
         streams: &mut Streams,
     ) -> Choice {
         let size = elements.size;
-        let (mut xor, planes) = self.compare(SAMPLE, elements, current, reference, streams);
+        let (mut xor, planes) = self.compare(SAMPLE_RUN, elements, current, reference, streams);
         let sparse = streams.mostly_zero(size, self.differences(xor));
         // Short chunks have not enough of each class.
-        let enough = elements.has_magnitudes() && current.len() >= RUNS * SAMPLE_FOR_CLASSES * size;
+        let enough = elements.has_magnitudes() && current.len() >= SAMPLE_RUNS * CLASS_SAMPLE_RUN * size;
         // Where all elements moved, classes save less than they cost in time.
         if enough && (options.effort > Effort::Default || sparse) {
-            (xor, _) = self.compare(SAMPLE_FOR_CLASSES, elements, current, reference, streams);
+            (xor, _) = self.compare(CLASS_SAMPLE_RUN, elements, current, reference, streams);
             let times = (current.len() / self.current.len()) as u64;
             let thresholds =
                 magnitudes::thresholds(options.kind, &self.reference, self.differences(xor), times);
@@ -271,8 +272,8 @@ impl Sample {
         if xor { &self.bits } else { &self.distances }
     }
 
-    /// Takes a sample of runs of `run` elements. Returns whether bits are smaller than distances, and how
-    /// many low bytes to keep as planes then.
+    /// Takes a sample of runs of `run` elements. Returns whether bits are smaller than distances,
+    /// and how many low bytes to keep as planes then.
     fn compare(
         &mut self,
         run: usize,
@@ -285,8 +286,7 @@ impl Sample {
         let run = (run * size).min(current.len() / size * size);
         for (sample, from) in [(&mut self.current, current), (&mut self.reference, reference)] {
             sample.clear();
-            for part in 0..RUNS {
-                let at = part * (from.len() - run) / (RUNS - 1) / size * size;
+            for at in sampling::spread(from.len(), run, SAMPLE_RUNS, size) {
                 sample.extend_from_slice(&from[at..at + run]);
             }
         }
@@ -299,12 +299,12 @@ impl Sample {
         if bits.1 < distances.1 { (true, bits.0) } else { (false, distances.0) }
     }
 
-    /// Whether the sample leaves it open that a chunk of `len` bytes takes less than `stored` without a
-    /// reference.
+    /// Whether the sample leaves it open that a chunk of `len` bytes takes less than `stored`
+    /// without a reference.
     fn is_smaller_alone(&mut self, elements: Elements, len: usize, stored: usize) -> bool {
         let size = elements.size;
         let count = self.current.len() / size;
-        if count < SAMPLE {
+        if count < SAMPLE_RUN {
             return true;
         }
         // Exponents are bytes after this.

@@ -22,10 +22,11 @@ mod encode;
 use std::ops::Range;
 
 use crate::frame::decode::{self, Chunks};
-use crate::frame::{self, Frame, FrameFormat};
+use crate::frame::{self, Frame, FrameFormat, stats};
 use crate::kernel::xxh3::{self, INTERLEAVED};
 use crate::layout::delta::{Delta, DeltaScratch, Hashes};
 use crate::layout::hashed_output::HashedOutput;
+use crate::layout::streams::StreamInfo;
 use crate::options::{DecodeOptions, FrameInfo, Options};
 use crate::simd::prefetch::Prefetcher;
 use crate::{Error, Result, legacy, parallel};
@@ -53,10 +54,10 @@ pub fn is_delta(frame: &[u8]) -> bool {
 /// What a delta says about itself, its index checked but nothing decoded. References have the
 /// [`content_len`](FrameInfo::content_len) of the content.
 pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
-    if legacy::is_legacy_delta(frame) {
-        return legacy::inspect_delta(frame);
+    match AnyDelta::parse(frame)? {
+        AnyDelta::V1(frame) => legacy::inspect_delta(frame),
+        AnyDelta::V2(frame) => Ok(frame.info()),
     }
-    Frame::<Delta>::parse(frame).map(|frame| frame.info())
 }
 
 /// Decodes a delta into new memory.
@@ -64,10 +65,10 @@ pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
 /// A reference other than the one the delta was made from is a
 /// [`Mismatch`](crate::ErrorKind::Mismatch), found before anything is decoded.
 pub fn decompress(frame: &[u8], reference: &[u8], options: &DecodeOptions) -> Result<Vec<u8>> {
-    if legacy::is_legacy_delta(frame) {
-        return legacy::decompress_delta(frame, reference, options);
-    }
-    let frame = Frame::parse(frame)?;
+    let frame = match AnyDelta::parse(frame)? {
+        AnyDelta::V1(frame) => return legacy::decompress_delta(frame, reference, options),
+        AnyDelta::V2(frame) => frame,
+    };
     let whole = 0..frame.content_len;
     decode::to_vec(&Applied::new(frame, reference, whole, options)?, options)
 }
@@ -80,10 +81,10 @@ pub fn decompress_into(
     out: &mut [u8],
     options: &DecodeOptions,
 ) -> Result<()> {
-    if legacy::is_legacy_delta(frame) {
-        return legacy::decompress_delta_into(frame, reference, out, options);
-    }
-    let frame = Frame::parse(frame)?;
+    let frame = match AnyDelta::parse(frame)? {
+        AnyDelta::V1(frame) => return legacy::decompress_delta_into(frame, reference, out, options),
+        AnyDelta::V2(frame) => frame,
+    };
     let whole = 0..frame.content_len;
     decode::whole_into(&Applied::new(frame, reference, whole, options)?, out, options)
 }
@@ -92,10 +93,10 @@ pub fn decompress_into(
 /// not hashed again. With another one the content does not match its checksums, which is an error
 /// as well.
 pub fn restore_into(frame: &[u8], reference: &[u8], out: &mut [u8], options: &DecodeOptions) -> Result<()> {
-    if legacy::is_legacy_delta(frame) {
-        return legacy::decompress_delta_into(frame, reference, out, options);
-    }
-    let frame = Frame::parse(frame)?;
+    let frame = match AnyDelta::parse(frame)? {
+        AnyDelta::V1(frame) => return legacy::decompress_delta_into(frame, reference, out, options),
+        AnyDelta::V2(frame) => frame,
+    };
     check_length(&frame, reference)?;
     decode::whole_into(&Applied::unchecked(frame, Some(reference), options), out, options)
 }
@@ -109,10 +110,10 @@ pub fn decompress_bytes(
     out: &mut [u8],
     options: &DecodeOptions,
 ) -> Result<()> {
-    if legacy::is_legacy_delta(frame) {
-        return legacy::decompress_delta_range(frame, reference, range, out, options);
-    }
-    let frame = Frame::parse(frame)?;
+    let frame = match AnyDelta::parse(frame)? {
+        AnyDelta::V1(frame) => return legacy::decompress_delta_range(frame, reference, range, out, options),
+        AnyDelta::V2(frame) => frame,
+    };
     decode::byte_range_into(&Applied::new(frame, reference, range.clone(), options)?, range, out, options)
 }
 
@@ -125,10 +126,10 @@ pub fn decompress_range(
     out: &mut [u8],
     options: &DecodeOptions,
 ) -> Result<()> {
-    if legacy::is_legacy_delta(frame) {
-        return legacy::decompress_delta_range(frame, reference, range, out, options);
-    }
-    let frame = Frame::parse(frame)?;
+    let frame = match AnyDelta::parse(frame)? {
+        AnyDelta::V1(frame) => return legacy::decompress_delta_range(frame, reference, range, out, options),
+        AnyDelta::V2(frame) => frame,
+    };
     let bytes = decode::bytes_of(&frame, range.clone(), out)?;
     decode::range_into(&Applied::new(frame, reference, bytes, options)?, range, out, options)
 }
@@ -138,17 +139,42 @@ pub fn decompress_range(
 /// Reference and frame are checked in full before the first byte changes: a wrong reference or a
 /// damaged frame leaves the buffer as it was.
 pub fn apply(frame: &[u8], buffer: &mut [u8], options: &DecodeOptions) -> Result<()> {
-    if legacy::is_legacy_delta(frame) {
-        let current = legacy::decompress_delta(frame, buffer, options)?;
-        buffer.copy_from_slice(&current);
-        return Ok(());
-    }
-    let frame = Frame::<Delta>::parse(frame)?;
+    let frame = match AnyDelta::parse(frame)? {
+        AnyDelta::V1(frame) => {
+            buffer.copy_from_slice(&legacy::decompress_delta(frame, buffer, options)?);
+            return Ok(());
+        }
+        AnyDelta::V2(frame) => frame,
+    };
     let payload = |index| frame.payload(index);
     let check = |index, hash| hashes_of(&frame, index)?.check_payload(hash);
     hash_each(frame.chunks_of(0..frame.content_len), payload, check, options)?;
     check_reference(&frame, buffer, 0..frame.content_len, options)?;
     decode::whole_into(&Applied::unchecked(frame, None, options), buffer, options)
+}
+
+/// The streams of a delta; none for version 1.
+pub(crate) fn streams(frame: &[u8]) -> Result<Vec<StreamInfo>> {
+    match AnyDelta::parse(frame)? {
+        AnyDelta::V1(_) => Ok(Vec::new()),
+        AnyDelta::V2(frame) => stats::streams(&frame),
+    }
+}
+
+/// A parsed delta: which version it is is decided once.
+enum AnyDelta<'a> {
+    /// Decoded by the crate `z4ai-v1`, which parses its few headers with every call.
+    V1(&'a [u8]),
+    V2(Frame<'a, Delta>),
+}
+
+impl<'a> AnyDelta<'a> {
+    fn parse(frame: &'a [u8]) -> Result<Self> {
+        match legacy::is_legacy_delta(frame) {
+            true => Ok(Self::V1(frame)),
+            false => Frame::parse(frame).map(Self::V2),
+        }
+    }
 }
 
 impl FrameFormat for Delta {

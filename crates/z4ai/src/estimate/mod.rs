@@ -2,3 +2,4 @@
 
 pub(crate) mod cost;
 pub(crate) mod probe;
+pub(crate) mod sampling;

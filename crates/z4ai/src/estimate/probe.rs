@@ -1,16 +1,16 @@
 //! Looking at a few elements to rule out that data has structure.
 
-use crate::estimate::cost;
+use crate::estimate::{cost, sampling};
 use crate::kernel::sparse::{for_bytes, load};
 
-/// Calls `look` with `runs` runs of `run` elements each, or with all elements where there are no more.
+/// Calls `look` with `runs` runs of `run` elements each, or with all elements where there are no
+/// more.
 fn for_runs(content: &[u8], size: usize, runs: usize, run: usize, mut look: impl FnMut(&[u8])) {
     let count = content.len() / size;
     if count <= runs * run {
         return look(content);
     }
-    for part in 0..runs {
-        let at = part * (count - run) / (runs - 1).max(1);
+    for at in sampling::spread(count, run, runs, 1) {
         look(&content[at * size..(at + run) * size]);
     }
 }

@@ -7,10 +7,6 @@ use crate::kernel::streaming;
 use crate::options::Options;
 use crate::parallel::{self, InOrder};
 
-/// Frames from this capacity on are written with non-temporal stores. (case: `codec.py`, compress
-/// with several threads)
-const LARGE: usize = 8 << 20;
-
 /// Encoded chunks.
 #[derive(Default)]
 pub(crate) struct Encoded {
@@ -30,7 +26,7 @@ impl Encoded {
     }
 
     pub(crate) fn append(&mut self, next: &Self) {
-        if self.payload.capacity() >= LARGE {
+        if self.payload.capacity() >= streaming::MIN_LEN {
             streaming::extend_streaming(&mut self.payload, &next.payload);
         } else {
             self.payload.extend_from_slice(&next.payload);

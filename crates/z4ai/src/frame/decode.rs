@@ -4,13 +4,10 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::frame::{Frame, FrameFormat};
-use crate::layout::{ChunkLayout, Scratch};
+use crate::kernel::streaming;
+use crate::layout::{ChunkLayout, ChunkScratch};
 use crate::options::DecodeOptions;
 use crate::{memory, parallel};
-
-/// Outputs from this size on are written with non-temporal stores. (case: `codec.py`, decompress
-/// into)
-const LARGE: usize = 8 << 20;
 
 /// A frame whose chunks can be decoded.
 pub(crate) trait Chunks: Sync {
@@ -29,19 +26,19 @@ pub(crate) trait Chunks: Sync {
 
 impl Chunks for Frame<'_> {
     type Description = ChunkLayout;
-    type Scratch = Scratch;
+    type Scratch = ChunkScratch;
 
     fn frame(&self) -> &Frame<'_> {
         self
     }
 
-    fn scratch(&self, large_output: bool) -> Scratch {
-        let mut scratch = Scratch::default();
+    fn scratch(&self, large_output: bool) -> ChunkScratch {
+        let mut scratch = ChunkScratch::default();
         scratch.large_output = large_output;
         scratch
     }
 
-    fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+    fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut ChunkScratch) -> Result<()> {
         let (checksum, layout, payload) = self.chunk(index)?;
         let hash = layout.decode_hashed(payload, out, self.context(), scratch)?;
         check_hash(index, checksum, hash)
@@ -86,7 +83,7 @@ pub(crate) fn whole_into(chunks: &impl Chunks, out: &mut [u8], options: &DecodeO
             out.len()
         )));
     }
-    let large = out.len() >= LARGE;
+    let large = out.len() >= streaming::MIN_LEN;
     bytes_into(chunks, 0..frame.content_len, out, options, large)
 }
 
@@ -98,7 +95,7 @@ pub(crate) fn range_into(
     options: &DecodeOptions,
 ) -> Result<()> {
     let bytes = bytes_of(chunks.frame(), range, out)?;
-    let large = out.len() >= LARGE;
+    let large = out.len() >= streaming::MIN_LEN;
     bytes_into(chunks, bytes, out, options, large)
 }
 
@@ -116,7 +113,7 @@ pub(crate) fn byte_range_into(
             out.len()
         )));
     }
-    let large = out.len() >= LARGE;
+    let large = out.len() >= streaming::MIN_LEN;
     bytes_into(chunks, range, out, options, large)
 }
 

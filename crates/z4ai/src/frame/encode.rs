@@ -8,26 +8,24 @@ use crate::coder::Coder;
 use crate::error::Result;
 use crate::frame::matches::Match;
 use crate::frame::plan::{CHUNK, Plan};
-use crate::frame::{self, chunks};
+use crate::frame::{self, chunks, match_finder};
 use crate::kernel::xxh3;
 use crate::layout::split;
 use crate::layout::split::classes::Hint;
 use crate::layout::{ChunkLayout, palette};
 use crate::options::{Effort, Options};
-use crate::search::{self, matches, structure};
-use crate::simd::prefetch::{Hint as CacheHint, Prefetcher, prefetch};
+use crate::search::{self, structure};
+use crate::simd::prefetch::{CACHE_LINE, Hint as CacheHint, Prefetcher, prefetch};
 use crate::{memory, parallel};
 
 /// Factor on the chunk length for palette indices: they are small and decode fast. (case:
 /// `structure.py`)
-const CHUNKS_OF_PALETTE: usize = 16;
+const PALETTE_CHUNK_FACTOR: usize = 16;
 /// Bytes that are hashed while half as many are prefetched. (case: `codec.py`, compress)
-const FETCHED: usize = 2 * xxh3::HASH_BLOCK;
-/// Bytes of a cache line.
-const LINE: usize = 64;
+const HASH_PART: usize = 2 * xxh3::HASH_BLOCK;
 /// Content per context-modelled chunk, about: tables take a thousandth of that. (case: `codec.py`,
 /// effort max)
-const IN_CONTEXT: usize = 2 << 20;
+const CONTEXT_CHUNK: usize = 2 << 20;
 /// What a frame adds to incompressible data: header, checksum and the largest array description.
 pub(crate) const OVERHEAD: usize = 32 + 8 + 1 + 255 + 1 + 255 * 8;
 /// What a chunk adds: its description when it is stored as it is.
@@ -51,13 +49,13 @@ pub(crate) fn into(data: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<
     }
     // Most data has no long matches, so that its chunks are encoded while they are searched.
     let found = OnceLock::new();
-    let probe = || found.get_or_init(|| matches::find(data, options.kind.size())).is_empty();
+    let probe = || found.get_or_init(|| match_finder::find(data, options.kind.size())).is_empty();
     if body(data, &[], plan.clone(), options, Some(&probe), out)? {
         return Ok(());
     }
     out.clear();
     let copies = found.into_inner().unwrap_or_default();
-    let Some(literals) = matches::literals(data, &copies) else {
+    let Some(literals) = match_finder::literals(data, &copies) else {
         return body(data, &[], plan, options, None, out).map(drop);
     };
     plan.shorten(literals.len(), options);
@@ -86,7 +84,7 @@ fn body(
     if structure::wanted(options)
         && let Some((lookup, bytes)) = palette::encode::find(literals, options, &plan.hint)
     {
-        plan.chunk *= CHUNKS_OF_PALETTE;
+        plan.chunk *= PALETTE_CHUNK_FACTOR;
         (palette, shared) = (Some(lookup), bytes);
     }
     let content_len = literals.len() as u64 + copies.iter().map(|copy| copy.len).sum::<u64>();
@@ -95,10 +93,10 @@ fn body(
     let format = (magic, frame::VERSION);
     frame::write_header(out, format, options.kind, array, content_len)?;
     let header_len = out.len();
-    let group = if options.effort == Effort::Max { (IN_CONTEXT / plan.chunk).max(1) } else { 1 };
+    let group = if options.effort == Effort::Max { (CONTEXT_CHUNK / plan.chunk).max(1) } else { 1 };
     let groups = plan.groups(group);
     let workers = parallel::workers(options.threads, groups.len());
-    let encode = |scratch: &mut Scratch, i: usize, encoded: &mut chunks::Encoded| {
+    let encode = |scratch: &mut ChunkEncoder, i: usize, encoded: &mut chunks::Encoded| {
         // The data that this worker will probably encode next, to prefetch.
         let next = groups.get(i + workers).map_or(&[][..], |next| &literals[plan.span(next)]);
         scratch.split.coder.prefetch = Prefetcher::at_rate(next, options.kind.size());
@@ -116,15 +114,15 @@ fn body(
 
 /// Buffers of one worker.
 #[derive(Default)]
-struct Scratch {
+struct ChunkEncoder {
     content: Vec<u8>,
-    split: split::encode::Scratch,
-    structure: structure::Scratch,
+    split: split::encode::SplitEncoder,
+    structure: structure::StructureScratch,
     /// The chunks of a group, while they are compared with all of them as one.
     apart: chunks::Encoded,
 }
 
-impl Scratch {
+impl ChunkEncoder {
     /// Appends some chunks to `encoded`, or all of them as one where that is smaller.
     fn encode_group(
         &mut self,
@@ -175,9 +173,9 @@ impl Scratch {
     /// line: it is read and written by vectors of that length.
     fn start_at_line(&mut self, len: usize) {
         self.content.clear();
-        self.content.reserve(len + LINE);
-        let before = self.content.as_ptr().align_offset(LINE);
-        self.content.resize(before.min(LINE), 0);
+        self.content.reserve(len + CACHE_LINE);
+        let before = self.content.as_ptr().align_offset(CACHE_LINE);
+        self.content.resize(before.min(CACHE_LINE), 0);
     }
 
     /// Appends one chunk to `encoded`. The data is copied first, behind `content`: another thread
@@ -195,9 +193,9 @@ impl Scratch {
         // Prefetches the memory that the raw half of 2-byte elements will be written to. Longer
         // elements have more computation before their writes.
         let room = if options.kind.size() == 2 { encoded.payload.spare_capacity_mut() } else { &mut [] };
-        let mut room = room.chunks(FETCHED / 2);
-        for part in data.chunks(FETCHED) {
-            let lines = room.next().unwrap_or_default().iter().step_by(LINE);
+        let mut room = room.chunks(HASH_PART / 2);
+        for part in data.chunks(HASH_PART) {
+            let lines = room.next().unwrap_or_default().iter().step_by(CACHE_LINE);
             lines.for_each(|line| prefetch(line.as_ptr(), CacheHint::L2));
             hasher.write_appended(part, &mut self.content);
         }

@@ -6,15 +6,18 @@
 //! index    palette, one description per chunk, matches, then the checksum of header and index
 //! ```
 
+pub(crate) mod any;
 pub(crate) mod chunks;
 pub(crate) mod decode;
 pub(crate) mod encode;
+pub(crate) mod match_finder;
 pub(crate) mod matches;
 pub mod partial;
 pub(crate) mod plan;
 pub(crate) mod stats;
 pub(crate) mod stored;
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -57,7 +60,7 @@ const DESCRIBED: usize = 12;
 const MIN_DESCRIPTION: usize = DESCRIBED + 2;
 
 /// A family of frames, by what describes their chunks.
-pub(crate) trait FrameFormat: ChunkDescription {
+pub(crate) trait FrameFormat: ChunkDescription + Clone {
     /// The magics that such frames start with.
     const MAGICS: &'static [[u8; 4]];
     /// The version written and read here.
@@ -78,22 +81,40 @@ pub(crate) fn starts_like<D: FrameFormat>(bytes: &[u8]) -> bool {
         if *version == D::VERSION && D::MAGICS.contains(&[*a, *b, *c, *d]))
 }
 
-/// A parsed frame: its index is checked, its chunks are not decoded.
-pub(crate) struct Frame<'a, D: FrameFormat = ChunkLayout> {
-    stored: Stored<'a>,
+/// The parsed header and index of a frame, checked. Owned, so that it can be kept and used for
+/// several reads. Chunk descriptions stay in their stored form, which takes less memory, and are
+/// parsed again when a chunk is decoded.
+#[derive(Clone)]
+pub(crate) struct FrameIndex<D: FrameFormat = ChunkLayout> {
     /// Without its checksum.
-    index: &'a [u8],
+    index: Box<[u8]>,
     magic: [u8; 4],
     pub(crate) kind: Kind,
     pub(crate) array: Option<Array>,
     pub(crate) content_len: u64,
+    frame_len: u64,
     palette: Option<Palette>,
     chunks: Vec<Chunk>,
     copies: Vec<Match>,
     described_by: PhantomData<D>,
 }
 
+/// A parsed frame with its payload, or the ranges of it that are in memory.
+pub(crate) struct Frame<'a, D: FrameFormat = ChunkLayout> {
+    stored: Stored<'a>,
+    index: Cow<'a, FrameIndex<D>>,
+}
+
+impl<D: FrameFormat> std::ops::Deref for Frame<'_, D> {
+    type Target = FrameIndex<D>;
+
+    fn deref(&self) -> &FrameIndex<D> {
+        &self.index
+    }
+}
+
 /// Where one chunk is.
+#[derive(Clone)]
 struct Chunk {
     /// In the decoded bytes of all chunks.
     content: Range<u64>,
@@ -103,14 +124,9 @@ struct Chunk {
     description: Range<usize>,
 }
 
-impl<'a, D: FrameFormat> Frame<'a, D> {
-    /// Checks everything but the payload.
-    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self> {
-        Self::parse_stored(Stored::Whole(bytes))
-    }
-
-    /// As [`parse`](Self::parse), for a frame of which at least head and index are in memory.
-    pub(crate) fn parse_stored(stored: Stored<'a>) -> Result<Self> {
+impl<D: FrameFormat> FrameIndex<D> {
+    /// Checks everything but the payload. At least head and index must be in memory.
+    pub(crate) fn parse(stored: Stored<'_>) -> Result<Self> {
         // Here, as every call that decodes passes: kernels have no errors.
         SimdLevel::current()?;
         let head = stored.head();
@@ -188,12 +204,12 @@ impl<'a, D: FrameFormat> Frame<'a, D> {
             return Err(Error::corrupt("chunks that do not add up to their frame"));
         }
         Ok(Self {
-            stored,
-            index: index_bytes,
+            index: index_bytes.into(),
             magic,
             kind,
             array,
             content_len,
+            frame_len: stored.len(),
             palette,
             chunks,
             copies,
@@ -212,7 +228,7 @@ impl<'a, D: FrameFormat> Frame<'a, D> {
             kind: self.kind,
             array: self.array.clone(),
             content_len: self.content_len,
-            frame_len: self.stored.len(),
+            frame_len: self.frame_len,
             chunks: self.chunks.len(),
         }
     }
@@ -253,12 +269,6 @@ impl<'a, D: FrameFormat> Frame<'a, D> {
         Context { palette: self.palette.as_ref() }
     }
 
-    /// Checksum, description and payload of chunk `index`.
-    pub(crate) fn chunk(&self, index: usize) -> Result<(u64, D, &'a [u8])> {
-        let (checksum, layout) = self.described(index)?;
-        Ok((checksum, layout, self.payload(index)?))
-    }
-
     /// Checksum and description of chunk `index`.
     pub(crate) fn described(&self, index: usize) -> Result<(u64, D)> {
         let mut description = Reader::new(&self.index[self.chunks[index].description.clone()]);
@@ -266,16 +276,40 @@ impl<'a, D: FrameFormat> Frame<'a, D> {
         Ok((checksum, layout))
     }
 
-    /// The stored bytes of chunk `index`.
-    pub(crate) fn payload(&self, index: usize) -> Result<&'a [u8]> {
-        self.stored.get(self.chunks[index].payload.clone())
-    }
-
     /// The description of chunk `index` behind length and checksum.
-    pub(crate) fn description(&self, index: usize) -> Result<Reader<'a>> {
+    pub(crate) fn description(&self, index: usize) -> Result<Reader<'_>> {
         let mut description = Reader::new(&self.index[self.chunks[index].description.clone()]);
         description.take(DESCRIBED)?;
         Ok(description)
+    }
+
+    /// The bytes that this takes.
+    pub(crate) fn memory(&self) -> usize {
+        self.index.len() + self.chunks.len() * size_of::<Chunk>() + self.copies.len() * size_of::<Match>()
+    }
+}
+
+impl<'a, D: FrameFormat> Frame<'a, D> {
+    /// Parses a whole frame. Checks everything but the payload.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self> {
+        let stored = Stored::Whole(bytes);
+        Ok(Self { stored, index: Cow::Owned(FrameIndex::parse(stored)?) })
+    }
+
+    /// A frame whose index is parsed already.
+    pub(crate) fn new(index: &'a FrameIndex<D>, stored: Stored<'a>) -> Self {
+        Self { stored, index: Cow::Borrowed(index) }
+    }
+
+    /// Checksum, description and payload of chunk `index`.
+    pub(crate) fn chunk(&self, index: usize) -> Result<(u64, D, &'a [u8])> {
+        let (checksum, layout) = self.described(index)?;
+        Ok((checksum, layout, self.payload(index)?))
+    }
+
+    /// The stored bytes of chunk `index`.
+    pub(crate) fn payload(&self, index: usize) -> Result<&'a [u8]> {
+        self.stored.get(self.payload_of(index))
     }
 }
 

@@ -30,10 +30,11 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::frame::decode::{self, Chunks};
 use crate::frame::stored::Stored;
-use crate::frame::{self, Frame};
-use crate::layout::{ChunkLayout, Scratch};
+use crate::frame::{self, Frame, FrameIndex};
+use crate::layout::{ChunkLayout, ChunkScratch};
 use crate::memory;
 use crate::options::{DecodeOptions, FrameInfo};
+use crate::simd::SimdLevel;
 
 /// The first bytes of a frame that always include its head. A shorter frame is its own head.
 pub const HEAD: u64 = 4096;
@@ -51,8 +52,7 @@ pub fn index_range(head: &[u8], frame_len: u64) -> Result<Range<u64>> {
 
 /// The parsed head and index of a frame: all but its payload.
 pub struct Outline {
-    head: Vec<u8>,
-    index: Vec<u8>,
+    index: FrameIndex,
     info: FrameInfo,
 }
 
@@ -61,8 +61,8 @@ impl Outline {
     /// [`index_range`]. Both are checked.
     pub fn new(head: Vec<u8>, index: Vec<u8>, frame_len: u64) -> Result<Outline> {
         let pieces = [(0, &head[..]), (frame_len.saturating_sub(index.len() as u64), &index[..])];
-        let info = Frame::<ChunkLayout>::parse_stored(Stored::Pieces(frame_len, &pieces))?.info();
-        Ok(Outline { head, index, info })
+        let index = FrameIndex::parse(Stored::Pieces(frame_len, &pieces))?;
+        Ok(Outline { info: index.info(), index })
     }
 
     /// The frame's head.
@@ -72,23 +72,7 @@ impl Outline {
 
     /// The memory that this takes, in bytes.
     pub fn memory(&self) -> usize {
-        self.head.len() + self.index.len()
-    }
-
-    /// Calls `then` with the frame and the given ranges of it.
-    fn with<T>(
-        &self,
-        pieces: &[(u64, impl AsRef<[u8]>)],
-        then: impl FnOnce(Frame<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let index_at = self.info.frame_len - self.index.len() as u64;
-        let mut all = Vec::with_capacity(pieces.len() + 2);
-        all.push((0, &self.head[..]));
-        all.extend(pieces.iter().map(|(start, bytes)| (*start, bytes.as_ref())));
-        all.push((index_at, &self.index[..]));
-        // The head stays first, also before a piece that starts with the frame.
-        all[1..].sort_by_key(|(start, _)| *start);
-        then(Frame::parse_stored(Stored::Pieces(self.info.frame_len, &all))?)
+        self.index.memory()
     }
 
     /// The ranges of the frame that bytes `range` of its content need, in order and not touching.
@@ -97,21 +81,19 @@ impl Outline {
             let len = self.info.content_len;
             return Err(Error::invalid(format_args!("bytes {range:?} of a frame of {len}")));
         }
-        self.with(&[] as &[(u64, &[u8])], |frame| {
-            let pieces = frame.pieces(range).into_iter();
-            let mut chunks: Vec<usize> = pieces.flat_map(|piece| frame.chunks_of(piece)).collect();
-            chunks.sort_unstable();
-            chunks.dedup();
-            let mut needed: Vec<Range<u64>> = Vec::new();
-            for payload in chunks.into_iter().map(|chunk| frame.payload_of(chunk)) {
-                match needed.last_mut() {
-                    _ if payload.is_empty() => {}
-                    Some(last) if last.end == payload.start => last.end = payload.end,
-                    _ => needed.push(payload),
-                }
+        let pieces = self.index.pieces(range).into_iter();
+        let mut chunks: Vec<usize> = pieces.flat_map(|piece| self.index.chunks_of(piece)).collect();
+        chunks.sort_unstable();
+        chunks.dedup();
+        let mut needed: Vec<Range<u64>> = Vec::new();
+        for payload in chunks.into_iter().map(|chunk| self.index.payload_of(chunk)) {
+            match needed.last_mut() {
+                _ if payload.is_empty() => {}
+                Some(last) if last.end == payload.start => last.end = payload.end,
+                _ => needed.push(payload),
             }
-            Ok(needed)
-        })
+        }
+        Ok(needed)
     }
 
     /// Decodes bytes `range` of the content into `out`, whose length must be theirs. `pieces` are
@@ -123,7 +105,12 @@ impl Outline {
         out: &mut [u8],
         options: &DecodeOptions,
     ) -> Result<()> {
-        self.with(pieces, |frame| decode::byte_range_into(&frame, range, out, options))
+        SimdLevel::current()?;
+        let mut pieces: Vec<(u64, &[u8])> =
+            pieces.iter().map(|(start, bytes)| (*start, bytes.as_ref())).collect();
+        pieces.sort_by_key(|(start, _)| *start);
+        let stored = Stored::Pieces(self.info.frame_len, &pieces);
+        decode::byte_range_into(&Frame::new(&self.index, stored), range, out, options)
     }
 
     /// As [`decompress_bytes`](Outline::decompress_bytes), reading the frame on demand: `fetch`
@@ -137,9 +124,9 @@ impl Outline {
         out: &mut [u8],
         options: &DecodeOptions,
     ) -> Result<()> {
-        self.with(&[] as &[(u64, &[u8])], |frame| {
-            decode::byte_range_into(&Fetched { frame, fetch }, range, out, options)
-        })
+        SimdLevel::current()?;
+        let frame = Frame::new(&self.index, Stored::Pieces(self.info.frame_len, &[]));
+        decode::byte_range_into(&Fetched { frame, fetch }, range, out, options)
     }
 }
 
@@ -152,7 +139,7 @@ struct Fetched<'a, F> {
 impl<F: Fn(u64, &mut [u8]) -> bool + Sync> Chunks for Fetched<'_, F> {
     type Description = ChunkLayout;
     /// Decoding scratch, and a buffer for the payload of a chunk.
-    type Scratch = (Scratch, Vec<u8>);
+    type Scratch = (ChunkScratch, Vec<u8>);
 
     fn frame(&self) -> &Frame<'_> {
         &self.frame

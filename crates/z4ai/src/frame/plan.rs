@@ -9,7 +9,7 @@ use crate::options::Options;
 /// `codec.py`)
 pub(crate) const CHUNK: usize = 248 << 10;
 /// A last chunk shorter than this fraction of a regular one is merged with the previous one.
-const SHORT_LAST: usize = 8;
+const MIN_LAST_CHUNK_FRACTION: usize = 8;
 
 /// The boundaries of chunks.
 #[derive(Clone)]
@@ -88,7 +88,7 @@ impl Plan {
     /// Chunks of whole elements.
     fn whole_chunks(&self) -> usize {
         let (full, rest) = (self.whole / self.chunk, self.whole % self.chunk);
-        if rest > self.chunk / SHORT_LAST || full == 0 && rest > 0 { full + 1 } else { full }
+        if rest > self.chunk / MIN_LAST_CHUNK_FRACTION || full == 0 && rest > 0 { full + 1 } else { full }
     }
 
     pub(crate) fn chunk(&self, index: usize) -> std::ops::Range<usize> {

@@ -6,7 +6,7 @@ use crate::frame::{Frame, FrameFormat};
 use crate::layout::streams::{StreamInfo, Streams};
 
 /// The streams of all chunks.
-pub(crate) fn of<D: FrameFormat>(frame: &Frame<'_, D>) -> Result<Vec<StreamInfo>> {
+pub(crate) fn streams<D: FrameFormat>(frame: &Frame<'_, D>) -> Result<Vec<StreamInfo>> {
     let mut streams = Streams::default();
     for index in frame.chunks_of(0..frame.content_len) {
         let content = frame.content_of(index);

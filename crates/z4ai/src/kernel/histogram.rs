@@ -48,8 +48,8 @@ const SAMPLE_RATES: [SampleRate; 3] = [
     SampleRate { min_len: 1 << 13, narrow_stride: 2, wide_stride: 1 },
 ];
 
-/// Samples one of `stride` parts once the input has `min_len` bytes: fewer where the range of values is
-/// narrow, since there are fewer counts to estimate. (bench: `codec.py`, compress)
+/// Samples one of `stride` parts once the input has `min_len` bytes: fewer where the range of
+/// values is narrow, since there are fewer counts to estimate. (case: `codec.py`, compress)
 struct SampleRate {
     min_len: usize,
     narrow_stride: usize,

@@ -18,7 +18,7 @@ pub(crate) const MAX_CLASSES: usize = 8;
 const BLOCK: usize = 32;
 
 /// The magnitude of an element.
-pub(crate) fn of(element: &[u8]) -> u16 {
+pub(crate) fn magnitude(element: &[u8]) -> u16 {
     match element {
         [.., low, high] => u16::from_le_bytes([*low, *high]) & 0x7fff,
         _ => 0,
@@ -395,7 +395,7 @@ mod tests {
                     let content: Vec<u8> = (0..elements * size).map(|_| next() as u8).collect();
                     // The naive twin: one class after the other, element by element.
                     let class_of = |i: usize| {
-                        let magnitude = of(&others[i * size..(i + 1) * size]);
+                        let magnitude = magnitude(&others[i * size..(i + 1) * size]);
                         thresholds.iter().filter(|&&threshold| magnitude >= threshold).count()
                     };
                     let naive: Vec<Vec<u8>> = (0..=thresholds.len())

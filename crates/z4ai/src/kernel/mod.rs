@@ -1,9 +1,10 @@
 //! The loops that touch every element.
 //!
-//! Most are written once, over fixed blocks that compilers vectorise, and compiled for the baseline, for AVX2
-//! with BMI2 and, where that pays, for AVX-512 ([`dispatch`](crate::simd::dispatch)). What compilers do not
-//! find by themselves (fields of odd widths, byte shuffles) is an operation of [`Isa`](crate::simd::Isa).
-//! Files named `avx512*` are second versions of an algorithm for AVX-512 only.
+//! Most are written once, over fixed blocks that compilers vectorise, and compiled for the
+//! baseline, for AVX2 with BMI2 and, where that pays, for AVX-512
+//! ([`dispatch`](crate::simd::dispatch)). What compilers do not find by themselves (fields of odd
+//! widths, byte shuffles) is an operation of [`Isa`](crate::simd::Isa). Files named `avx512*` are
+//! second versions of an algorithm for AVX-512 only.
 
 // Lanes of several arrays side by side read best with an index.
 #![allow(clippy::needless_range_loop)]

@@ -1,5 +1,6 @@
 //! Elements that differ from the fill value, and the bitmask of their positions.
 
+use crate::bits::BitWriter;
 use crate::simd::{Isa, dispatch};
 
 /// Calls a function that is generic over the bytes of an element.
@@ -106,40 +107,16 @@ fn expand_sized<const SIZE: usize>(mask: &[u8], values: &[u8], fill: u64, elemen
 pub(crate) fn take_signs(size: usize, mask: &[u8], elements: &[u8], fill: u64, signs: &mut Vec<u8>) -> bool {
     signs.clear();
     let top = fill >> (8 * size - 1);
-    let (mut bits, mut any) = (Bits::default(), 0);
+    let (mut bits, mut any) = (BitWriter::default(), 0);
     for (i, element) in elements.chunks_exact(size).enumerate() {
         if mask[i / 8] >> (i % 8) & 1 == 0 {
             let other = u8::from(u64::from(element[size - 1] >> 7) != top);
             any |= other;
-            bits.push(other, signs);
+            bits.put(u64::from(other), 1, signs);
         }
     }
     bits.finish(signs);
     any == 1
-}
-
-/// Appends single bits, lowest first.
-#[derive(Default)]
-struct Bits {
-    byte: u8,
-    count: u32,
-}
-
-impl Bits {
-    fn push(&mut self, bit: u8, out: &mut Vec<u8>) {
-        self.byte |= bit << self.count;
-        self.count += 1;
-        if self.count == 8 {
-            out.push(std::mem::take(&mut self.byte));
-            self.count = 0;
-        }
-    }
-
-    fn finish(self, out: &mut Vec<u8>) {
-        if self.count > 0 {
-            out.push(self.byte);
-        }
-    }
 }
 
 /// Flips the highest bit of the elements that [`take_signs`] found to have another one than the

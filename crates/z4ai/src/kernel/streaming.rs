@@ -4,6 +4,11 @@ use std::mem::MaybeUninit;
 
 use crate::simd::{Isa, STRIPE, dispatch_wide};
 
+/// Outputs from this length on are written with non-temporal stores: they would evict everything
+/// else from the caches before they are read. (case: `codec.py`, decompress into, and compress with
+/// several threads)
+pub(crate) const MIN_LEN: usize = 8 << 20;
+
 /// Appends bytes with non-temporal stores: the destination is neither read into the caches nor left
 /// there. Includes the [fence](store_fence).
 pub(crate) fn extend_streaming(out: &mut Vec<u8>, bytes: &[u8]) {

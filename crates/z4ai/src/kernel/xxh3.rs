@@ -6,6 +6,7 @@
 //! the merge that produces the content.
 
 use std::hint::black_box;
+use std::mem::MaybeUninit;
 
 use twox_hash::XxHash3_64;
 
@@ -130,11 +131,13 @@ impl Hasher {
     /// Appends the next bytes to `content` and hashes the copy. `bytes` are read once: if another
     /// thread changes them meanwhile, the hash is still that of the copy.
     pub(crate) fn write_appended(&mut self, bytes: &[u8], content: &mut Vec<u8>) {
-        let start = content.len();
-        content.extend_from_slice(bytes);
-        // Keeps the compiler from reading `bytes` a second time instead of the copy.
-        let copied = black_box(&content[start..]);
-        self.write(copied);
+        content.reserve(bytes.len());
+        let (blocks, rest) = bytes.split_at(self.due(bytes.len()));
+        sum_up_copied(&mut self.sums, blocks, &mut content.spare_capacity_mut()[..blocks.len()]);
+        // SAFETY: `sum_up_copied` initialised these bytes, which follow the content.
+        unsafe { content.set_len(content.len() + blocks.len()) };
+        content.extend_from_slice(rest);
+        self.advance(blocks.len());
     }
 
     /// As [`write`](Self::write), and copies `from` to `lines`, whole aligned cache lines, with
@@ -230,6 +233,32 @@ fn sum_up_with(isa: impl Isa, sums: &mut Sums, blocks: &[u8]) {
     for block in blocks.as_chunks::<HASH_BLOCK>().0 {
         for (index, stripe) in block.as_chunks::<STRIPE>().0.iter().enumerate() {
             local = add(isa, local, *stripe, index);
+        }
+    }
+    *sums = local;
+}
+
+dispatch_wide! {
+    /// Copies whole blocks to `to`, all of which it initialises, and accumulates the copies.
+    fn sum_up_copied(sums: &mut Sums, blocks: &[u8], to: &mut [MaybeUninit<u8>]) = sum_up_copied_with
+}
+
+#[inline(always)]
+fn sum_up_copied_with(isa: impl Isa, sums: &mut Sums, blocks: &[u8], to: &mut [MaybeUninit<u8>]) {
+    assert_eq!(blocks.len(), to.len());
+    let mut local = *sums;
+    let copies = to.as_chunks_mut::<HASH_BLOCK>().0.iter_mut().zip(blocks.as_chunks::<HASH_BLOCK>().0);
+    for (to, block) in copies {
+        let stripes = to.as_chunks_mut::<STRIPE>().0.iter_mut().zip(block.as_chunks::<STRIPE>().0);
+        for (index, (to, stripe)) in stripes.enumerate() {
+            let to = to.as_mut_ptr().cast::<[u8; STRIPE]>();
+            // SAFETY: `to` has the length of a stripe, and is initialised by this write.
+            let copied = unsafe {
+                to.write(*stripe);
+                &*to
+            };
+            // Keeps the compiler from reading the source a second time instead of the copy.
+            local = add(isa, local, *black_box(copied), index);
         }
     }
     *sums = local;
@@ -343,6 +372,13 @@ mod tests {
             content.chunks(2 * HASH_BLOCK).for_each(|part| parts.write_appended(part, &mut copy));
             assert_eq!(&copy[1..], content);
             assert_eq!(parts.finish(content), expected, "{len} bytes in parts, copied");
+            let [mut sums, mut alone] = [START; 2];
+            let mut copy = vec![MaybeUninit::new(0); due];
+            sum_up_copied_with(Portable, &mut sums, &content[..due], &mut copy);
+            sum_up(&mut alone, &content[..due]);
+            assert_eq!(sums, alone, "{len} bytes, portable, copied");
+            // SAFETY: all of these were written.
+            assert!(copy.iter().map(|byte| unsafe { byte.assume_init() }).eq(content[..due].iter().copied()));
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::kernel::bit_fields::{self, Fields, MergeSink, MergeSource, OutlierPat
 use crate::kernel::streaming;
 use crate::kernel::xxh3::{self, Hasher};
 use crate::simd::Sums;
+use crate::simd::prefetch::CACHE_LINE;
 
 /// The decoded bytes of a chunk, produced part by part.
 pub(crate) struct HashedOutput<'a> {
@@ -20,18 +21,15 @@ pub(crate) struct HashedOutput<'a> {
     hasher: Hasher,
 }
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
 /// Room for one part, and before it for less than a cache line of the previous part.
 pub(crate) struct StagingBuffer(Box<Room>);
 
 #[repr(align(64))]
-struct Room([u8; LINE + HashedOutput::LEN]);
+struct Room([u8; CACHE_LINE + HashedOutput::LEN]);
 
 impl Default for StagingBuffer {
     fn default() -> Self {
-        Self(Box::new(Room([0; LINE + HashedOutput::LEN])))
+        Self(Box::new(Room([0; CACHE_LINE + HashedOutput::LEN])))
     }
 }
 
@@ -75,7 +73,7 @@ impl<'a> HashedOutput<'a> {
     }
 
     /// Merges a prefix of the next `len` bytes with the fused kernel; returns the number of bytes.
-    pub(crate) fn join(
+    pub(crate) fn merge(
         &mut self,
         len: usize,
         fields: Fields,
@@ -100,10 +98,10 @@ impl<'a> HashedOutput<'a> {
             Some(StagingBuffer(room)) => self.hasher.update_fused(len, |sums, due| {
                 let start = *done - *carried;
                 let out = &mut out[start..start + due];
-                if !out.as_ptr().addr().is_multiple_of(LINE) {
+                if !out.as_ptr().addr().is_multiple_of(CACHE_LINE) {
                     return 0;
                 }
-                let Some(line) = room.0.first_chunk_mut::<LINE>() else { return 0 };
+                let Some(line) = room.0.first_chunk_mut::<CACHE_LINE>() else { return 0 };
                 let mut pending = PartialLine { line: *line, len: *carried };
                 let made = make(sums, out, Some(&mut pending));
                 *line = pending.line;
@@ -119,7 +117,8 @@ impl<'a> HashedOutput<'a> {
         self.next_of(Self::LEN, fill)
     }
 
-    /// As [`next`](Self::next), of a part that has `len` bytes unless it is the last: whole blocks of the hash.
+    /// As [`next`](Self::next), of a part that has `len` bytes unless it is the last: whole blocks
+    /// of the hash.
     pub(crate) fn next_of(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
         debug_assert!(len <= Self::LEN && len.is_multiple_of(xxh3::HASH_BLOCK));
         let len = (self.out.len() - self.done).min(len);
@@ -132,25 +131,25 @@ impl<'a> HashedOutput<'a> {
             self.done = end;
             return Ok(());
         };
-        let room = &mut room.0[..LINE + len];
-        fill(&mut room[LINE..])?;
+        let room = &mut room.0[..CACHE_LINE + len];
+        fill(&mut room[CACHE_LINE..])?;
         // Only whole cache lines are written: a partial non-temporal store would read the line
         // first.
         let to = &mut self.out[self.done - self.carried..end];
-        let from = &room[LINE - self.carried..];
-        let (to, to_lines) = to.split_at_mut(to.as_ptr().align_offset(LINE).min(to.len()));
+        let from = &room[CACHE_LINE - self.carried..];
+        let (to, to_lines) = to.split_at_mut(to.as_ptr().align_offset(CACHE_LINE).min(to.len()));
         let (from, from_lines) = from.split_at(to.len());
         to.copy_from_slice(from);
-        let whole = to_lines.len() / LINE * LINE;
+        let whole = to_lines.len() / CACHE_LINE * CACHE_LINE;
         let (to_lines, to_rest) = to_lines.split_at_mut(whole);
         let (from_lines, from_rest) = from_lines.split_at(whole);
-        self.hasher.write_streaming(&room[LINE..], from_lines, to_lines);
+        self.hasher.write_streaming(&room[CACHE_LINE..], from_lines, to_lines);
         self.done = end;
         self.carried = from_rest.len();
         if last {
             to_rest.copy_from_slice(from_rest);
         } else {
-            room.copy_within(LINE + len - self.carried.., LINE - self.carried);
+            room.copy_within(CACHE_LINE + len - self.carried.., CACHE_LINE - self.carried);
         }
         Ok(())
     }

@@ -84,9 +84,9 @@ pub(crate) struct Context<'a> {
 
 /// Scratch that decoding chunks reuses: one per thread.
 #[derive(Default)]
-pub(crate) struct Scratch {
-    coder: coder::Scratch,
-    split: split::Scratch,
+pub(crate) struct ChunkScratch {
+    coder: coder::DecodeScratch,
+    split: split::SplitScratch,
     part: StagingBuffer,
     /// Whether the output is too large to stay in the caches.
     pub(crate) large_output: bool,
@@ -179,7 +179,7 @@ impl ChunkLayout {
         payload: &[u8],
         out: &mut [u8],
         context: Context<'_>,
-        scratch: &mut Scratch,
+        scratch: &mut ChunkScratch,
     ) -> Result<u64> {
         if let ChunkLayout::Split(split) = self {
             let out = HashedOutput::new(out, scratch.large_output, &mut scratch.part);
@@ -195,7 +195,7 @@ impl ChunkLayout {
         payload: &[u8],
         out: &mut [u8],
         context: Context<'_>,
-        scratch: &mut Scratch,
+        scratch: &mut ChunkScratch,
     ) -> Result<()> {
         match self {
             ChunkLayout::Opaque(coder) => coder.decode(payload, out, &mut scratch.coder),

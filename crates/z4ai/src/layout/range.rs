@@ -7,7 +7,7 @@ use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::kernel::difference;
 use crate::kernel::sparse::{for_bytes, load};
-use crate::layout::Scratch;
+use crate::layout::ChunkScratch;
 use crate::layout::split::decode_stream;
 use crate::layout::streams::{self, Streams};
 use crate::wire::Reader;
@@ -48,7 +48,7 @@ impl RangeLayout {
         }
     }
 
-    pub(crate) fn decode(&self, payload: &[u8], out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+    pub(crate) fn decode(&self, payload: &[u8], out: &mut [u8], scratch: &mut ChunkScratch) -> Result<()> {
         let size = self.planes.len();
         let mut payload = Reader::new(payload);
         out.fill(0);

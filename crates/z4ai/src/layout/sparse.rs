@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::kernel::sparse::{self, load};
 use crate::layout::split::decode_stream;
 use crate::layout::streams::Streams;
-use crate::layout::{ChunkLayout, Context, Scratch};
+use crate::layout::{ChunkLayout, ChunkScratch, Context};
 use crate::wire::{Put, Reader};
 
 /// The description of a sparse chunk.
@@ -98,7 +98,7 @@ impl Sparse {
         payload: &[u8],
         out: &mut [u8],
         context: Context<'_>,
-        scratch: &mut Scratch,
+        scratch: &mut ChunkScratch,
     ) -> Result<()> {
         let (size, count) = (self.size, out.len() / self.size);
         let mut payload = Reader::new(payload);

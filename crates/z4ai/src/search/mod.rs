@@ -1,6 +1,5 @@
-//! The search for the smallest encoding of a chunk, and for long-range matches of all the data.
+//! The search for the smallest encoding of a chunk.
 
-pub(crate) mod matches;
 pub(crate) mod structure;
 
 use crate::coder::Coder;
@@ -16,7 +15,7 @@ pub(crate) fn dense(
     content: &[u8],
     options: &Options,
     hint: &Hint,
-    split: &mut split::encode::Scratch,
+    split: &mut split::encode::SplitEncoder,
     payload: &mut Vec<u8>,
 ) -> ChunkLayout {
     let kind = options.kind;

@@ -17,12 +17,12 @@ use crate::options::{Effort, Options};
 use crate::search::dense;
 
 /// Sampled runs of a chunk, and elements in each.
-const RUNS: usize = 8;
-const RUN: usize = 64;
+const SAMPLE_RUNS: usize = 8;
+const SAMPLE_RUN: usize = 64;
 
 /// Buffers that encoding reuses.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub(crate) struct StructureScratch {
     /// The payload of a candidate.
     candidate: Vec<u8>,
     mask: Vec<u8>,
@@ -85,8 +85,8 @@ pub(crate) fn improve(
     options: &Options,
     hint: &Hint,
     lookup: Option<&Lookup>,
-    split: &mut split::encode::Scratch,
-    scratch: &mut Scratch,
+    split: &mut split::encode::SplitEncoder,
+    scratch: &mut StructureScratch,
 ) {
     let size = options.kind.size();
     if !content.len().is_multiple_of(size) || content.is_empty() {
@@ -101,9 +101,9 @@ pub(crate) fn improve(
     }
     // A code of one bit is all that a frequent byte takes; wider elements have more to lose.
     let needed = |taken: usize| if size == 1 { taken / 2 } else { taken / 12 };
-    let sketch = Sketch::of(content, size, RUNS, RUN);
+    let sketch = Sketch::of(content, size, SAMPLE_RUNS, SAMPLE_RUN);
     if sketch.most() > needed(sketch.taken) {
-        let sample = Sample::of(content, size, RUNS, RUN);
+        let sample = Sample::of(content, size, SAMPLE_RUNS, SAMPLE_RUN);
         let (fill, share) = sample.most_frequent();
         if share > needed(sample.taken) {
             sparse(best, content, fill, options, lookup, split, scratch);
@@ -118,7 +118,7 @@ fn few_values(
     options: &Options,
     lookup: Option<&Lookup>,
     coder: &mut EncodeScratch,
-    scratch: &mut Scratch,
+    scratch: &mut StructureScratch,
 ) {
     let mut candidate = std::mem::take(&mut scratch.candidate);
     if let Some(lookup) = lookup {
@@ -155,7 +155,7 @@ fn encode_range(
     elements: &[u8],
     size: usize,
     base: u64,
-    scratch: &mut Scratch,
+    scratch: &mut StructureScratch,
     payload: &mut Vec<u8>,
     coder: &mut EncodeScratch,
 ) -> RangeLayout {
@@ -176,8 +176,8 @@ fn encode_inner(
     values: &[u8],
     options: &Options,
     lookup: Option<&Lookup>,
-    split: &mut split::encode::Scratch,
-    scratch: &mut Scratch,
+    split: &mut split::encode::SplitEncoder,
+    scratch: &mut StructureScratch,
     payload: &mut Vec<u8>,
 ) -> Box<ChunkLayout> {
     let hint = Hint::default();
@@ -198,8 +198,8 @@ fn sparse(
     fill: u64,
     options: &Options,
     lookup: Option<&Lookup>,
-    split: &mut split::encode::Scratch,
-    scratch: &mut Scratch,
+    split: &mut split::encode::SplitEncoder,
+    scratch: &mut StructureScratch,
 ) {
     let size = options.kind.size();
     let count = content.len() / size;
@@ -231,8 +231,8 @@ fn groups(
     content: &[u8],
     length: usize,
     options: &Options,
-    split: &mut split::encode::Scratch,
-    scratch: &mut Scratch,
+    split: &mut split::encode::SplitEncoder,
+    scratch: &mut StructureScratch,
 ) {
     let size = options.kind.size();
     let mut groups = std::mem::take(&mut scratch.groups);

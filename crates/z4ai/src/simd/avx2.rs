@@ -49,8 +49,8 @@ macro_rules! unpackers {
 }
 pub(crate) use unpackers;
 
-/// Lane `i` of a half takes the two bytes that its field lies in; a multiplication moves the field to
-/// the top of the lane, and a shift brings it down.
+/// Lane `i` of a half takes the two bytes that its field lies in; a multiplication moves the field
+/// to the top of the lane, and a shift brings it down.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unpacker {
     places: [u8; 32],
@@ -307,7 +307,8 @@ impl Isa for Avx2 {
     unsafe fn store_nt(self, to: *mut u8, stripe: [u8; STRIPE]) {
         let halves = cast!(stripe, [u8; STRIPE] => [__m256i; 2]);
         let to = to.cast::<__m256i>();
-        // SAFETY: `self` proves AVX2; the place is aligned and large enough, as the caller promises.
+        // SAFETY: `self` proves AVX2; the place is aligned and large enough, as the caller
+        // promises.
         unsafe {
             _mm256_stream_si256(to, halves[0]);
             _mm256_stream_si256(to.add(1), halves[1]);
@@ -334,7 +335,8 @@ impl Isa for Avx2 {
             let power_high = _mm256_shuffle_epi8(power_high, at);
             let lens = _mm256_maddubs_epi16(_mm256_shuffle_epi8(lens, at), _mm256_set1_epi8(1));
             let zero = _mm256_setzero_si256();
-            // Four codes per lane of 64 bits: those at 0, 4, 16 and 20, then those at 8, 12, 24 and 28.
+            // Four codes per lane of 64 bits: those at 0, 4, 16 and 20, then those at 8, 12, 24 and
+            // 28.
             let (first, first_lens) = concat_fours(
                 _mm256_unpacklo_epi8(low, high),
                 _mm256_unpacklo_epi8(power_low, power_high),

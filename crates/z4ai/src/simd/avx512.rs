@@ -20,8 +20,8 @@ impl Avx512 {
     }
 }
 
-/// Every word of 64 bits takes the eight bytes that its four fields lie in, and from these each lane the
-/// eight bits that its field starts with.
+/// Every word of 64 bits takes the eight bytes that its four fields lie in, and from these each
+/// lane the eight bits that its field starts with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unpacker {
     places: [u8; 64],
@@ -49,7 +49,8 @@ impl Isa for Avx512 {
 
     #[inline(always)]
     fn unpack(self, bytes: &[u8; UNPACKED], unpacker: Unpacker) -> Lanes {
-        // 32 fields of seven bits have 28 bytes, and the last eight to be taken end four behind them.
+        // 32 fields of seven bits have 28 bytes, and the last eight to be taken end four behind
+        // them.
         let mut first = [0; 32];
         first.copy_from_slice(&bytes[..32]);
         let first = cast!(first, [u8; 32] => __m256i);
@@ -165,7 +166,8 @@ impl Isa for Avx512 {
     #[inline(always)]
     unsafe fn store_nt(self, to: *mut u8, stripe: [u8; STRIPE]) {
         let stripe = cast!(stripe, [u8; STRIPE] => __m512i);
-        // SAFETY: `self` proves AVX-512; the place is aligned and large enough, as the caller promises.
+        // SAFETY: `self` proves AVX-512; the place is aligned and large enough, as the caller
+        // promises.
         unsafe { _mm512_stream_si512(to.cast(), stripe) }
     }
 

@@ -15,12 +15,14 @@ const VARIABLE: &str = "Z4AI_CPU";
 /// is the best one of the machine unless the environment variable `Z4AI_CPU` names another
 /// (`portable`, `avx2` or `avx512`), which is for tests, benchmarks and for locating faults. If it
 /// names a level that the machine lacks, or no level at all, every call that encodes or decodes
-/// fails with [`InvalidArgument`](crate::ErrorKind::InvalidArgument) and says which levels there are.
+/// fails with [`InvalidArgument`](crate::ErrorKind::InvalidArgument) and says which levels there
+/// are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum SimdLevel {
-    /// What the compiler makes of plain Rust for the target's baseline: SSE2 on x86-64, NEON on AArch64.
+    /// What the compiler makes of plain Rust for the target's baseline: SSE2 on x86-64, NEON on
+    /// AArch64.
     Portable = 1,
     /// AVX2 with BMI1 and BMI2 (x86-64-v3).
     Avx2,

@@ -1,9 +1,11 @@
-//! Software prefetch: of one cache line, and of whole ranges in small steps while a thread computes.
+//! Software prefetch: of one cache line, and of whole ranges in small steps while a thread
+//! computes.
 
 /// Bytes of a cache line.
 pub(crate) const CACHE_LINE: usize = 64;
 
-/// How far ahead of a sequential read to prefetch, in bytes: hardware prefetchers stop at 4 KiB pages.
+/// How far ahead of a sequential read to prefetch, in bytes: hardware prefetchers stop at 4 KiB
+/// pages.
 pub(crate) const DISTANCE: usize = 2048;
 
 /// Concurrent positions of a [`Prefetcher`]: memory serves several streams faster than one.
@@ -36,8 +38,8 @@ pub(crate) fn prefetch(address: *const u8, hint: Hint) {
     let _ = (address, hint);
 }
 
-/// A range of memory that is prefetched into L2 a few bytes at a time, while the caller computes. Held by
-/// address: the range is never read or written through this.
+/// A range of memory that is prefetched into L2 a few bytes at a time, while the caller computes.
+/// Held by address: the range is never read or written through this.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Prefetcher {

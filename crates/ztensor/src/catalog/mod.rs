@@ -219,10 +219,62 @@ impl Component {
         }
     }
 
-    /// Its range in a source, if the bytes are one contiguous range there.
+    /// The range of a source that is read for it, if that is contiguous. It says nothing of what
+    /// the bytes are decoded to: see [`content_key`](Component::content_key).
     pub fn extent(&self) -> Option<Extent> {
         self.storage.extent()
     }
+
+    /// What identifies its content: components with equal keys have equal elements, whatever their
+    /// names and shapes. `None` if nothing is known about that, and for components without bytes.
+    pub fn content_key(&self) -> Option<ContentKey<'_>> {
+        let (extent, encoding) = match &self.storage {
+            Storage::Plain(extent) => (*extent, "raw"),
+            Storage::Inline(_) => return None,
+            Storage::Encoded(decoder) => (decoder.content_extent()?, decoder.encoding()),
+        };
+        let unknown_type = self.unknown_type.as_deref();
+        (self.len > 0).then_some(ContentKey {
+            extent,
+            encoding,
+            len: self.len,
+            dtype: self.dtype,
+            unknown_type,
+        })
+    }
+
+    /// The component, of a dense tensor of that shape, as a strided view of raw bytes in a source;
+    /// `None` if it is stored in another way.
+    pub fn strided_view(&self, shape: &[u64]) -> Option<StridedView> {
+        let item = self.dtype.size()?;
+        (elements(shape)?.checked_mul(item as u64)? == self.len).then_some(())?;
+        self.storage.strided_view(shape, item)
+    }
+}
+
+/// What a component's content is: which bytes, decoded in which way to which elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ContentKey<'a> {
+    extent: Extent,
+    encoding: &'a str,
+    len: u64,
+    dtype: DType,
+    unknown_type: Option<&'a str>,
+}
+
+/// Elements that lie in a source as they are in memory, at regular steps.
+#[derive(Debug, Clone)]
+pub struct StridedView {
+    /// From the first element up to behind the last one.
+    pub extent: Extent,
+    /// Bytes of an element.
+    pub item: usize,
+    /// Elements from one index to the next, for each dimension.
+    pub strides: Shape,
+    /// Whether the elements are the complex conjugates of those stored.
+    pub conjugate: bool,
+    /// Whether the elements are the negatives of those stored.
+    pub negate: bool,
 }
 
 /// A range of bytes in one of a catalog's sources.
@@ -264,12 +316,29 @@ impl Storage {
         }
     }
 
-    /// Its range in a source, if the bytes are one contiguous range there.
+    /// The range of a source that is read for it, if that is contiguous.
     pub fn extent(&self) -> Option<Extent> {
         match self {
             Storage::Plain(extent) => Some(*extent),
             Storage::Inline(_) => None,
             Storage::Encoded(decoder) => decoder.extent(),
+        }
+    }
+
+    /// The elements, those of `item` bytes of a tensor of that shape, as a strided view of raw bytes.
+    pub(crate) fn strided_view(&self, shape: &[u64], item: usize) -> Option<StridedView> {
+        match self {
+            Storage::Plain(extent) => {
+                let mut strides: Shape = shape.into();
+                let mut step = 1u64;
+                for stride in strides.iter_mut().rev() {
+                    let size = std::mem::replace(stride, step);
+                    step = step.checked_mul(size)?;
+                }
+                Some(StridedView { extent: *extent, item, strides, conjugate: false, negate: false })
+            }
+            Storage::Inline(_) => None,
+            Storage::Encoded(decoder) => decoder.strided_view(shape, item),
         }
     }
 }
@@ -282,9 +351,22 @@ pub trait Decode: Send + Sync + std::fmt::Debug {
     /// Bytes that the encoded form takes in the file.
     fn stored_len(&self) -> u64;
 
-    /// The encoded form's range, if it is contiguous: what a digest covers and
-    /// what batch reads sort by.
+    /// The range of a source that decoding reads, if it is contiguous: what a digest covers, and
+    /// what reads are sorted, prefetched and checked for overlaps by. Two views of one storage
+    /// read the same range and are different tensors.
     fn extent(&self) -> Option<Extent>;
+
+    /// The range whose content, as decoded by [`encoding`](Decode::encoding), this is all of and
+    /// nothing else: what ties are found by. `None` unless a decoder knows better.
+    fn content_extent(&self) -> Option<Extent> {
+        None
+    }
+
+    /// The decoded elements, those of `item` bytes of a tensor of that shape, as a strided view of
+    /// raw bytes.
+    fn strided_view(&self, _shape: &[u64], _item: usize) -> Option<StridedView> {
+        None
+    }
 
     /// Writes decoded bytes `range` to `out`, which has exactly that length.
     /// The caller has checked `range` against the component's length.
@@ -320,6 +402,8 @@ pub struct Catalog {
     pub(crate) unknown: Unknown,
     /// The container version that a manifest states, kept by edits.
     pub(crate) version: Option<Box<str>>,
+    /// Functions that a pickle names and that are dangerous in tools that unpickle it.
+    pub(crate) unsafe_globals: Vec<Box<str>>,
     /// Where the manifest of a `.zt` file lies: blobs lie before it, the footer behind.
     pub(crate) manifest: Option<Extent>,
     /// Whether a journal beside the file said how much of it is good: an edit is under way, or
@@ -337,14 +421,18 @@ impl Catalog {
             attributes: Attributes::new(),
             unknown: Unknown::default(),
             version: None,
+            unsafe_globals: Vec::new(),
             manifest: None,
             by_journal: false,
         }
     }
 
-    /// Adds an object; a second one of the same name is the file's error.
+    /// Adds an object: the one place where every parser's objects are validated and where names
+    /// that come twice are found.
     pub fn insert(&mut self, name: impl Into<Box<str>>, object: Object) -> Result<()> {
-        match self.objects.entry(name.into()) {
+        let name = name.into();
+        validate::object(&object).map_err(|error| error.in_tensor(&*name))?;
+        match self.objects.entry(name) {
             indexmap::map::Entry::Vacant(entry) => {
                 entry.insert(object);
                 Ok(())

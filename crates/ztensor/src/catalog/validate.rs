@@ -2,7 +2,7 @@
 
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
-use crate::object::{Catalog, Extent, Layout, MAX_RANK, Object};
+use crate::object::{Catalog, Component, Extent, Layout, MAX_RANK, Object};
 
 /// Checks an object's structure: a rank within bounds, the components its
 /// layout needs, and sizes that agree with its shape. Contents are not touched.
@@ -17,6 +17,9 @@ pub(crate) fn object(object: &Object) -> Result<()> {
         )
     };
     let elements = object.elements().ok_or_else(overflow)?;
+    for (role, component) in &object.components {
+        whole_elements(role, component)?;
+    }
     let sizes = |rule, role: &str, dtype: Option<DType>, count: u64| -> Result<()> {
         let component = object.component(role).ok_or_else(|| {
             Error::corrupt(rule, format!("a {} object needs a component {role:?}", object.layout))
@@ -76,6 +79,25 @@ pub(crate) fn object(object: &Object) -> Result<()> {
     }
 }
 
+/// A component holds whole elements of its type, whatever its role and layout: memory that is
+/// allocated by counting elements is then exactly as long as the bytes that are read into it.
+/// Types of less than a byte fill up their last byte, so any length holds whole elements of those.
+fn whole_elements(role: &str, component: &Component) -> Result<()> {
+    let whole = component.dtype.size().is_none_or(|size| component.len.is_multiple_of(size as u64));
+    if whole {
+        return Ok(());
+    }
+    Err(Error::corrupt(
+        "component.elements",
+        format!(
+            "the component {} has {} bytes, which are not whole elements of {}",
+            quoted(role),
+            component.len,
+            component.dtype
+        ),
+    ))
+}
+
 /// How many elements a component of that role holds.
 fn count(object: &Object, rule: &'static str, role: &str) -> Result<u64> {
     let component = object.component(role).ok_or_else(|| {
@@ -84,25 +106,44 @@ fn count(object: &Object, rule: &'static str, role: &str) -> Result<u64> {
     Ok(component.len.saturating_mul(8) / u64::from(component.dtype.bits()))
 }
 
-/// Ranges may be shared (tied tensors) but may not overlap in part.
+/// Ranges may be shared (tied tensors) but may not overlap in part, and what is shared is decoded
+/// in one way.
 pub(crate) fn overlaps(catalog: &Catalog) -> Result<()> {
-    let mut extents: Vec<(Extent, usize)> = catalog
+    let mut extents: Vec<(Extent, usize, &Component)> = catalog
         .objects
         .values()
         .enumerate()
         .flat_map(|(index, object)| {
-            object.components.iter().filter_map(move |(_, component)| Some((component.extent()?, index)))
+            object
+                .components
+                .iter()
+                .filter_map(move |(_, component)| Some((component.extent()?, index, component)))
         })
-        .filter(|(extent, _)| extent.len > 0)
+        .filter(|(extent, ..)| extent.len > 0)
         .collect();
-    let in_order = |pair: &[(Extent, usize)]| pair[0].0 <= pair[1].0;
-    if !extents.windows(2).all(in_order) {
-        extents.sort_unstable();
+    if !extents.is_sorted_by_key(|(extent, ..)| *extent) {
+        extents.sort_by_key(|(extent, ..)| *extent);
     }
     for pair in extents.windows(2) {
-        let ((a, first), (b, second)) = (pair[0], pair[1]);
+        let ((a, first, one), (b, second, other)) = (pair[0], pair[1]);
+        let name = |index| catalog.objects.get_index(index).map_or("", |(name, _)| &**name);
+        if a == b && (one.encoding(), one.len) != (other.encoding(), other.len) {
+            return Err(Error::corrupt(
+                "component.overlap",
+                format!(
+                    "bytes {}..{} are {} bytes as {} in {}, and {} bytes as {} in {}",
+                    a.offset,
+                    a.offset + a.len,
+                    one.len,
+                    quoted(one.encoding()),
+                    quoted(name(first)),
+                    other.len,
+                    quoted(other.encoding()),
+                    quoted(name(second))
+                ),
+            ));
+        }
         if a != b && a.source == b.source && b.offset < a.offset + a.len {
-            let name = |index| catalog.objects.get_index(index).map_or("", |(name, _)| &**name);
             return Err(Error::corrupt(
                 "component.overlap",
                 format!(

@@ -75,6 +75,10 @@ impl Decode for Deflate {
         self.skip.saturating_add(range.end) // there is no way into a stream but from its start
     }
 
+    fn content_extent(&self) -> Option<Extent> {
+        Some(self.extent)
+    }
+
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], _threads: usize) -> Result<()> {
         let input = sources.bytes(self.extent)?;
         let mut stream = Stream::new(&input);

@@ -1,6 +1,7 @@
 //! Decoders that more than one format needs, each behind the one door of
 //! [`Decode`](crate::object::Decode).
 
+mod assembled;
 mod deflate;
 mod refused;
 mod shared;
@@ -12,6 +13,7 @@ mod zstd;
 
 use std::ops::Range;
 
+pub(crate) use assembled::Assembled;
 pub(crate) use deflate::Deflate;
 pub(crate) use refused::Refused;
 pub(crate) use shared::Shared;
@@ -21,7 +23,7 @@ pub(crate) use unknown::UnknownEncoding;
 pub(crate) use z4ai::{Generation, PIECE, Z4ai};
 pub(crate) use zstd::Zstd;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::object::Storage;
 use crate::source::{Sources, check_range};
 
@@ -42,7 +44,9 @@ impl Storage {
         out: &mut [u8],
         threads: usize,
     ) -> Result<()> {
-        debug_assert_eq!(range.end - range.start, out.len() as u64);
+        if range.end.checked_sub(range.start) != Some(out.len() as u64) {
+            return Err(Error::invalid(format!("bytes {range:?} do not fill a buffer of {}", out.len())));
+        }
         match self {
             Storage::Plain(extent) => sources.read(*extent, range.start, out),
             Storage::Inline(bytes) => {

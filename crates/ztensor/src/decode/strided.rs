@@ -3,7 +3,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
-use crate::object::{Decode, Extent, Shape, Storage, elements};
+use crate::object::{Decode, Extent, Shape, Storage, StridedView, elements};
 use crate::parallel;
 use crate::source::{Sources, check_range};
 
@@ -27,6 +27,9 @@ pub(crate) struct Strided {
     /// The view with dimensions of one element dropped and neighbours that
     /// are contiguous merged: (size, stride in elements), outermost first.
     steps: SmallVec<[(u64, u64); 4]>,
+    /// The shape and the strides that it was made with.
+    shape: Shape,
+    strides: Shape,
 }
 
 /// The elements of `inner` (which decodes to `inner_len` bytes) that a view with
@@ -80,7 +83,11 @@ pub(crate) fn strided(
             Ok(Storage::Plain(Extent { source: extent.source, offset: extent.offset + start, len }))
         }
         inner if contiguous && offset == 0 && len == inner_len => Ok(inner),
-        inner => Ok(Storage::Encoded(std::sync::Arc::new(Strided { inner, item, offset, span, steps }))),
+        inner => {
+            let (shape, strides) = (shape.into(), strides.into());
+            let view = Strided { inner, item, offset, span, steps, shape, strides };
+            Ok(Storage::Encoded(std::sync::Arc::new(view)))
+        }
     }
 }
 
@@ -140,6 +147,15 @@ impl Decode for Strided {
         let needed = self.span_of(range.start / item, range.end.div_ceil(item));
         let needed = needed.start.saturating_mul(item)..needed.end.saturating_mul(item);
         self.inner.work(&needed).max(range.end - range.start)
+    }
+
+    fn strided_view(&self, shape: &[u64], item: usize) -> Option<StridedView> {
+        let same = *shape == *self.shape && item == self.item;
+        let (Storage::Plain(extent), true) = (&self.inner, same) else { return None };
+        let item = self.item as u64;
+        let extent = Extent { offset: extent.offset + self.offset * item, len: self.span * item, ..*extent };
+        let strides = self.strides.clone();
+        Some(StridedView { extent, item: self.item, strides, conjugate: false, negate: false })
     }
 
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {

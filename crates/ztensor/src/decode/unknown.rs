@@ -31,6 +31,10 @@ impl Decode for UnknownEncoding {
         Some(self.extent)
     }
 
+    fn content_extent(&self) -> Option<Extent> {
+        Some(self.extent)
+    }
+
     fn decode(&self, _: &Sources, _: Range<u64>, _: &mut [u8], _: usize) -> Result<()> {
         Err(Error::unsupported(format!(
             "it is stored with the encoding {}, which this version does not know",

@@ -223,6 +223,10 @@ impl Decode for Z4ai {
         }
     }
 
+    fn content_extent(&self) -> Option<Extent> {
+        Some(self.extent)
+    }
+
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         if out.is_empty() && self.len > 0 {
             return Ok(());

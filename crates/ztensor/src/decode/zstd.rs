@@ -48,6 +48,10 @@ impl Decode for Zstd {
         range.end // there is no way into a frame but from its start
     }
 
+    fn content_extent(&self) -> Option<Extent> {
+        Some(self.extent)
+    }
+
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], _threads: usize) -> Result<()> {
         if out.is_empty() && self.len > 0 {
             return Ok(());

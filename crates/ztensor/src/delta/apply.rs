@@ -26,7 +26,7 @@ use crate::remote::Options;
 use crate::source::{self, MapMode, Source, Sources, zeroed};
 
 /// How to apply a delta.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct ApplyOptions<'a> {
     /// Threads to use; 0 is one per core.
     pub threads: usize,
@@ -37,12 +37,6 @@ pub struct ApplyOptions<'a> {
     pub durable: bool,
     /// Is told how many bytes of the target are restored, and may cancel.
     pub observer: Option<&'a dyn Observer>,
-}
-
-impl Default for ApplyOptions<'_> {
-    fn default() -> Self {
-        ApplyOptions { threads: 0, limits: Limits::default(), durable: false, observer: None }
-    }
 }
 
 /// Writes the target that a delta makes of its base, and returns its size.

@@ -9,7 +9,7 @@ use super::restored::Restored;
 use super::segments::{BaseCheck, How};
 use crate::digest::Checksum;
 use crate::error::{Error, Result};
-use crate::object::{Component, Object};
+use crate::object::{Component, Object, Storage};
 use crate::progress::{advance, finish};
 use crate::read::{OpenOptions, Reader};
 use crate::write::{WriteOptions, Writer};
@@ -90,7 +90,10 @@ fn kept(object: &Object, restored: &Restored) -> Option<Object> {
     let mut kept = object.clone();
     for (_, component) in &mut kept.components {
         // A component without bytes is written anew: that costs nothing.
-        let extent = component.extent().filter(|extent| extent.len == component.len && extent.len > 0)?;
+        let Storage::Plain(extent) = component.storage else { return None };
+        if extent.len == 0 {
+            return None;
+        }
         let How::Copy(place) = restored.how(extent.offset, extent.len)? else { return None };
         let (_, there) = base.part(base.find(&place.name, &place.role)?).ok()?;
         if place.offset != 0 || there.len != component.len {

@@ -62,7 +62,7 @@ impl<'a> Scanner<'a> {
     pub(crate) fn end(&mut self) -> Result<()> {
         match self.peek() {
             None => Ok(()),
-            Some(_) => Err(self.wrong("the end")),
+            Some(_) => Err(self.wrong("the end of the text")),
         }
     }
 
@@ -123,7 +123,7 @@ impl<'a> Scanner<'a> {
         }
         let goes_on = matches!(digits.get(count), Some(b'.' | b'e' | b'E'));
         if count == 0 || goes_on || (count > 1 && digits[0] == b'0') {
-            return Err(self.wrong("a whole number without sign"));
+            return Err(self.wrong("a non-negative integer"));
         }
         self.at += count;
         Ok(value)
@@ -148,11 +148,11 @@ impl<'a> Scanner<'a> {
             }
             Some(len) => {
                 self.at = start + len;
-                Err(self.wrong("no control character in a string"))
+                Err(self.wrong("a string without raw control characters"))
             }
             None => {
                 self.at = self.text.len();
-                Err(self.wrong("the end of a string"))
+                Err(self.wrong("a closing quote"))
             }
         }
     }
@@ -163,7 +163,7 @@ impl<'a> Scanner<'a> {
         loop {
             let rest = &self.text[self.at..];
             let Some(len) = special(rest.as_bytes()) else {
-                return Err(self.wrong("the end of a string"));
+                return Err(self.wrong("a closing quote"));
             };
             out.push_str(&rest[..len]);
             self.at += len;
@@ -173,7 +173,7 @@ impl<'a> Scanner<'a> {
                     return Ok(out);
                 }
                 b'\\' => out.push(self.escape()?),
-                _ => return Err(self.wrong("no control character in a string")),
+                _ => return Err(self.wrong("a string without raw control characters")),
             }
         }
     }
@@ -198,12 +198,12 @@ impl<'a> Scanner<'a> {
                 }
                 match (char::decode_utf16(units.iter().copied()).next(), units.len()) {
                     (Some(Ok(char)), len) if char.len_utf16() == len => char,
-                    _ => return Err(self.wrong("both halves of a surrogate pair")),
+                    _ => return Err(self.wrong("a complete surrogate pair")),
                 }
             }
             _ => {
                 self.at = self.at.min(self.text.len());
-                return Err(self.wrong("a known escape"));
+                return Err(self.wrong("a valid escape sequence"));
             }
         })
     }
@@ -294,9 +294,12 @@ impl<'a> Scanner<'a> {
     fn wrong(&self, expected: &str) -> Error {
         let found = match self.text.get(self.at..).and_then(|rest| rest.chars().next()) {
             Some(char) => format!("{char:?}"),
-            None => "the end".to_owned(),
+            None => "the end of the text".to_owned(),
         };
-        Error::corrupt("json.syntax", format!("JSON: {expected} expected at byte {}, found {found}", self.at))
+        Error::corrupt(
+            "json.syntax",
+            format!("invalid JSON at byte {}: expected {expected}, found {found}", self.at),
+        )
     }
 }
 

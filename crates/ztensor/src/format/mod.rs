@@ -5,6 +5,8 @@
 //! readahead and export derive what they need from the drivers.
 #![forbid(unsafe_code)]
 
+mod distributed;
+pub mod foreign;
 pub mod gguf;
 pub(crate) mod hdf5;
 pub(crate) mod json;
@@ -277,6 +279,9 @@ fn recognise(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
         .or_else(|| asked(&others, Verdict::Yes))
         .or_else(|| asked(&owners, Verdict::Maybe));
     match driver {
+        Some(_) if foreign::is_blank(&head) && !head.is_empty() => {
+            Err(unrecognised(&head, extension.as_deref()).in_file(source.label()))
+        }
         Some(driver) => {
             let parse = driver.parse;
             drop(head);
@@ -289,35 +294,12 @@ fn recognise(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
 
 /// Says what a file that no driver takes looks like.
 fn unrecognised(head: &[u8], extension: Option<&str>) -> Error {
-    const KNOWN: &[(&[u8], &str)] = &[
-        (b"ZTEN", "a .zt file of an unknown version"),
-        (b"Z4DM", "a model delta: apply it to its base, and open what comes out"),
-        (b"Z4AI", "a z4ai frame: decompress it first"),
-        (b"ZARA", "a z4ai frame: decompress it first"),
-        (b"version https://git-lfs", "a Git LFS pointer: fetch the real file with `git lfs pull`"),
-        (b"<!DOCTYPE", "a web page, perhaps a failed download"),
-        (b"<html", "a web page, perhaps a failed download"),
-        (b"\x1f\x8b", "gzip data: decompress it first"),
-        (b"\x28\xb5\x2f\xfd", "zstd data: decompress it first"),
-        (b"BZh", "bzip2 data: decompress it first"),
-        (b"PK\x03\x04", "a zip archive without tensors"),
-        (b"\x7fELF", "a program"),
-        (b"%PDF", "a PDF document"),
-    ];
-    let looks_like = match KNOWN.iter().find(|(magic, _)| head.starts_with(magic)) {
-        Some((_, what)) => (*what).to_owned(),
-        None if head.is_empty() => "an empty file".to_owned(),
-        None if head.iter().all(|&byte| byte == 0) => {
-            "a file of zero bytes, perhaps an unfinished download".to_owned()
-        }
-        None if head.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) => {
-            "a text file".to_owned()
-        }
-        None => format!("unknown data that starts with {:02x?}", &head[..head.len().min(8)]),
+    let named = extension.filter(|_| DRIVERS.iter().any(|driver| driver.owns(extension)));
+    let claim = match named {
+        Some(extension) => format!("not a .{extension} file"),
+        None => "not a tensor file of a known format".to_owned(),
     };
-    let name = extension.map(|extension| format!(" named .{extension}")).unwrap_or_default();
-    let message = format!("not a tensor file this library knows{name}: it looks like {looks_like}");
-    Error::new(Kind::UnknownFormat, message)
+    Error::new(Kind::UnknownFormat, format!("{claim}: it looks like {}", foreign::looks_like(head)))
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use indexmap::IndexMap;
 
 use crate::error::{Error, Result, quoted};
 use crate::format::json::Scanner;
-use crate::format::{Context, Format, folder_extensions, parse};
-use crate::object::{Catalog, Decode, Extent, Object, Storage};
+use crate::format::{Context, Format, distributed, folder_extensions, parse};
+use crate::object::{Catalog, Decode, Extent, Object, Storage, StridedView};
 use crate::parallel;
 use crate::remote::{self, store};
 use crate::source::{self, MapMode, Sources};
@@ -44,6 +44,9 @@ fn is_folder(path: &Path) -> bool {
 pub(crate) fn open(path: &Path, name: &Path, context: &Context) -> Result<Catalog> {
     match is_folder(name) {
         true => open_folder(name, context),
+        false if file_name(name) == distributed::NAME => {
+            distributed::open(name.parent().unwrap_or(Path::new("")), context)
+        }
         false => open_index(path, name, context),
     }
 }
@@ -68,6 +71,9 @@ fn open_folder(folder: &Path, context: &Context) -> Result<Catalog> {
     let mut files = files_in(folder, context)?;
     files.retain(|path| !hidden(path));
     files.sort_unstable();
+    if files.iter().any(|path| file_name(path) == distributed::NAME) {
+        return distributed::open(folder, context);
+    }
     for (extension_name, driver) in folder_extensions() {
         let suffix = format!(".{extension_name}.index.json");
         let indexes: Vec<_> = files.iter().filter(|path| file_name(path).ends_with(&suffix)).collect();
@@ -77,6 +83,9 @@ fn open_folder(folder: &Path, context: &Context) -> Result<Catalog> {
         }
         let parts: Vec<_> =
             files.iter().filter(|path| extension(path).as_deref() == Some(extension_name)).collect();
+        if !parts.is_empty() {
+            check_complete(&parts).map_err(|error| error.in_file(folder))?;
+        }
         match &parts[..] {
             [] => continue,
             // A split file finds its other parts itself.
@@ -85,7 +94,11 @@ fn open_folder(folder: &Path, context: &Context) -> Result<Catalog> {
             }
             several if numbered(several) || driver.merges_files => {
                 let paths: Vec<&Path> = several.iter().map(|path| path.as_path()).collect();
-                return Shards::open(&paths, context)?.finish();
+                return Shards::open(&paths, context)?.finish().map_err(|error| match error.rule() {
+                    // Files that share names are models of their own, not parts of one.
+                    Some("name.duplicate") if !numbered(several) => separate(several, folder),
+                    _ => error,
+                });
             }
             several => {
                 return only(several, folder, "tensor files").and_then(|path| open_file(path, context));
@@ -116,14 +129,52 @@ fn only<'a>(paths: &[&'a PathBuf], folder: &Path, what: &str) -> Result<&'a Path
     }
 }
 
+/// Several models in one folder: one of them has to be named.
+fn separate(paths: &[&PathBuf], folder: &Path) -> Error {
+    let names: Vec<_> = paths.iter().take(8).map(|path| file_name(path)).collect();
+    let more = if paths.len() > 8 { ", …" } else { "" };
+    let message = format!(
+        "this folder has {} separate models (the same tensor names in several files): open one of {}{more}",
+        paths.len(),
+        names.join(", ")
+    );
+    Error::invalid(message).in_file(folder)
+}
+
+/// Refuses numbered parts of which some are missing.
+fn check_complete(paths: &[&PathBuf]) -> Result<()> {
+    let numbers: Option<Vec<(String, usize, usize)>> = paths.iter().map(|path| part(path)).collect();
+    let Some(numbers) = numbers else { return Ok(()) };
+    let (stem, _, count) = &numbers[0];
+    if numbers.iter().any(|(other, _, total)| other != stem || total != count) || numbers.len() >= *count {
+        return Ok(());
+    }
+    let first = numbers.iter().map(|(_, number, _)| *number).min().unwrap_or(1).min(1);
+    let missing: Vec<String> = (first..first + *count)
+        .filter(|number| !numbers.iter().any(|(_, there, _)| there == number))
+        .take(8)
+        .map(|number| format!("{number:05}"))
+        .collect();
+    Err(Error::corrupt(
+        "shards.missing",
+        format!(
+            "{} of {count} shards are there; missing: {} (incomplete download?)",
+            numbers.len(),
+            missing.join(", ")
+        ),
+    ))
+}
+
+/// The stem, number and count of `…-00001-of-0000N`.
+fn part(path: &Path) -> Option<(String, usize, usize)> {
+    let stem = path.file_stem()?.to_str()?;
+    let (stem, count) = stem.rsplit_once("-of-")?;
+    let (stem, number) = stem.rsplit_once('-')?;
+    Some((stem.to_owned(), number.parse().ok()?, count.parse().ok()?))
+}
+
 /// Whether files are the parts `…-00001-of-0000N` of one set, all of them.
 fn numbered(paths: &[&PathBuf]) -> bool {
-    let part = |path: &PathBuf| -> Option<(String, usize, usize)> {
-        let stem = path.file_stem()?.to_str()?;
-        let (stem, count) = stem.rsplit_once("-of-")?;
-        let (stem, number) = stem.rsplit_once('-')?;
-        Some((stem.to_owned(), number.parse().ok()?, count.parse().ok()?))
-    };
     let parts: Option<Vec<_>> = paths.iter().map(|path| part(path)).collect();
     parts.is_some_and(|parts| {
         let count = parts.len();
@@ -133,7 +184,7 @@ fn numbered(paths: &[&PathBuf]) -> bool {
     })
 }
 
-fn open_file(path: &Path, context: &Context) -> Result<Catalog> {
+pub(super) fn open_file(path: &Path, context: &Context) -> Result<Catalog> {
     parse(context.open(path)?, &context.at(path))
 }
 
@@ -141,7 +192,8 @@ fn open_index(path: &Path, name: &Path, context: &Context) -> Result<Catalog> {
     let index = read_index(path, context).map_err(|error| error.in_file(name))?;
     let folder = name.parent().unwrap_or(Path::new(""));
     let paths: Vec<PathBuf> = index.keys().map(|file| store::join(folder, file)).collect();
-    let shards = Shards::open(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>(), context)?;
+    let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+    let shards = Shards::open(&paths, context).map_err(|error| absent(error, &paths, name))?;
     for ((file, names), catalog) in index.iter().zip(&shards.catalogs) {
         let there = |tensor: &String| catalog.objects.contains_key(tensor.as_str());
         if let Some(tensor) = names.iter().find(|tensor| !there(tensor)) {
@@ -150,6 +202,25 @@ fn open_index(path: &Path, name: &Path, context: &Context) -> Result<Catalog> {
         }
     }
     shards.finish().map_err(|error| error.in_file(name))
+}
+
+/// Says of a shard that is not there which index lists it, and how many others are absent.
+fn absent(error: Error, shards: &[&Path], index: &Path) -> Error {
+    let missing = error.io_error().is_some_and(|cause| cause.kind() == std::io::ErrorKind::NotFound);
+    if !missing || remote::is_url(index) {
+        return error;
+    }
+    let others = shards.iter().filter(|shard| !shard.exists()).count().saturating_sub(1);
+    let others = match others {
+        0 => String::new(),
+        1 => ", and so is one other shard".to_owned(),
+        count => format!(", and so are {count} other shards"),
+    };
+    let file = error.file().unwrap_or_default().to_owned();
+    let cause = std::io::Error::from(std::io::ErrorKind::NotFound);
+    let message =
+        format!("this shard is missing (listed in {}{others}): incomplete download?", file_name(index));
+    Error::io_message(message, cause).in_file(file)
 }
 
 /// The tensors' names by shard.
@@ -199,7 +270,7 @@ fn read_index(path: &Path, context: &Context) -> Result<BTreeMap<String, Vec<Str
 }
 
 /// A name that can only mean a file of the same folder.
-fn is_plain_name(name: &str) -> bool {
+pub(super) fn is_plain_name(name: &str) -> bool {
     let drive = name.as_bytes().get(1) == Some(&b':');
     !(name.is_empty() || name == "." || name == ".." || drive || name.contains(['/', '\\', '\0']))
 }
@@ -232,6 +303,11 @@ impl Shards {
         for mut catalog in self.catalogs {
             let base = merged.sources.len() as u32;
             let objects = std::mem::take(&mut catalog.objects);
+            for name in std::mem::take(&mut catalog.unsafe_globals) {
+                if !merged.unsafe_globals.contains(&name) {
+                    merged.unsafe_globals.push(name);
+                }
+            }
             for (key, value) in std::mem::take(&mut catalog.attributes) {
                 let values = attributes.entry(key).or_default();
                 if !values.contains(&value) {
@@ -263,7 +339,7 @@ fn one_or_all((key, mut values): (String, Vec<Value>)) -> (String, Value) {
 }
 
 /// The same object in a catalog where its sources start at `base`.
-fn moved(mut object: Object, sources: &Arc<Sources>, base: u32) -> Object {
+pub(super) fn moved(mut object: Object, sources: &Arc<Sources>, base: u32) -> Object {
     for (_, component) in &mut object.components {
         match &mut component.storage {
             Storage::Plain(extent) => extent.source += base,
@@ -301,6 +377,17 @@ impl Decode for Moved {
 
     fn work(&self, range: &Range<u64>) -> u64 {
         self.inner.work(range)
+    }
+
+    fn content_extent(&self) -> Option<Extent> {
+        let extent = self.inner.content_extent()?;
+        Some(Extent { source: extent.source + self.base, ..extent })
+    }
+
+    fn strided_view(&self, shape: &[u64], item: usize) -> Option<StridedView> {
+        let mut view = self.inner.strided_view(shape, item)?;
+        view.extent.source += self.base;
+        Some(view)
     }
 
     fn decode(&self, _: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {

@@ -31,7 +31,7 @@ pub(crate) enum Method {
 /// One member of an archive. Folders are not members.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    /// A relative path with `/`: never empty, absolute, or leading upwards.
+    /// As in the archive: never empty, without a zero byte or a `..` part.
     pub(crate) name: String,
     pub(crate) method: Method,
     /// The bytes as stored; inside the file, and shared with no other member.
@@ -253,7 +253,8 @@ fn name(bytes: &[u8], flags: EntryFlags) -> Result<String> {
     Ok(name)
 }
 
-/// Names that lead nowhere but into the archive, and mean the same everywhere.
+/// Members are looked up by their names and never extracted, so a leading `/` is part of a name;
+/// torch's ONNX exporter makes such names, and NumPy reads and writes them.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let bad = |rule, why: &str| Err(Error::corrupt(rule, format!("the member name {} {why}", quoted(name))));
     if name.is_empty() {
@@ -261,10 +262,6 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     }
     if name.contains('\0') {
         return bad("zip.name", "has a zero byte in it");
-    }
-    let drive = name.as_bytes().get(1) == Some(&b':') && name.as_bytes()[0].is_ascii_alphabetic();
-    if name.starts_with(['/', '\\']) || drive {
-        return bad("zip.absolute", "is an absolute path");
     }
     if name.split(['/', '\\']).any(|part| part == "..") {
         return bad("zip.parent", "leads out of the archive");

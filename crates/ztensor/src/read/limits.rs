@@ -141,8 +141,7 @@ impl Reader {
             for (_, component) in &self.get(name)?.components {
                 self.check_limit(name, component.len)?;
                 self.touch(component);
-                let tie = component.extent().map(|extent| (extent, component.dtype, component.len));
-                if tie.is_some_and(|tie| !seen.insert(tie)) {
+                if component.content_key().is_some_and(|key| !seen.insert(key)) {
                     continue;
                 }
                 charge.add(component, &(0..component.len));

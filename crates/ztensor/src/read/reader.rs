@@ -10,12 +10,13 @@ use crate::digest::{Digest, Hasher};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
 use crate::format::{self, Context, Format};
-use crate::object::{Catalog, Component, Object, Role, Storage};
+use crate::object::{Catalog, Component, Extent, Object, Role, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance};
 use crate::read::{Charge, Limits};
 use crate::remote::{self, Place};
 use crate::source::{MapMode, MemorySource, Source, Way, check_range};
+use crate::suggest;
 use crate::tensor::{Array, Tensor, check_type, typed_view};
 use crate::value::Attributes;
 
@@ -31,8 +32,22 @@ pub struct OpenOptions {
     pub threads: usize,
     /// Whether owned reads compare stored digests.
     pub verify: bool,
+    /// What to do with a pickle that is dangerous in tools that unpickle it.
+    pub pickle: PicklePolicy,
     /// How remote files are reached.
     pub remote: remote::Options,
+}
+
+/// What to do with a pickle that names functions which run code, start programs or open files in
+/// tools that unpickle it. This library calls nothing in either case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum PicklePolicy {
+    /// Opens it; [`Reader::unsafe_globals`] has the names.
+    #[default]
+    Report,
+    /// Refuses it with an error that names them.
+    Strict,
 }
 
 impl Default for OpenOptions {
@@ -42,6 +57,7 @@ impl Default for OpenOptions {
             limits: Limits::default(),
             threads: 0,
             verify: true,
+            pickle: PicklePolicy::default(),
             remote: remote::Options::default(),
         }
     }
@@ -85,6 +101,12 @@ impl OpenOptions {
         self
     }
 
+    /// What to do with a pickle that is dangerous in tools that unpickle it.
+    pub fn pickle(mut self, policy: PicklePolicy) -> Self {
+        self.pickle = policy;
+        self
+    }
+
     /// How remote files are reached.
     pub fn remote(mut self, options: remote::Options) -> Self {
         self.remote = options;
@@ -99,15 +121,31 @@ impl OpenOptions {
             Place::Remote(location) => (path.as_ref().to_owned(), location.url().into()),
         };
         let context = Context { path: Some(name.clone()), map_mode: self.map, remote: self.remote.clone() };
-        let catalog = format::open(&path, &context).map_err(|error| error.in_file(name))?;
+        let catalog = format::open(&path, &context).and_then(|catalog| self.admit(catalog));
+        let catalog = catalog.map_err(|error| error.in_file(name))?;
         Ok(Reader { catalog, options: self })
     }
 
     /// Opens any source, such as bytes in memory.
     pub fn open_source(self, source: Arc<dyn Source>) -> Result<Reader> {
         let context = Context { path: None, map_mode: self.map, remote: self.remote.clone() };
-        let catalog = format::parse(source, &context)?;
+        let catalog = self.admit(format::parse(source, &context)?)?;
         Ok(Reader { catalog, options: self })
+    }
+
+    /// Refuses what the pickle policy does not allow.
+    fn admit(&self, catalog: Catalog) -> Result<Catalog> {
+        if self.pickle == PicklePolicy::Report || catalog.unsafe_globals.is_empty() {
+            return Ok(catalog);
+        }
+        Err(Error::corrupt(
+            "pickle.unsafe",
+            format!(
+                "refused by the strict pickle policy: in tools that unpickle it, it reaches {}; \
+                 `ztensor scan` says more",
+                catalog.unsafe_globals.join(", ")
+            ),
+        ))
     }
 }
 
@@ -192,7 +230,7 @@ impl Reader {
     /// The object of that name: shape, layout, components.
     pub fn get(&self, name: &str) -> Result<&Object> {
         self.catalog.objects.get(name).ok_or_else(|| {
-            let near = self.keys().find(|key| key.eq_ignore_ascii_case(name) || key.ends_with(name));
+            let near = suggest::nearest(name, self.catalog.objects.keys().map(|name| &**name));
             let hint = near.map(|key| format!("; did you mean {}?", quoted(key))).unwrap_or_default();
             let error = Error::not_found(format!("no tensor is named {}{hint}", quoted(name)));
             error.in_file(self.catalog.sources.label(0))
@@ -208,6 +246,12 @@ impl Reader {
     /// was interrupted, and this is the state before it.
     pub fn is_limited_by_journal(&self) -> bool {
         self.catalog.by_journal
+    }
+
+    /// Functions that the file's pickles name and that run code, start programs or open files in
+    /// tools that unpickle it; empty for every other format. Nothing was called here.
+    pub fn unsafe_globals(&self) -> &[Box<str>] {
+        &self.catalog.unsafe_globals
     }
 
     /// The catalog itself: every object and where its bytes are.
@@ -331,6 +375,28 @@ impl Reader {
         let (far, near): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| self.is_remote(job.component));
         self.run_all(near, observer)?;
         self.read_remote(far, observer)
+    }
+
+    /// Fills buffers with stored bytes as they are, without decoding and without comparing digests:
+    /// the storages that several tensors are views of. Each length must match.
+    pub fn read_stored(
+        &self,
+        requests: Vec<(Extent, &mut [u8])>,
+        observer: Option<&dyn Observer>,
+    ) -> Result<()> {
+        let mut pieces = Vec::new();
+        for (extent, out) in requests {
+            if extent.len != out.len() as u64 {
+                let message = format!("the buffer has {} bytes, the storage {}", out.len(), extent.len);
+                return Err(Error::invalid(message).in_file(self.catalog.sources.label(extent.source)));
+            }
+            pieces.extend(out.chunks_mut(PIECE).enumerate().map(|(index, out)| (extent, index * PIECE, out)));
+        }
+        parallel::for_each(self.options.threads, pieces, |(extent, skip, out)| {
+            let bytes = out.len() as u64;
+            self.catalog.sources.read(extent, skip as u64, out)?;
+            advance(observer, bytes)
+        })
     }
 
     /// Reads and decodes each on its own, on all threads.

@@ -177,8 +177,18 @@ impl Runs {
         self.count == 1 && self.len == total
     }
 
+    /// Bytes of each run.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// How many runs there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
     /// Where a run starts in the tensor.
-    fn start(&self, mut index: u64) -> u64 {
+    pub(crate) fn start(&self, mut index: u64) -> u64 {
         let mut start = self.origin;
         for (length, stride) in self.steps.iter().rev() {
             start += index % length * stride;

@@ -9,6 +9,11 @@ use crate::error::{Error, quoted};
 
 /// The innermost reason that is not a repetition, on one line and not too long.
 pub(super) fn cause(error: &object_store::Error) -> String {
+    innermost(error)
+}
+
+/// The same of any error.
+pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(inner) = innermost.source() {
         innermost = inner;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::hub;
 use crate::error::{Error, Result, quoted};
 
 /// The kind of place that a URL names.
@@ -46,20 +47,78 @@ impl Scheme {
     }
 }
 
-/// An object in a store or on a web server.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// An object in a store or on a web server: a URL that was parsed.
+///
+/// There are no control characters in any part of it, and no spaces where a URL has none, so that
+/// requests can be put together from it and from nothing else.
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Location {
-    /// What kind of place it is in.
-    pub scheme: Scheme,
-    /// The bucket, the container, or the host with its port.
-    pub authority: String,
-    /// The key, as the store knows it: no leading slash, nothing encoded.
-    pub key: String,
-    /// What follows `?` in the URL of a web server, such as a signature.
-    pub query: Option<String>,
+    scheme: Scheme,
+    authority: String,
+    key: String,
+    query: Option<String>,
+}
+
+/// Without the query, which may be a secret.
+impl std::fmt::Debug for Location {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Location").field(&self.url()).finish()
+    }
 }
 
 impl Location {
+    fn new(scheme: Scheme, authority: &str, key: String, query: Option<&str>) -> Result<Location> {
+        // Not with the URL in a message: its query may be a secret.
+        let bad = |why: &str| Err(Error::invalid(format!("the URL {why}")));
+        if authority.is_empty() {
+            return bad("names no bucket or host");
+        }
+        if authority.contains('@') {
+            return bad("must not hold a user or a password: use the store's settings or bearer_token");
+        }
+        if authority.contains(|c: char| c.is_control() || c.is_whitespace() || "\\?#/".contains(c)) {
+            return bad("has a strange bucket or host");
+        }
+        if key.contains(char::is_control) || query.is_some_and(|query| query.contains(char::is_control)) {
+            return bad("has control characters in it");
+        }
+        let query = query.map(query_encoded);
+        Ok(Location { scheme, authority: authority.to_owned(), key, query })
+    }
+
+    /// What kind of place it is in.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// The bucket, the container, or the host with its port.
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// The host of a web server, without its port.
+    pub(crate) fn host(&self) -> &str {
+        match self.authority.rsplit_once(':') {
+            Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+            _ => &self.authority,
+        }
+    }
+
+    /// The key, as the store knows it: no leading slash, nothing encoded.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// What follows `?` in the URL of a web server, such as a signature.
+    pub fn query(&self) -> Option<&str> {
+        self.query.as_deref()
+    }
+
+    /// The store or the server itself, with the query.
+    pub(crate) fn root(&self) -> Location {
+        Location { key: String::new(), ..self.clone() }
+    }
+
     /// The URL without its query, which may be a secret.
     pub fn url(&self) -> String {
         match self.scheme.is_web() {
@@ -74,8 +133,8 @@ impl Location {
     }
 
     /// The same place with another key and without the query.
-    pub(crate) fn with_key(&self, key: impl Into<String>) -> Location {
-        Location { key: key.into(), query: None, ..self.clone() }
+    pub(crate) fn with_key(&self, key: impl Into<String>) -> Result<Location> {
+        Location::new(self.scheme, &self.authority, key.into(), None)
     }
 }
 
@@ -106,11 +165,11 @@ fn split(path: &Path) -> Option<(String, &str)> {
 /// Whether a path looks like a URL that went through something that tidies paths.
 fn lost_a_slash(path: &Path) -> bool {
     let text = path.to_str().unwrap_or_default();
-    let schemes = Scheme::ALL.iter().map(|(name, _)| *name).chain(["file"]);
+    let schemes = Scheme::ALL.iter().map(|(name, _)| *name).chain(["hf", "file"]);
     schemes.filter_map(|name| text.strip_prefix(name)).any(|rest| rest.starts_with(":/"))
 }
 
-/// What a path means: `s3://`, `gs://`, `az://`, `http://`, `https://` and `file://` are
+/// What a path means: `s3://`, `gs://`, `az://`, `hf://`, `http://`, `https://` and `file://` are
 /// URLs, everything else is the name of a file.
 pub fn place(path: &Path) -> Result<Place> {
     let Some((name, rest)) = split(path) else {
@@ -129,39 +188,33 @@ pub fn place(path: &Path) -> Result<Place> {
         }
         return Ok(Place::Local(PathBuf::from(decoded(rest).ok_or_else(|| bad("is not UTF-8"))?)));
     }
+    if name == "hf" {
+        return place(Path::new(&hub::url(rest)?));
+    }
     let Some(&(_, scheme)) = Scheme::ALL.iter().find(|(known, _)| *known == name) else {
         if path.exists() {
             return Ok(Place::Local(path.to_owned()));
         }
-        let known: Vec<_> = Scheme::ALL.iter().map(|(name, _)| *name).chain(["file"]).collect();
+        let known: Vec<_> = Scheme::ALL.iter().map(|(name, _)| *name).chain(["hf", "file"]).collect();
         let message = format!("nothing can be opened by {}: there are {}", quoted(&name), known.join(", "));
         return Err(Error::unsupported(message).in_file(path));
     };
     let (rest, query) = match scheme.is_web() {
         true => {
             let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
-            rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query.to_owned())))
+            rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)))
         }
         false => (rest, None),
     };
     let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
-    if authority.is_empty() {
-        return Err(bad("names no bucket or host"));
-    }
-    if authority.contains('@') {
-        // Not with the URL in the message: what stands before it may be a password.
-        return Err(Error::invalid(
-            "a URL must not hold a user or a password: use the store's settings or bearer_token",
-        ));
-    }
-    if authority.contains(['\\', ' ', '?', '#']) {
-        return Err(bad("has a strange bucket or host"));
-    }
     let key = match scheme.is_web() {
         true => decoded(key).ok_or_else(|| bad("is not UTF-8"))?,
         false => key.to_owned(),
     };
-    Ok(Place::Remote(Location { scheme, authority: authority.to_owned(), key, query }))
+    Location::new(scheme, authority, key, query).map(Place::Remote).map_err(|error| {
+        // What stands before an @ may be a password.
+        if authority.contains('@') || query.is_some() { error } else { error.in_file(path) }
+    })
 }
 
 /// The file of this machine that a path means, for what can be done only to those.
@@ -193,6 +246,21 @@ fn decoded(text: &str) -> Option<String> {
         }
     }
     String::from_utf8(bytes).ok()
+}
+
+/// A query as part of a URL: what is encoded already stays.
+fn query_encoded(query: &str) -> String {
+    let mut text = String::with_capacity(query.len());
+    for byte in query.bytes() {
+        match byte {
+            b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' => {
+                text.push_str(&format!("%{byte:02X}"))
+            }
+            b'!'..=b'~' => text.push(char::from(byte)),
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
 }
 
 /// A key as part of a URL.
@@ -269,6 +337,15 @@ mod tests {
             let error = place(Path::new(bad)).unwrap_err();
             assert!(error.to_string().starts_with(bad), "{error}");
         }
+        for bad in
+            ["http://h\r\nx:y/k", "http://h/k\n", "http://h/%0d%0ak", "http://h/k?a\tb", "s3://b/\u{85}k"]
+        {
+            let error = place(Path::new(bad)).unwrap_err();
+            assert!(error.to_string().contains("the URL"), "{error}");
+        }
+        assert_eq!(remote("http://h/k?a=é b").query(), Some("a=%C3%A9%20b"));
+        assert!(remote("http://h/k").with_key("a\r\nb").is_err());
+        assert!(!format!("{:?}", remote("http://h/k?sig=secret")).contains("secret"));
         let error = place(Path::new("https://me:secret@host/x")).unwrap_err();
         assert!(!error.to_string().contains("secret"), "{error}");
     }

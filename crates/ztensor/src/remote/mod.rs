@@ -1,7 +1,7 @@
 //! Files that are not on this machine: object stores and web servers.
 //!
 //! Wherever a path is accepted, so is a URL: `s3://bucket/key`, `gs://bucket/key`,
-//! `az://container/key`, `http://…`, `https://…` and `file://…`. A remote file is
+//! `az://container/key`, `hf://owner/repo/file`, `http://…`, `https://…` and `file://…`. A remote file is
 //! read by ranges and never as a whole unless all of it is wanted; a new one is
 //! uploaded in parts while it is written, and appears when it is complete.
 //!
@@ -16,6 +16,7 @@
 //!
 //! This needs the crate's feature `remote`; without it such paths are refused.
 
+mod hub;
 mod location;
 mod options;
 
@@ -24,9 +25,13 @@ mod cache;
 #[cfg(feature = "remote")]
 mod coalesce;
 #[cfg(feature = "remote")]
+mod collect;
+#[cfg(feature = "remote")]
 mod failure;
 #[cfg(feature = "remote")]
 mod fetch;
+#[cfg(feature = "remote")]
+mod http;
 #[cfg(feature = "remote")]
 mod limiter;
 #[cfg(feature = "remote")]
@@ -42,6 +47,8 @@ mod source;
 pub mod store;
 #[cfg(feature = "remote")]
 mod upload;
+#[cfg(feature = "remote")]
+pub mod web;
 
 pub(crate) use location::local;
 pub use location::{Location, Place, Scheme, is_url, place};

@@ -9,6 +9,7 @@ use object_store::path::Path as Key;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::cache::Cache;
+use super::collect::collect;
 use super::pace::NEAR;
 use super::plan::{Block, Span};
 use super::runtime::Client;
@@ -25,6 +26,14 @@ pub(super) enum First {
     Tail(u64),
 }
 
+impl First {
+    fn len(self) -> u64 {
+        match self {
+            First::Head(len) | First::Tail(len) => len,
+        }
+    }
+}
+
 /// An object as it was when it was opened.
 #[derive(Debug)]
 pub(super) struct Object {
@@ -39,7 +48,7 @@ pub(super) struct Object {
 
 /// The key as the store's client wants it.
 pub(super) fn key(location: &Location) -> Result<Key> {
-    Key::parse(&location.key).map_err(|error| {
+    Key::parse(location.key()).map_err(|error| {
         Error::invalid(format!("such a key cannot be used: {error}")).in_file(location.url())
     })
 }
@@ -237,7 +246,7 @@ async fn first_bytes(store: &dyn ObjectStore, key: &Key, first: First) -> object
         First::Tail(len) => GetRange::Suffix(len),
     };
     match ranged(store, key, range).await {
-        Ok(result) => received(result).await,
+        Ok(result) => received(result, first.len()).await,
         Err(
             error @ (Store::NotFound { .. } | Store::PermissionDenied { .. } | Store::Unauthenticated { .. }),
         ) => Err(error),
@@ -253,7 +262,7 @@ async fn first_bytes(store: &dyn ObjectStore, key: &Key, first: First) -> object
                 First::Tail(len) => {
                     let range = meta.size.saturating_sub(len)..meta.size;
                     let result = ranged(store, key, GetRange::Bounded(range)).await?;
-                    received(result).await
+                    received(result, len).await
                 }
             }
         }
@@ -264,14 +273,15 @@ async fn ranged(store: &dyn ObjectStore, key: &Key, range: GetRange) -> object_s
     store.get_opts(key, GetOptions { range: Some(range), ..GetOptions::default() }).await
 }
 
-async fn received(result: GetResult) -> object_store::Result<Opened> {
+async fn received(result: GetResult, asked: u64) -> object_store::Result<Opened> {
     let (meta, range) = (result.meta.clone(), result.range.clone());
-    let bytes = result.bytes().await?;
-    if bytes.len() as u64 != range.end - range.start {
+    // The range is what the server says: it must not be longer than what was asked for.
+    let bytes = collect(result, asked.min(range.end.saturating_sub(range.start))).await?;
+    if bytes.len() as u64 != range.end.saturating_sub(range.start) {
         return Err(object_store::Error::Generic {
             store: "remote",
             source: format!("the server sent {} bytes of {range:?}", bytes.len()).into(),
         });
     }
-    Ok((meta, range.start, bytes.to_vec()))
+    Ok((meta, range.start, bytes))
 }

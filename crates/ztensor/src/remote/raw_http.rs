@@ -23,6 +23,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::plan::{Place, Span};
+use super::{Location, http};
 
 /// Heads of answers are shorter, or not for us.
 const LONGEST_HEAD: usize = 16 << 10;
@@ -34,7 +35,6 @@ const STRIKES: usize = 3;
 /// A server that can be asked without its client, and the connections to it that nobody uses.
 pub(super) struct Direct {
     base: Url,
-    query: Option<String>,
     /// Header lines of every request.
     lines: String,
     timeouts: Timeouts,
@@ -51,24 +51,22 @@ pub(super) struct Timeouts {
 }
 
 impl Direct {
-    /// For `http://authority/`; none if that names more than a host.
-    pub(super) fn new(
-        authority: &str,
-        query: Option<String>,
-        bearer: Option<&str>,
-        timeouts: Timeouts,
-    ) -> Option<Direct> {
-        let base = Url::parse(&format!("http://{authority}/")).ok()?;
+    /// For a web server; none if that names more than a host.
+    pub(super) fn new(place: &Location, bearer: Option<&str>, timeouts: Timeouts) -> Option<Direct> {
+        let mut base = Url::parse(&place.root().url()).ok()?;
         if !base.username().is_empty() || base.password().is_some() || base.path() != "/" {
             return None;
         }
-        let agent = concat!("ztensor/", env!("CARGO_PKG_VERSION"));
-        let mut lines = format!("Host: {authority}\r\nUser-Agent: {agent}\r\nAccept: */*\r\n");
+        base.set_query(place.query());
+        let mut lines = String::new();
+        line(&mut lines, "Host", base.authority())?;
+        line(&mut lines, "User-Agent", http::AGENT)?;
+        line(&mut lines, "Accept", "*/*")?;
         if let Some(token) = bearer {
             line(&mut lines, "Authorization", &format!("Bearer {token}"))?;
         }
         let (idle, strikes) = (Mutex::default(), AtomicUsize::new(0));
-        Some(Direct { base, query, lines, timeouts, idle, strikes })
+        Some(Direct { base, lines, timeouts, idle, strikes })
     }
 
     /// Fills what is missing of a span; says whether it did. Only an object with a tag of its own
@@ -91,11 +89,8 @@ impl Direct {
         let mut url = self.base.clone();
         url.path_segments_mut().ok()?.extend(key.parts());
         let mut request = format!("GET {}", url.path());
-        if let Some(query) = &self.query {
+        if let Some(query) = url.query() {
             write!(request, "?{query}").ok()?;
-        }
-        if request.contains(|c: char| c.is_ascii_control()) {
-            return None;
         }
         write!(request, " HTTP/1.1\r\n{}", self.lines).ok()?;
         write!(request, "Range: bytes={}-{}\r\n", range.start, range.end - 1).ok()?;
@@ -246,6 +241,18 @@ mod tests {
         ObjectMeta { location, last_modified, size: 100, e_tag, version: None }
     }
 
+    fn location(server: &str) -> Location {
+        let url = format!("http://{server}");
+        match crate::remote::place(url.as_ref()).unwrap() {
+            crate::remote::Place::Remote(location) => location,
+            crate::remote::Place::Local(path) => panic!("{} is local", path.display()),
+        }
+    }
+
+    fn reader(server: &str, bearer: Option<&str>) -> Direct {
+        Direct::new(&location(server), bearer, TIMEOUTS).unwrap()
+    }
+
     fn body(range: Range<u64>) -> Vec<u8> {
         range.map(|at| at as u8).collect()
     }
@@ -308,7 +315,7 @@ mod tests {
     #[test]
     fn bytes_come_to_their_place_over_one_connection() {
         let (authority, requests) = serve(vec![answer(&[]); 3]);
-        let direct = Direct::new(&authority, Some("key=1".into()), Some("token"), TIMEOUTS).unwrap();
+        let direct = reader(&format!("{authority}/?key=1"), Some("token"));
         run(async {
             for _ in 0..3 {
                 let wanted = [body(10..20), body(30..50)].concat();
@@ -347,7 +354,7 @@ mod tests {
         ];
         for replaced in wrong {
             let (authority, _requests) = serve(vec![answer(replaced)]);
-            let direct = Direct::new(&authority, None, None, TIMEOUTS).unwrap();
+            let direct = reader(&authority, None);
             let (fetched, missing, out) = run(fetch(&direct));
             assert!(!fetched && missing == (10..50) && out == [0; 30], "{replaced:?}");
         }
@@ -355,20 +362,20 @@ mod tests {
         let mut short = answer(&[]);
         short.truncate(short.len() - 15);
         let (authority, _requests) = serve(vec![short, Vec::new()]);
-        let direct = Direct::new(&authority, None, None, TIMEOUTS).unwrap();
+        let direct = reader(&authority, None);
         let (fetched, missing, out) = run(fetch(&direct));
         assert_eq!((fetched, missing), (false, 35..50));
         assert_eq!(out[..15], [body(10..20), body(30..35)].concat());
         let endless = [b"HTTP/1.1 206 Partial Content\r\n".to_vec(), vec![b'x'; LONGEST_HEAD]].concat();
         let (authority, _requests) = serve(vec![endless]);
-        assert!(!run(fetch(&Direct::new(&authority, None, None, TIMEOUTS).unwrap())).0);
+        assert!(!run(fetch(&reader(&authority, None))).0);
     }
 
     #[test]
     fn connections_end_and_servers_are_given_up() {
         let close = answer(&[("Server: test", "Connection: close")]);
         let (authority, requests) = serve(vec![answer(&[]), Vec::new(), close, Vec::new(), Vec::new()]);
-        let direct = Direct::new(&authority, None, None, TIMEOUTS).unwrap();
+        let direct = reader(&authority, None);
         run(async {
             assert!(fetch(&direct).await.0);
             // The server hangs up on the second request over this connection: it is made again.
@@ -385,11 +392,13 @@ mod tests {
 
     #[test]
     fn only_plain_places_and_recognisable_objects_are_asked() {
-        for authority in ["user@host", "user:secret@host", "host/path", "host:port", ""] {
-            assert!(Direct::new(authority, None, None, TIMEOUTS).is_none(), "{authority}");
+        // A URL with a user, a path or line ends in its host never becomes a place.
+        for url in ["http://user@host", "http://user:secret@host", "http://", "http://h\r\nX: y/"] {
+            assert!(crate::remote::place(url.as_ref()).is_err(), "{url}");
         }
-        assert!(Direct::new("host", None, Some("a\r\nHost: other"), TIMEOUTS).is_none());
-        let direct = Direct::new("[::1]:80", None, None, TIMEOUTS).unwrap();
+        assert!(Direct::new(&location("host:port"), None, TIMEOUTS).is_none());
+        assert!(Direct::new(&location("host"), Some("a\r\nHost: other"), TIMEOUTS).is_none());
+        let direct = reader("[::1]:80", None);
         let key = meta().location;
         assert!(direct.request(&key, &meta(), &(0..1)).is_some());
         for tag in [None, Some("W/\"one\""), Some("\"\r\nX: y\"")] {

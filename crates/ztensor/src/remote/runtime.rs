@@ -139,12 +139,16 @@ fn build(mut builder: Builder) -> Result<Runtime> {
         .map_err(|error| Error::io("cannot start the threads for remote files", error))
 }
 
+/// The only provider of cryptography that is built in; the program may have chosen it already.
+pub(super) fn provide_cryptography() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
 static FIRST: OnceLock<Box<Process>> = OnceLock::new();
 
 impl Process {
     fn new(id: u32) -> Result<Box<Process>> {
-        // The only provider of cryptography that is built in; somebody else may have chosen it too.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        provide_cryptography();
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(WORKERS);
         let runtime = build(builder)?;

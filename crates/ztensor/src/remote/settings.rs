@@ -2,18 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
-};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::{
@@ -21,8 +16,9 @@ use object_store::{
 };
 
 use super::direct::{Direct, Timeouts};
+use super::http::{self, Connector, Redirects};
 use super::location::Scheme;
-use super::{Location, Options, failure};
+use super::{Location, Options, failure, hub};
 use crate::error::{Error, Result, quoted};
 
 /// Settings of this library that can also be environment variables.
@@ -41,9 +37,8 @@ const OWN: [&str; 9] = [
 /// Everything that decides how requests to one store are made. Equal ones share a client.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct Settings {
-    scheme: Scheme,
-    authority: String,
-    query: Option<String>,
+    /// The bucket, or the web server with the query of the URL.
+    place: Location,
     /// Settings of the store, under its own names.
     store: BTreeMap<String, String>,
     timeout: Duration,
@@ -119,9 +114,7 @@ impl Settings {
         environment: impl Iterator<Item = (String, String)>,
     ) -> Result<Settings> {
         let mut settings = Settings {
-            scheme: location.scheme,
-            authority: location.authority.clone(),
-            query: location.query.clone(),
+            place: location.root(),
             store: BTreeMap::new(),
             timeout: Duration::from_secs(120),
             read_timeout: Duration::from_secs(30),
@@ -140,7 +133,7 @@ impl Settings {
                 if OWN.contains(&own) && !value.is_empty() {
                     settings.set_own(own, &value, &mut cache_size)?;
                 }
-            } else if name == "STORAGE_EMULATOR_HOST" && location.scheme == Scheme::Gs {
+            } else if name == "STORAGE_EMULATOR_HOST" && location.scheme() == Scheme::Gs {
                 let host = if value.contains("://") { value } else { format!("http://{value}") };
                 settings.store.insert("google_base_url".into(), host);
                 // Emulators want no credentials, but the client insists on some for uploads.
@@ -159,9 +152,16 @@ impl Settings {
                 settings.store.remove(full.as_deref().unwrap_or(name));
                 settings.store.insert(full.unwrap_or_else(|| name.clone()), value.clone());
             } else {
-                let message = format!("a {} URL has no option {}", location.scheme.name(), quoted(name));
+                let message = format!("a {} URL has no option {}", location.scheme().name(), quoted(name));
                 return Err(Error::invalid(message));
             }
+        }
+        let is_web = settings.prefix().is_none();
+        if is_web
+            && !settings.store.contains_key("bearer_token")
+            && let Some(token) = hub::token(&location.url())
+        {
+            settings.store.insert("bearer_token".into(), token);
         }
         if let (Some((_, limit)), Some(size)) = (&mut settings.cache, cache_size) {
             *limit = Some(size);
@@ -169,9 +169,13 @@ impl Settings {
         Ok(settings)
     }
 
+    fn scheme(&self) -> Scheme {
+        self.place.scheme()
+    }
+
     /// What the names of the store's environment variables start with.
     fn prefix(&self) -> Option<&'static str> {
-        match self.scheme {
+        match self.scheme() {
             Scheme::S3 => Some("AWS_"),
             Scheme::Gs => Some("GOOGLE_"),
             Scheme::Az => Some("AZURE_"),
@@ -180,7 +184,7 @@ impl Settings {
     }
 
     fn knows(&self, name: &str) -> bool {
-        match self.scheme {
+        match self.scheme() {
             Scheme::S3 => AmazonS3ConfigKey::from_str(name).is_ok(),
             Scheme::Gs => GoogleConfigKey::from_str(name).is_ok(),
             Scheme::Az => AzureConfigKey::from_str(name).is_ok(),
@@ -223,7 +227,7 @@ impl Settings {
             (ClientConfigKey::Timeout, millis(self.timeout)),
             (ClientConfigKey::ReadTimeout, millis(self.read_timeout)),
             (ClientConfigKey::ConnectTimeout, millis(self.connect_timeout)),
-            (ClientConfigKey::UserAgent, concat!("ztensor/", env!("CARGO_PKG_VERSION")).to_owned()),
+            (ClientConfigKey::UserAgent, http::AGENT.to_owned()),
         ]
     }
 
@@ -241,25 +245,38 @@ impl Settings {
             .into_iter()
             .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
         let ordinary = self.store.keys().all(|name| name == "bearer_token" || name == "allow_http");
-        if self.scheme != Scheme::Http || proxied || !ordinary {
+        if self.scheme() != Scheme::Http || proxied || !ordinary {
             return None;
         }
         let timeouts =
             Timeouts { connect: self.connect_timeout, read: self.read_timeout, whole: self.timeout };
         let bearer = self.store.get("bearer_token").map(String::as_str);
-        Direct::new(&self.authority, self.query.clone(), bearer, timeouts)
+        Direct::new(&self.place, bearer, timeouts)
+    }
+
+    /// Makes its HTTP clients: a web server may redirect to where its files are kept.
+    fn connector(&self) -> Connector {
+        let is_web = self.scheme().is_web();
+        Connector {
+            host: is_web.then(|| self.place.host().to_owned()),
+            redirects: if is_web { Redirects::Web } else { Redirects::SameOrigin },
+            query: self.place.query().map(str::to_owned),
+        }
     }
 
     /// Makes the client of a store. It opens no connection yet.
     pub(super) fn build(&self) -> Result<Arc<dyn ObjectStore>> {
-        let bucket = self.authority.as_str();
+        let bucket = self.place.authority();
         let mut client = self.client();
-        if self.plain_http() || self.scheme == Scheme::Http {
+        if self.plain_http() || self.scheme() == Scheme::Http {
             client.push((ClientConfigKey::AllowHttp, "true".to_owned()));
         }
-        let built: object_store::Result<Arc<dyn ObjectStore>> = match self.scheme {
+        let built: object_store::Result<Arc<dyn ObjectStore>> = match self.scheme() {
             Scheme::S3 => {
-                let mut builder = AmazonS3Builder::new().with_bucket_name(bucket).with_retry(self.retry());
+                let mut builder = AmazonS3Builder::new()
+                    .with_bucket_name(bucket)
+                    .with_retry(self.retry())
+                    .with_http_connector(self.connector());
                 for (key, value) in client {
                     builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
                 }
@@ -272,8 +289,10 @@ impl Settings {
                 builder.build().map(|store| Arc::new(store) as _)
             }
             Scheme::Gs => {
-                let mut builder =
-                    GoogleCloudStorageBuilder::new().with_bucket_name(bucket).with_retry(self.retry());
+                let mut builder = GoogleCloudStorageBuilder::new()
+                    .with_bucket_name(bucket)
+                    .with_retry(self.retry())
+                    .with_http_connector(self.connector());
                 for (key, value) in client {
                     builder = builder.with_config(GoogleConfigKey::Client(key), value);
                 }
@@ -286,8 +305,10 @@ impl Settings {
                 builder.build().map(|store| Arc::new(store) as _)
             }
             Scheme::Az => {
-                let mut builder =
-                    MicrosoftAzureBuilder::new().with_container_name(bucket).with_retry(self.retry());
+                let mut builder = MicrosoftAzureBuilder::new()
+                    .with_container_name(bucket)
+                    .with_retry(self.retry())
+                    .with_http_connector(self.connector());
                 for (key, value) in client {
                     builder = builder.with_config(AzureConfigKey::Client(key), value);
                 }
@@ -316,58 +337,15 @@ impl Settings {
                         options = options.with_config(key, value);
                     }
                 }
-                let mut builder = HttpBuilder::new()
-                    .with_url(format!("{}://{bucket}/", self.scheme.name()))
+                let builder = HttpBuilder::new()
+                    .with_url(self.place.url())
                     .with_client_options(options)
-                    .with_retry(self.retry());
-                if let Some(query) = &self.query {
-                    builder = builder.with_http_connector(WithQuery(query.clone()));
-                }
+                    .with_retry(self.retry())
+                    .with_http_connector(self.connector());
                 builder.build().map(|store| Arc::new(store) as _)
             }
         };
         built.map_err(|error| Error::invalid(format!("the store cannot be used: {}", failure::cause(&error))))
-    }
-}
-
-/// Adds the query of a URL to every request, which the store's own client would drop.
-struct WithQuery(String);
-
-/// The query may be a signature.
-impl fmt::Debug for WithQuery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WithQuery")
-    }
-}
-
-impl HttpConnector for WithQuery {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let inner = ReqwestConnector::default().connect(options)?;
-        Ok(HttpClient::new(Querying { inner, query: WithQuery(self.0.clone()) }))
-    }
-}
-
-#[derive(Debug)]
-struct Querying {
-    inner: HttpClient,
-    query: WithQuery,
-}
-
-type Answer<'a> = Pin<Box<dyn Future<Output = std::result::Result<HttpResponse, HttpError>> + Send + 'a>>;
-
-impl HttpService for Querying {
-    fn call<'s, 'a>(&'s self, mut request: HttpRequest) -> Answer<'a>
-    where
-        's: 'a,
-        Self: 'a,
-    {
-        let url = request.uri().to_string();
-        if !url.contains('?')
-            && let Ok(url) = format!("{url}?{}", self.query.0).parse()
-        {
-            *request.uri_mut() = url;
-        }
-        Box::pin(self.inner.execute(request))
     }
 }
 

@@ -5,14 +5,14 @@
 //! as its configuration, is found where the model is.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::atomic::AtomicFile;
 use crate::destination::Destination;
 use crate::error::{Error, Result};
-use crate::remote::{Options, Place, place};
+use crate::remote::{Options, Place, hub, place};
 use crate::source::{self, MapMode};
 
 /// One file below a folder or a prefix.
@@ -24,21 +24,42 @@ pub struct Entry {
     pub len: u64,
 }
 
-/// All bytes of a file.
-pub fn read(path: impl AsRef<Path>, options: &Options) -> Result<Vec<u8>> {
+/// Most files that a folder or a prefix is listed with: a server could go on for ever.
+const MOST_ENTRIES: usize = 1 << 22;
+
+/// All bytes of a file, which must not be longer than `limit`.
+pub fn read(path: impl AsRef<Path>, limit: u64, options: &Options) -> Result<Vec<u8>> {
     let path = path.as_ref();
     match place(path)? {
         Place::Local(path) => {
-            std::fs::read(&path).map_err(|error| Error::io("cannot read", error).in_file(path))
+            let failed = |error| Error::io("cannot read", error).in_file(&path);
+            let mut file = std::fs::File::open(&path).map_err(failed)?;
+            let mut bytes = Vec::new();
+            (&mut file).take(limit).read_to_end(&mut bytes).map_err(failed)?;
+            if bytes.len() as u64 == limit && file.read(&mut [0]).map_err(failed)? > 0 {
+                let message = format!("the file is longer than the {limit} bytes that are allowed");
+                return Err(Error::invalid(message).in_file(path));
+            }
+            Ok(bytes)
         }
-        Place::Remote(location) => remote::read(&location, options),
+        Place::Remote(location) => remote::read(&location, limit, options),
     }
 }
 
-/// Bytes of a file, as far as it has them.
-pub fn read_range(path: impl AsRef<Path>, range: Range<u64>, options: &Options) -> Result<Vec<u8>> {
+/// Bytes of a file, as far as it has them; they must not be more than `limit`.
+pub fn read_range(
+    path: impl AsRef<Path>,
+    range: Range<u64>,
+    limit: u64,
+    options: &Options,
+) -> Result<Vec<u8>> {
+    let path = path.as_ref();
     let source = source::open(path, MapMode::Never, options)?;
     let (start, end) = (range.start.min(source.len()), range.end.min(source.len()));
+    if end.saturating_sub(start) > limit {
+        let message = format!("these are {} bytes: {limit} are allowed", end - start);
+        return Err(Error::invalid(message).in_file(source.label()));
+    }
     Ok(source.bytes(start, end.saturating_sub(start))?.into_owned())
 }
 
@@ -92,7 +113,11 @@ pub fn list(path: impl AsRef<Path>, options: &Options) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
     match place(path.as_ref())? {
         Place::Local(folder) => walk(&folder, "", &mut entries)?,
-        Place::Remote(location) if location.scheme.is_web() => {
+        Place::Remote(location) if location.scheme().is_web() => {
+            if let Some(mut entries) = hub::listing(&location, options)? {
+                entries.sort();
+                return Ok(entries);
+            }
             let message = "a web server cannot be listed: name a file or an index of shards";
             return Err(Error::unsupported(message).in_file(location.url()));
         }
@@ -158,11 +183,15 @@ pub fn join(folder: impl AsRef<Path>, name: &str) -> PathBuf {
     let folder = folder.as_ref();
     match place(folder) {
         Ok(Place::Remote(location)) => {
-            let key = match location.key.trim_end_matches('/') {
+            let key = match location.key().trim_end_matches('/') {
                 "" => name.to_owned(),
                 key => format!("{key}/{name}"),
             };
-            PathBuf::from(location.with_key(key).url())
+            match location.with_key(key) {
+                Ok(location) => PathBuf::from(location.url()),
+                // Not a URL: it is refused where it is opened.
+                Err(_) => folder.join(name),
+            }
         }
         _ => folder.join(name),
     }
@@ -170,10 +199,11 @@ pub fn join(folder: impl AsRef<Path>, name: &str) -> PathBuf {
 
 #[cfg(feature = "remote")]
 mod remote {
-    use futures_util::TryStreamExt;
+    use futures_util::{StreamExt, TryStreamExt};
     use object_store::{Error as Store, ObjectStore, ObjectStoreExt};
 
-    use super::{Entry, Options, Result};
+    use super::{Entry, Error, MOST_ENTRIES, Options, Result};
+    use crate::remote::collect::collect;
     use crate::remote::object::key;
     use crate::remote::settings::Settings;
     use crate::remote::{Location, failure, runtime};
@@ -184,19 +214,23 @@ mod remote {
         Ok(client.store)
     }
 
-    pub(super) fn read(location: &Location, options: &Options) -> Result<Vec<u8>> {
+    pub(super) fn read(location: &Location, limit: u64, options: &Options) -> Result<Vec<u8>> {
         let (store, key) = (client(location, options)?, key(location)?);
-        let bytes = runtime::wait(async { store.get(&key).await?.bytes().await })?;
-        let bytes = bytes.map_err(|error| failure::error("cannot read", &location.url(), &error))?;
-        Ok(bytes.to_vec())
+        let bytes = runtime::wait(async { collect(store.get(&key).await?, limit).await })?;
+        bytes.map_err(|error| failure::error("cannot read", &location.url(), &error))
     }
 
     pub(super) fn list(location: &Location, options: &Options) -> Result<Vec<Entry>> {
         let store = client(location, options)?;
         let prefix = key(location)?;
+        let listing = store.list((!prefix.as_ref().is_empty()).then_some(&prefix));
         let listed: object_store::Result<Vec<_>> =
-            runtime::wait(store.list((!prefix.as_ref().is_empty()).then_some(&prefix)).try_collect())?;
+            runtime::wait(listing.take(MOST_ENTRIES + 1).try_collect())?;
         let listed = listed.map_err(|error| failure::error("cannot list", &location.url(), &error))?;
+        if listed.len() > MOST_ENTRIES {
+            let message = format!("there are more than {MOST_ENTRIES} files: name a longer prefix");
+            return Err(Error::unsupported(message).in_file(location.url()));
+        }
         let skip = prefix.as_ref().len() + usize::from(!prefix.as_ref().is_empty());
         let entries = listed.into_iter().filter_map(|meta| {
             let name = meta.location.as_ref().get(skip..)?.to_owned();
@@ -232,7 +266,7 @@ mod remote {
         RemoteSource::open(location, options).map(|source| match source {})
     }
 
-    pub(super) fn read(location: &Location, options: &Options) -> Result<Vec<u8>> {
+    pub(super) fn read(location: &Location, _: u64, options: &Options) -> Result<Vec<u8>> {
         absent(location, options)
     }
 
@@ -262,10 +296,12 @@ mod tests {
         write(&path, b"{}", &options).unwrap();
         let url = format!("file://{}", dir.path().display());
         assert_eq!(list(&url, &options).unwrap(), [Entry { name: "a/b/c.json".into(), len: 2 }]);
-        assert_eq!(read(format!("{url}/a/b/c.json"), &options).unwrap(), b"{}");
+        assert_eq!(read(format!("{url}/a/b/c.json"), 2, &options).unwrap(), b"{}");
+        assert!(read(&path, 1, &options).is_err());
         assert_eq!(len(&path, &options).unwrap(), Some(2));
-        assert_eq!(read_range(&path, 1..9, &options).unwrap(), b"}");
-        assert!(read_range(&path, 5..9, &options).unwrap().is_empty());
+        assert_eq!(read_range(&path, 1..9, 1, &options).unwrap(), b"}");
+        assert!(read_range(&path, 0..9, 1, &options).is_err());
+        assert!(read_range(&path, 5..9, 1, &options).unwrap().is_empty());
         delete(&path, &options).unwrap();
         delete(&path, &options).unwrap();
         assert!(list(&url, &options).unwrap().is_empty());
@@ -286,7 +322,7 @@ mod tests {
                 file.finish(true).unwrap();
             }
         }
-        assert_eq!(read(&path, &options).unwrap(), b"one two");
+        assert_eq!(read(&path, 100, &options).unwrap(), b"one two");
         assert_eq!(list(dir.path(), &options).unwrap().len(), 1, "what was dropped left something");
     }
 }

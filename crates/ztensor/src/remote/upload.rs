@@ -43,12 +43,12 @@ impl Upload {
     /// Starts an object. Nothing is sent before there is a part to send.
     pub(crate) fn create(location: &Location, options: &Options) -> Result<Upload> {
         let url = location.url();
-        if location.scheme.is_web() {
+        if location.scheme().is_web() {
             let message = "a web server cannot be written to: use s3://, gs:// or az://, or write a file";
             return Err(Error::unsupported(message).in_file(url));
         }
         let key = object::key(location)?;
-        if key.as_ref().is_empty() || location.key.ends_with('/') {
+        if key.as_ref().is_empty() || location.key().ends_with('/') {
             return Err(Error::invalid("this URL names a folder; a file name is needed").in_file(url));
         }
         let settings = Settings::resolve(location, options)?;

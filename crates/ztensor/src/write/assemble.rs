@@ -17,6 +17,7 @@ use crate::digest::{Digest, Hasher};
 use crate::error::{Error, Result};
 use crate::object::{Component, Storage};
 use crate::parallel;
+use crate::partition;
 use crate::progress::{Observer, advance};
 use crate::read::Runs;
 use crate::read::{Reader, compare};
@@ -139,25 +140,10 @@ impl<'a> Plan<'a> {
         let bytes = |sizes: &[u64]| sizes.iter().try_fold(item, |bytes, size| bytes.checked_mul(*size));
         let total = bytes(shape).ok_or_else(too_large)?;
         offset.checked_add(total).ok_or_else(too_large)?;
-        let mut chunks: Vec<&Chunk<'a>> = Vec::with_capacity(assembly.chunks.len());
-        let mut covered = 0u64;
-        for chunk in &assembly.chunks {
-            let fits = chunk.offsets.len() == shape.len()
-                && chunk.sizes.len() == shape.len()
-                && (shape.iter().zip(chunk.offsets).zip(chunk.sizes)).all(|((size, offset), length)| {
-                    offset.checked_add(*length).is_some_and(|end| end <= *size)
-                });
-            let message = || Error::invalid("a chunk that is no part of its tensor").in_tensor(chunk.name);
-            let len = bytes(chunk.sizes).filter(|_| fits).ok_or_else(message)?;
-            covered = covered.checked_add(len).ok_or_else(message)?;
-            if len > 0 {
-                chunks.push(chunk);
-            }
-        }
-        if covered != total {
-            return Err(Error::invalid(format!("chunks of {covered} bytes for a tensor of {total}")));
-        }
-        refuse_overlaps(&mut chunks)?;
+        let boxes: Vec<_> = assembly.chunks.iter().map(|chunk| (chunk.offsets, chunk.sizes)).collect();
+        partition::prove(shape, &boxes).map_err(|error| error.in_file(file))?;
+        let empty = |chunk: &&Chunk<'_>| chunk.sizes.contains(&0);
+        let chunks: Vec<&Chunk<'a>> = assembly.chunks.iter().filter(|chunk| !empty(chunk)).collect();
         // Chunks of whole rows are as good as bytes, and can be cut anywhere.
         let by_rows = shape.is_empty() || chunks.iter().all(|chunk| chunk.sizes[1..] == shape[1..]);
         let row = match shape.first() {
@@ -217,26 +203,6 @@ impl<'a> Plan<'a> {
             .iter()
             .try_for_each(|part| part.compare().map_err(|error| part.chunk.reader.at(part.chunk.name, error)))
     }
-}
-
-/// Chunks that overlap would leave something out elsewhere, as together they are as long as the tensor.
-fn refuse_overlaps(chunks: &mut [&Chunk<'_>]) -> Result<()> {
-    let span = |chunk: &Chunk<'_>, dim: usize| chunk.offsets[dim]..chunk.offsets[dim] + chunk.sizes[dim];
-    let meet = |one: &Chunk<'_>, other: &Chunk<'_>| {
-        (0..one.offsets.len()).all(|dim| {
-            let (one, other) = (span(one, dim), span(other, dim));
-            one.start < other.end && other.start < one.end
-        })
-    };
-    chunks.sort_by_key(|chunk| chunk.offsets.first().copied());
-    for (index, one) in chunks.iter().enumerate() {
-        let near = |other: &&&Chunk<'_>| other.offsets.is_empty() || span(other, 0).start < span(one, 0).end;
-        if let Some(other) = chunks[index + 1..].iter().take_while(near).find(|other| meet(one, other)) {
-            let message = format!("the chunks {:?} and {:?} overlap", one.name, other.name);
-            return Err(one.reader.at(one.name, Error::corrupt("chunk.overlap", message)));
-        }
-    }
-    Ok(())
 }
 
 impl<'a> Part<'a> {

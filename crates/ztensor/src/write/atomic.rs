@@ -119,7 +119,7 @@ impl LocalFile {
                     .suffix(".tmp")
                     .permissions(PermissionsExt::from_mode(mode))
                     .tempfile_in(disk::folder(&target))
-                    .map_err(failed)?;
+                    .map_err(|error| cannot_create(disk::folder(&target), error).in_file(path))?;
                 disk::created(file.path(), file.as_file()).map_err(failed)?;
                 (Out::Temporary { file, replace }, target)
             }
@@ -231,4 +231,21 @@ pub fn rename_new(from: &Path, to: &Destination) -> Result<()> {
 pub(crate) fn sync_folder(path: &Path) -> Result<()> {
     disk::sync_folder(path)
         .map_err(|error| Error::io("cannot sync the folder", error).in_file(disk::folder(path)))
+}
+
+/// Why no file could be created in `folder`, without the temporary name that was tried.
+fn cannot_create(folder: &Path, error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::NotFound && !folder.exists() {
+        let error = io::Error::from(io::ErrorKind::NotFound);
+        return Error::io_message(
+            format!("cannot create: the folder {} does not exist", folder.display()),
+            error,
+        );
+    }
+    let plain = match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        // The temporary file's path is in the text; the kind says the same without it.
+        None => error.kind().into(),
+    };
+    Error::io("cannot create", plain)
 }

@@ -31,7 +31,7 @@ use crate::read::Reader;
 use crate::remote::Options;
 use crate::source::Staged;
 use crate::tensor::Tensor;
-use crate::value::Attributes;
+use crate::value::{Attributes, Value};
 
 /// A format that tensors can be exported to. (`.zt` files have their own
 /// [`Writer`](crate::Writer), which can do more.)
@@ -75,6 +75,22 @@ impl ExportFormat {
     pub fn from_path(path: impl AsRef<Path>) -> Option<ExportFormat> {
         let extension = path.as_ref().extension()?.to_str()?.to_ascii_lowercase();
         Self::ALL.into_iter().find(|format| format.name() == extension)
+    }
+
+    /// The keys of those attributes that a file of this format cannot hold as they are.
+    pub fn unheld_attributes(self, attributes: &Attributes) -> Vec<String> {
+        let held = |key: &str, value: &Value| match self {
+            ExportFormat::Safetensors | ExportFormat::Zstn => value.as_text().is_some(),
+            ExportFormat::Gguf => crate::format::gguf::write::holds(attributes, key, value),
+            ExportFormat::Npz | ExportFormat::Npy => false,
+        };
+        let unheld = attributes.iter().filter(|(key, value)| !held(key, value));
+        unheld.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Whether a file of this format can hold text as metadata.
+    pub fn holds_text(self) -> bool {
+        !matches!(self, ExportFormat::Npz | ExportFormat::Npy)
     }
 }
 
@@ -335,7 +351,10 @@ impl<'a> Plan<'a> {
     ) -> Result<()> {
         for (name, object) in self.objects.iter().filter(|(_, object)| !own(object)) {
             if object.layout != Layout::Dense {
-                return Err(self.cannot(name, &format!("the layout {}", object.layout)));
+                let quantized =
+                    object.layout == Layout::QuantizedGroup || object.layout.name().starts_with("gguf.");
+                let hint = if quantized { ": dequantize it (--dequantize)" } else { "" };
+                return Err(self.cannot(name, &format!("the layout {}{hint}", object.layout)));
             }
             let data = object.require("data").map_err(|error| error.in_tensor(*name))?;
             if !known(data.dtype) || data.unknown_type.is_some() {
@@ -344,21 +363,37 @@ impl<'a> Plan<'a> {
             }
             let attributes = object.attributes.as_ref().is_some_and(|attributes| !attributes.is_empty());
             if attributes && !self.options.drop_attributes {
-                return Err(self.cannot(name, "a tensor's own attributes (they can be left out on request)"));
+                return Err(self.cannot(
+                    name,
+                    "metadata of a single tensor (--drop-metadata, or drop_attributes, leaves it out)",
+                ));
             }
         }
         Ok(())
     }
 
-    /// Refuses an attribute of the file, unless such are to be left out.
-    pub(crate) fn refuse_attribute(&self, key: &str, why: &str) -> Result<()> {
-        if self.options.drop_attributes {
+    /// Refuses attributes of the file that the format cannot hold, all of them by name, unless such
+    /// are to be left out.
+    pub(crate) fn check_attributes(&self) -> Result<()> {
+        const SHOWN: usize = 12;
+        let unheld = self.format.unheld_attributes(self.attributes);
+        let unheld: Vec<String> = unheld.iter().map(|key| quoted(key)).collect();
+        if unheld.is_empty() || self.options.drop_attributes {
             return Ok(());
         }
+        let kind = match self.format {
+            ExportFormat::Safetensors | ExportFormat::Zstn => "holds only text as metadata",
+            ExportFormat::Gguf => "holds only numbers, text, booleans and lists of one of these as metadata",
+            ExportFormat::Npz | ExportFormat::Npy => "holds no metadata",
+        };
+        let more = match unheld.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
         Err(Error::unsupported(format!(
-            "a .{} file cannot hold the attribute {}: {why} (it can be left out on request)",
+            "a .{} file {kind}: drop or convert {}{more}",
             self.format,
-            quoted(key)
+            unheld[..unheld.len().min(SHOWN)].join(", ")
         )))
     }
 

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 
 use crate::digest::Hasher;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::object::{Extent, Object, Storage};
+use crate::object::{ContentKey, Layout, Object, Role, Storage};
 use crate::progress::{Observer, advance};
 use crate::read::Reader;
 use crate::tensor::Tensor;
@@ -32,7 +31,7 @@ impl Writer<'_> {
         observer: Option<&dyn Observer>,
     ) -> Result<()> {
         reader.check_limits(names.iter().copied())?;
-        let mut first_names: HashMap<(Extent, DType), &str> = HashMap::new();
+        let mut first_names = HashMap::new();
         let mut batch: Vec<(&str, Tensor<'_>)> = Vec::new();
         let mut held = 0;
         let mut staged = Vec::new();
@@ -129,24 +128,15 @@ fn is_raw(object: &Object) -> bool {
     object.components.iter().all(|(_, component)| matches!(component.storage, Storage::Plain(_)))
 }
 
-/// The name under which the same bytes were seen before, as the same elements.
-fn tied_to<'a>(
-    object: &Object,
-    name: &'a str,
-    first_names: &mut HashMap<(Extent, DType), &'a str>,
-) -> Option<&'a str> {
-    let [(_, component)] = &object.components[..] else {
+/// Names by the content, the layout and the role of their only component.
+type FirstNames<'a> = HashMap<(ContentKey<'a>, &'a Layout, &'a Role), &'a str>;
+
+/// The name under which the same content was seen before.
+fn tied_to<'a>(object: &'a Object, name: &'a str, first_names: &mut FirstNames<'a>) -> Option<&'a str> {
+    let [(role, component)] = &object.components[..] else {
         return None; // ties of several components are rare, and stored apart they are still right
     };
-    // The same stored bytes are the same elements only where they are stored as `.zt` files do.
-    if !matches!(component.encoding(), "raw" | "zstd" | "z4ai") {
-        return None;
-    }
-    let extent = component.extent()?;
-    if extent.len == 0 {
-        return None;
-    }
-    match first_names.entry((extent, component.dtype)) {
+    match first_names.entry((component.content_key()?, &object.layout, role)) {
         std::collections::hash_map::Entry::Occupied(entry) => Some(*entry.get()),
         std::collections::hash_map::Entry::Vacant(entry) => {
             entry.insert(name);

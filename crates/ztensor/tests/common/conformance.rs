@@ -4,6 +4,7 @@
 //! damaged copy of it must give an error or values that fit its own catalog:
 //! no panic, no memory out of proportion to the file, no hang.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ztensor::object::Extent;
 use ztensor::source::{MapMode, Source};
-use ztensor::{Error, OpenOptions, Reader, Result};
+use ztensor::{Compression, Error, OpenOptions, Reader, Result, WriteOptions, Writer};
 
 use super::allocations;
 
@@ -46,7 +47,13 @@ fn run_with(sample: &[u8], extension: &str, by_content: bool) {
 /// Opens damaged or hostile bytes the way the suite does: an error, or a file
 /// whose every tensor was read or refused. Panics if the contract is broken.
 pub fn open_hostile(bytes: &[u8], extension: &str) -> Result<()> {
-    Suite::new(extension, false).probe(bytes)
+    let outcome = Suite::new(extension, false).probe(bytes);
+    // For `make messages`.
+    if let (Err(error), Some(list)) = (&outcome, std::env::var_os("ZTENSOR_MESSAGES")) {
+        let mut list = std::fs::File::options().create(true).append(true).open(list).unwrap();
+        list.write_all(format!("{error}\n").as_bytes()).unwrap();
+    }
+    outcome
 }
 
 /// How many bytes opening reads from a source that cannot be mapped.
@@ -95,6 +102,7 @@ impl<'a> Suite<'a> {
             assert_eq!(mapped, contents(&memory), "mapped and in memory differ");
         }
         let reader = open(MapMode::Auto);
+        together_as_one_by_one(&reader);
         for (name, object) in reader.objects() {
             let owned = reader.read_owned(name).expect("a tensor of the sample can be read");
             let seen = reader.read_object(name).expect("a tensor of the sample can be seen");
@@ -144,6 +152,41 @@ impl<'a> Suite<'a> {
             assert!(!error.to_string().is_empty());
         }
         outcome
+    }
+}
+
+/// All tensors read in one call, and all tensors copied to a `.zt` file (where some are tied), are
+/// what they are one by one; components with one content key are equal.
+fn together_as_one_by_one(reader: &Reader) {
+    let mut contents: HashMap<_, Vec<u8>> = HashMap::new();
+    let mut expected: Vec<(&str, &str, Vec<u8>)> = Vec::new();
+    for (name, object) in reader.objects() {
+        for (role, component) in &object.components {
+            let bytes = reader.read_component(name, role).expect("a tensor of the sample can be read");
+            if let Some(key) = component.content_key() {
+                let first = contents.entry(key).or_insert_with(|| bytes.clone());
+                assert!(*first == bytes, "{name:?} has the content key of a component that differs");
+            }
+            expected.push((name, role, bytes));
+        }
+    }
+    let mut out: Vec<Vec<u8>> = expected.iter().map(|(_, _, bytes)| vec![0; bytes.len()]).collect();
+    let requests = expected.iter().zip(&mut out).map(|((name, role, _), out)| (*name, *role, &mut out[..]));
+    reader.read_many(requests.collect(), None).expect("the tensors of the sample can be read together");
+    for ((name, role, bytes), out) in expected.iter().zip(&out) {
+        assert!(bytes == out, "{role:?} of {name:?} differs when it is read together with others");
+    }
+    for compression in [Compression::None, Compression::Zstd(1)] {
+        let mut file = Vec::new();
+        let mut writer = Writer::new(&mut file).unwrap();
+        let names: Vec<&str> = reader.keys().collect();
+        let options = WriteOptions { compression, ..WriteOptions::default() };
+        writer.write_from(reader, &names, options, None).expect("the sample can be copied");
+        writer.finish().unwrap();
+        let copy = Reader::from_bytes(file).unwrap();
+        for (name, role, bytes) in &expected {
+            assert!(copy.read_component(name, role).unwrap() == *bytes, "{role:?} of {name:?} in a copy");
+        }
     }
 }
 

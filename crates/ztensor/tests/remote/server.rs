@@ -22,12 +22,22 @@ pub enum Fault {
     IgnoreRange,
     /// The next bytes instead of those that were asked for.
     WrongRange,
+    /// A body that goes on for ever after what was asked for, with this status (0 is the right one).
+    Endless(u16),
+    /// The client is sent to another server, which has the object under the same name.
+    Redirect(u16),
 }
+
+/// A server gives up an endless body after this many bytes.
+pub const ENOUGH: u64 = 256 << 20;
 
 #[derive(Default)]
 struct State {
     objects: HashMap<String, (Vec<u8>, Option<String>)>,
     requests: Vec<(String, Option<Range<u64>>)>,
+    heads: Vec<String>,
+    /// Bytes of the longest endless body.
+    most_sent: u64,
     faults: VecDeque<Fault>,
     always: Option<Fault>,
     under_way: usize,
@@ -80,6 +90,21 @@ impl Server {
         std::mem::take(&mut self.state.lock().unwrap().requests)
     }
 
+    /// Every line of every request, since the last time.
+    pub fn heads(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap().heads)
+    }
+
+    /// Bytes of the longest endless body that clients have let it send, since the last time.
+    pub fn most_sent(&self) -> u64 {
+        std::mem::take(&mut self.state.lock().unwrap().most_sent)
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.url.rsplit(':').next().unwrap().parse().unwrap()
+    }
+
     /// From now on a request waits for another one to be under way, so that it does not depend on
     /// the machine's speed whether two meet.
     pub fn wait_for_company(&self) {
@@ -97,8 +122,10 @@ fn serve(mut stream: &TcpStream, state: &Mutex<State>) -> Option<()> {
     let mut lines = BufReader::new(stream).lines();
     let first = lines.next()?.ok()?;
     let mut headers = HashMap::new();
+    state.lock().unwrap().heads.push(first.clone());
     for line in lines {
         let line = line.ok()?;
+        state.lock().unwrap().heads.push(line.clone());
         if line.is_empty() {
             break;
         }
@@ -122,9 +149,56 @@ fn serve(mut stream: &TcpStream, state: &Mutex<State>) -> Option<()> {
     while alone(&state.lock().unwrap()) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let answered = answer(&mut stream, method, &headers, object, fault);
+    let answered = match fault {
+        Some(Fault::Endless(status)) if method != "HEAD" => {
+            let sent = endless(&mut stream, &headers, object, status);
+            let mut state = state.lock().unwrap();
+            state.most_sent = state.most_sent.max(sent);
+            None
+        }
+        Some(Fault::Redirect(port)) => {
+            let head = format!(
+                "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:{port}{path}\r\ncontent-length: 0\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes()).ok()
+        }
+        fault => answer(&mut stream, method, &headers, object, fault),
+    };
     state.lock().unwrap().under_way -= 1;
     answered
+}
+
+/// An answer whose body does not end; says how much of it was sent before the client hung up.
+fn endless(
+    out: &mut &TcpStream,
+    headers: &HashMap<String, String>,
+    object: Option<(Vec<u8>, Option<String>)>,
+    status: u16,
+) -> u64 {
+    let (bytes, tag) = object.unwrap_or_default();
+    let wanted = headers.get("range").and_then(|text| range(text, 1 << 40));
+    let mut head = match (status, wanted) {
+        (0, Some(range)) => {
+            // The end of the object that it claims to have, or the middle.
+            let (first, last) = (range.start, range.end - 1);
+            format!("HTTP/1.1 206 Partial\r\ncontent-range: bytes {first}-{last}/{}\r\n", 1u64 << 40)
+        }
+        (0, None) => "HTTP/1.1 200 OK\r\n".to_owned(),
+        (status, _) => format!("HTTP/1.1 {status} No\r\n"),
+    };
+    if let Some(tag) = tag {
+        head += &format!("etag: {tag}\r\n");
+    }
+    head += &format!("content-length: {}\r\n\r\n", 1u64 << 40);
+    let mut sent = 0;
+    let block = [bytes, vec![b'x'; 1 << 16]].concat();
+    let block = &block[block.len() - (1 << 16)..];
+    if out.write_all(head.as_bytes()).is_ok() {
+        while sent < ENOUGH && out.write_all(block).is_ok() {
+            sent += block.len() as u64;
+        }
+    }
+    sent
 }
 
 fn answer(

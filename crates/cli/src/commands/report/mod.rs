@@ -1,4 +1,4 @@
-//! `report`: a page to look at a file in a browser.
+//! `report`: an HTML report of a file.
 
 mod analysis;
 mod page;
@@ -6,24 +6,30 @@ mod page;
 use std::io::Write;
 
 use serde_json::json;
-use ztensor::{Observer, Reader};
+use ztensor::{Destination, Observer, Reader};
 
 use super::Common;
-use crate::args::Report;
+use crate::args::{Output, Report};
 use crate::failure::{FINE, Outcome};
 use crate::ui::Progress;
 use crate::{describe, human};
 use page::failed;
 
 pub fn run(options: &Report, common: Common) -> Outcome {
-    let output = options.output.check(&[&options.file])?;
+    let place = Output { output: options.place(), force: options.force };
+    let mut output = place.check(&[&options.file])?;
+    if options.output.is_none()
+        && let (Some(folder), Some(name)) = (place.output.parent(), place.output.file_name())
+    {
+        output = Destination::derived(folder, name)?.overwrite(options.force);
+    }
     let reader = common.open(&options.file)?;
     let chosen = options.which.choose(&reader)?;
     reader.check_limits(chosen.iter().map(|(name, _)| *name))?;
-    let total = chosen.iter().map(|(_, object)| object.byte_len()).sum();
+    let total = chosen.iter().map(|(_, object)| object.byte_len()).fold(0, u64::saturating_add);
     let title = options.file.file_name().unwrap_or(options.file.as_os_str()).to_string_lossy();
     {
-        let progress = Progress::new("looking", total, common.quiet);
+        let progress = Progress::new("analysing", total, common.quiet);
         ztensor::write_atomically(output.clone(), |out| {
             page::write(out, &human::escaped(&title), |out| {
                 // The head of the document is small; the list of tensors is written as it is made.
@@ -42,11 +48,8 @@ pub fn run(options: &Report, common: Common) -> Outcome {
         })?;
     }
     let size = human::bytes(ztensor::remote::store::len(output.path(), &Default::default())?.unwrap_or(0));
-    common.say(format_args!(
-        "{}: {} tensors, {size}",
-        output.path().display(),
-        human::count(chosen.len() as u64)
-    ));
+    let tensors = human::counted(chosen.len() as u64, "tensor");
+    common.say(format_args!("{}: {tensors}, {size}", output.path().display()));
     Ok(FINE)
 }
 

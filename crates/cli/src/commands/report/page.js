@@ -37,7 +37,7 @@ function short(count) {
     count /= 1000;
     unit += 1;
   }
-  return `${count.toPrecision(3)} ${["thousand", "million", "billion", "trillion"][unit]}`;
+  return `${count.toPrecision(3)} ${["k", "M", "B", "T"][unit]}`;
 }
 
 const whole = (count) => count.toLocaleString("en");
@@ -86,10 +86,11 @@ function writeFacts() {
   const after = sum(tried, (tensor) => tensor.bytes * kept(tensor));
   const facts = [
     ["parameters", short(elements)],
-    [stored < total ? `decoded, ${bytes(stored)} in the file` : "of tensors", bytes(total)],
-    ["of all values are zero", values ? percent(zeros / values) : "–"],
-    ["not a number or infinite", whole(odd)],
-    [before ? `estimated saving, to about ${bytes(after)}` : "estimated saving", before ? percent(1 - after / before) : "–"],
+    [stored < total ? "of tensors, decoded" : "of tensors", bytes(total)],
+    ["zeros", values ? percent(zeros / values) : "–"],
+    ["NaN or Inf", whole(odd)],
+    ["estimated z4ai saving", before ? percent(1 - after / before) : "–"],
+    ["estimated packed size", before ? bytes(after + total - before) : "–"],
   ];
   for (const [label, value] of facts) {
     byId("facts").append(element("div", { className: "fact" }, element("b", {}, value), element("span", {}, label)));
@@ -135,6 +136,16 @@ function drawTypes() {
 
 const LAYERS = 400;
 
+// What all texts begin with, up to a separator.
+function common(texts) {
+  let length = texts[0].length;
+  for (const text of texts) {
+    while (!text.startsWith(texts[0].slice(0, length))) length -= 1;
+  }
+  const prefix = texts[0].slice(0, length);
+  return prefix.slice(0, Math.max(prefix.lastIndexOf("."), prefix.lastIndexOf("/")) + 1);
+}
+
 function drawLayers() {
   const names = new Map();
   for (const tensor of tensors) {
@@ -144,24 +155,43 @@ function drawLayers() {
   const layers = [...names].map(([name, members]) => [name, members, sum(members, (tensor) => tensor.bytes)]);
   layers.sort((a, b) => named.compare(a[0], b[0]));
   const most = layers.reduce((most, layer) => Math.max(most, layer[2]), 1);
+  // What all names begin with is said once, and not on every row.
+  const prefix = layers.length > 3 ? common(layers.map((layer) => layer[0])) : "";
+  if (prefix) byId("layers").before(element("p", { id: "common", className: "quiet" }, element("bdi", {}, prefix), "…"));
+  const longest = layers.reduce((most, layer) => Math.max(most, layer[0].length - prefix.length), 0);
+  byId("layers").style.setProperty("--names", `min(${Math.max(longest, 6) + 1}ch, 40%)`);
   for (const [name, members, size] of layers.slice(0, LAYERS)) {
     const bar = drawing("svg", { role: "img", "aria-label": bytes(size) });
+    // A bar is as wide as its share, so that both of its ends are round.
+    bar.style.width = `${Math.max((size / most) * 100, 0.5)}%`;
+    bar.style.borderRadius = "3px";
     let at = 0;
     const parts = grouped(members, (tensor) => tensor.dtype, (tensor) => tensor.bytes);
     for (const [type, part] of parts.sort((a, b) => series.get(a[0]) - series.get(b[0]))) {
       const rectangle = drawing("rect", {
-        x: `${(at / most) * 100}%`, width: `${(part / most) * 100}%`, height: "100%", class: `s${series.get(type)}`,
+        x: `${(at / Math.max(size, 1)) * 100}%`, width: `${(part / Math.max(size, 1)) * 100}%`, height: "100%", class: `s${series.get(type)}`,
       });
       rectangle.append(drawing("title", {}, `${type}: ${bytes(part)}`));
       bar.append(rectangle);
       at += part;
     }
+    const shown = name.slice(prefix.length) || name;
+    const cut = Math.max(shown.length - 14, 0);
+    const label = element("span", {}, element("bdi", { className: "start" }, shown.slice(0, cut)), element("bdi", { className: "last" }, shown.slice(cut)));
     const row = element(
       "button", { type: "button", className: "layer", title: name },
-      element("bdi", {}, name), bar, element("span", { className: "number quiet" }, bytes(size)),
+      label, bar, element("span", { className: "number quiet" }, bytes(size)),
     );
     offer(row, "layer", name);
     byId("layers").append(row);
+  }
+  if (byId("layers").scrollHeight > byId("layers").clientHeight + 4) {
+    const hint = element("button", { type: "button", className: "more-hint" }, `Show all ${whole(Math.min(layers.length, LAYERS))} layers`);
+    hint.addEventListener("click", () => {
+      byId("layers").classList.add("all");
+      hint.remove();
+    });
+    byId("layers").append(hint);
   }
   if (layers.length > LAYERS) {
     const rest = layers.slice(LAYERS);
@@ -192,12 +222,12 @@ function spark(tensor) {
 
 function plot(tensor) {
   const values = tensor.values;
-  if (!values || !values.histogram) return element("p", { className: "none" }, tensor.note ?? "There are no numbers to count.");
+  if (!values || !values.histogram) return element("p", { className: "none" }, tensor.note ?? "No numeric values.");
   const { low, high, below, above, counts } = values.histogram;
   const picture = drawing("svg", { class: "plot", viewBox: "0 0 640 170", preserveAspectRatio: "none", role: "img", "aria-label": "Histogram of all values" });
   for (const y of [1, 42.5, 85, 127.5]) picture.append(drawing("line", { x1: 0, x2: 640, y1: y, y2: y }));
   picture.append(outline(counts, 640, 168));
-  const outside = below + above ? `${whole(below + above)} values lie outside` : "";
+  const outside = below + above ? `${whole(below + above)} values outside` : "";
   const scale = element("div", { className: "scale" }, element("span", {}, number(low)), element("span", {}, outside), element("span", {}, number(high)));
   return element("div", {}, picture, scale);
 }
@@ -213,11 +243,11 @@ function facts(tensor) {
     if (values.min !== null) {
       add("range", `${number(values.min)} to ${number(values.max)}`);
       add("mean", number(values.mean));
-      add("deviation", number(values.deviation));
+      add("std", number(values.deviation));
     }
     add("zero", `${whole(values.zeros)} of ${whole(values.count)}`);
-    if (values.nan) add("not a number", whole(values.nan));
-    if (values.infinite) add("infinite", whole(values.infinite));
+    if (values.nan) add("NaN", whole(values.nan));
+    if (values.infinite) add("Inf", whole(values.infinite));
   }
   if (kept(tensor) !== null) {
     const part = tensor.sample.bytes < tensor.bytes ? `, from ${bytes(tensor.sample.bytes)}` : "";
@@ -233,9 +263,11 @@ function meter(share) {
   return element("span", { className: "share" }, bar);
 }
 
+const statistic = (tensor, what) => (tensor.values ? tensor.values[what] : null);
+
 const columns = [
   { title: "Name", key: (tensor) => tensor.name, show: (tensor) => element("button", { type: "button" }, element("bdi", {}, tensor.name)) },
-  { title: "Shape", key: (tensor) => tensor.shape.length, show: (tensor) => (tensor.shape.length ? tensor.shape.join(" × ") : "scalar"), style: "plain" },
+  { title: "Shape", key: (tensor) => tensor.shape.length, show: (tensor) => `[${tensor.shape.join(", ")}]`, style: "plain" },
   { title: "Type", key: (tensor) => tensor.dtype, show: (tensor) => element("bdi", {}, tensor.dtype), style: "plain" },
   { title: "Parameters", key: (tensor) => tensor.elements, show: (tensor) => whole(tensor.elements), style: "number", down: true },
   { title: "Size", key: (tensor) => tensor.bytes, show: (tensor) => bytes(tensor.bytes), style: "number", down: true },
@@ -245,6 +277,11 @@ const columns = [
     key: (tensor) => (kept(tensor) === null ? null : 1 - kept(tensor)),
     show: (tensor) => (kept(tensor) === null ? "–" : element("span", {}, percent(1 - kept(tensor)), meter(1 - kept(tensor)))),
   },
+  ...["mean", "deviation", "min", "max"].map((what) => ({
+    title: what === "deviation" ? "Std" : what[0].toUpperCase() + what.slice(1), style: "number statistic", down: true,
+    key: (tensor) => statistic(tensor, what),
+    show: (tensor) => (statistic(tensor, what) === null ? "–" : number(statistic(tensor, what))),
+  })),
   { title: "Values", key: (tensor) => (tensor.values ? tensor.values.deviation : null), show: spark, down: true },
 ];
 
@@ -267,7 +304,7 @@ function compare(a, b) {
 }
 
 for (const tensor of tensors) {
-  tensor.text = `${tensor.name} ${tensor.dtype} ${tensor.layout} ${tensor.shape.join("x")} ${tensor.shape.join(" × ")}`.toLowerCase();
+  tensor.text = `${tensor.name} ${tensor.dtype} ${tensor.layout} ${tensor.shape.join("x")} ${tensor.shape.join(", ")}`.toLowerCase();
 }
 
 function refresh() {
@@ -313,7 +350,7 @@ function drawMore() {
   state.drawn += next.length;
   body.append(...next.map(row));
   if (!state.shown.length) {
-    body.append(element("tr", {}, element("td", { colSpan: columns.length, className: "none" }, tensors.length ? "No tensor matches." : "The file holds no tensors.")));
+    body.append(element("tr", {}, element("td", { colSpan: columns.length, className: "none" }, tensors.length ? "No tensor matches." : "The file has no tensors.")));
   }
 }
 
@@ -341,7 +378,7 @@ function writeHead() {
   const head = byId("tensors").tHead.rows[0];
   for (const column of columns) {
     const button = element("button", { type: "button" }, column.title);
-    const cell = element("th", { scope: "col", className: column.style === "number" ? "number" : "" }, button);
+    const cell = element("th", { scope: "col", className: column.style?.includes("number") ? column.style : "" }, button);
     button.addEventListener("click", () => {
       // First in the useful direction, then in the other, then as in the file.
       const first = column.down ?? false;
@@ -392,6 +429,7 @@ drawLayers();
 writeHead();
 writeMetadata();
 byId("search").addEventListener("input", refresh);
+byId("statistics").addEventListener("change", (event) => byId("tensors").classList.toggle("with-statistics", event.target.checked));
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && event.target.tagName !== "INPUT") {
     event.preventDefault();

@@ -112,8 +112,8 @@ impl<'a> Cursor<'a> {
     #[inline(always)]
     unsafe fn refill(&mut self) -> u64 {
         let consumed = self.bits.trailing_zeros();
-        // SAFETY: a step consumes at most 7 + 55 bits, so `source` advances by at most STEP_IN bytes,
-        // and the safe step left a whole word behind that.
+        // SAFETY: a step consumes at most 7 + 55 bits, so `source` advances by at most STEP_IN
+        // bytes, and the safe step left a whole word behind that.
         let word = unsafe {
             self.source = self.source.add(consumed as usize / 8);
             self.source.cast::<[u8; WORD]>().read()
@@ -132,8 +132,8 @@ impl<'a> Cursor<'a> {
         for _ in 0..PER_STEP {
             let entry = table[(bits >> (64 - MAX_LEN)) as usize];
             bits <<= entry >> 48 & 63;
-            // SAFETY: no entry has more symbols than the safe step left room for, each store being a
-            // word from where its first symbol goes.
+            // SAFETY: no entry has more symbols than the safe step left room for, each store being
+            // a word from where its first symbol goes.
             unsafe {
                 self.target.cast::<[u8; WORD]>().write(entry.to_le_bytes());
                 self.target = self.target.add((entry >> 56) as usize);
@@ -192,8 +192,8 @@ pub(super) fn advance(cursors: &mut [Cursor<'_>], table: &mut Entries, ahead: &m
                     MIN_INTERLEAVED..STREAMS => steps.min(IDLE_STEPS),
                     _ => return run_portable(cursors, table, ahead, steps),
                 };
-                // SAFETY: the features were detected, and `advance_with` takes no more steps than are safe
-                // for any; with idle streams they are no more than are safe for these.
+                // SAFETY: the features were detected, and `advance_with` takes no more steps than
+                // are safe for any; with idle streams they are no more than are safe for these.
                 unsafe { run_interleaved(cursors, table, ahead, steps) }
             };
         return advance_with(cursors, table, ahead, run);
@@ -383,8 +383,8 @@ unsafe fn run_interleaved(
         assert!(PER_STEP == 5 && MAX_LEN == 11 && STREAMS == 8 && CACHE_LINE == 64 && prefetch::STREAMS == 4);
     // SAFETY: indices have MAX_LEN bits, as many as the table has entries for. A refill advances a
     // source by at most STEP_IN bytes and reads a word; no entry has more symbols than the safe
-    // steps left room for, each store being a word from where its first symbol goes. Idle streams have
-    // room for as many steps as there are, whatever they decode.
+    // steps left room for, each store being a word from where its first symbol goes. Idle streams
+    // have room for as many steps as there are, whatever they decode.
     unsafe {
         std::arch::asm!(
             "2:",

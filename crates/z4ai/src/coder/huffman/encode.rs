@@ -16,19 +16,20 @@
 #[cfg(target_arch = "x86_64")]
 use crate::coder::huffman::code_table::{self, CodeTable, PackedCodes};
 use crate::coder::huffman::lengths::{Lengths, MAX_LEN};
-use crate::coder::huffman::wire::{STREAMS, Stored, WORD, run_of};
+use crate::coder::huffman::wire::{STREAMS, Stored, WORD};
+use crate::coder::run_range;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx512;
 use crate::simd::prefetch::Prefetcher;
 use crate::simd::{CodeWindow, Isa, dispatch};
 
 /// A code's word has the length in the bits below this, and the code above.
-const CODE: u32 = 8;
-const _: () = assert!(2 * MAX_LEN + CODE <= u32::BITS);
+const CODE_SHIFT: u32 = 8;
+const _: () = assert!(2 * MAX_LEN + CODE_SHIFT <= u32::BITS);
 /// Bits of a stored word: those of a group, and up to 7 of padding.
 const HELD: u32 = u64::BITS;
 /// Bits that may be appended before a store.
-const MOST_HELD: u32 = HELD - 7;
+const MAX_PENDING: u32 = HELD - 7;
 /// Codes that always fit.
 const GROUP: usize = 5;
 const _: () = assert!(GROUP as u32 * MAX_LEN + 7 <= HELD);
@@ -43,8 +44,8 @@ type Codes = [u32; 256];
 /// symbols that occur are valid.
 type Pairs = [u32; 1 << 16];
 
-/// Appends the bit streams of `symbols` to `out`; returns their lengths in bytes. `prefetch` advances by one
-/// step per symbol: encoding computes and hardly touches memory.
+/// Appends the bit streams of `symbols` to `out`; returns their lengths in bytes. `prefetch`
+/// advances by one step per symbol: encoding computes and hardly touches memory.
 ///
 /// Every symbol must have a code in `lengths`.
 pub(crate) fn encode(
@@ -112,7 +113,7 @@ impl HuffmanScratch {
         encode: impl Fn([&[u8]; 2], [&mut Vec<u8>; 2], &mut Prefetcher) -> [usize; 2],
     ) -> Stored {
         let streams = streams_for(symbols.len());
-        let run = |index: usize| &symbols[run_of(index, streams, symbols.len())];
+        let run = |index: usize| &symbols[run_range(index, streams, symbols.len())];
         let room = room_for(run(0).len());
         for stream in &mut self.streams {
             if stream.len() < room {
@@ -140,7 +141,7 @@ fn room_for(symbols: usize) -> usize {
 }
 
 fn words(lengths: &Lengths, codes: &[u16; 256]) -> Codes {
-    std::array::from_fn(|symbol| u32::from(codes[symbol]) << CODE | u32::from(lengths.0[symbol]))
+    std::array::from_fn(|symbol| u32::from(codes[symbol]) << CODE_SHIFT | u32::from(lengths.0[symbol]))
 }
 
 /// The words of all pairs, if they are few enough to pay for `symbols` symbols.
@@ -157,7 +158,7 @@ fn fill_pairs<'a>(pairs: &'a mut Option<Box<Pairs>>, codes: &Codes, symbols: usi
         for &first in &used {
             let (a, b) = (codes[first], codes[second]);
             // One code after the other, and the sum of their lengths.
-            let shifted = (a >> CODE) << (b & 0xff) << CODE;
+            let shifted = (a >> CODE_SHIFT) << (b & 0xff) << CODE_SHIFT;
             pairs[first | second << 8] = (shifted | b) + (a & 0xff);
         }
     }
@@ -165,7 +166,8 @@ fn fill_pairs<'a>(pairs: &'a mut Option<Box<Pairs>>, codes: &Codes, symbols: usi
 }
 
 dispatch! {
-    /// Writes two bit streams, each behind the first word of its room; returns their lengths in bytes.
+    /// Writes two bit streams, each behind the first word of its room; returns their lengths in
+    /// bytes.
     fn encode_single(
         runs: [&[u8]; 2],
         codes: &Codes,
@@ -238,12 +240,12 @@ fn encode_windowed_with<I: Isa>(
 type EncodeWide =
     unsafe fn(Avx512, [&[u8]; 2], &Codes, &CodeTable, [&mut Vec<u8>; 2], &mut Prefetcher) -> [usize; 2];
 
-/// Codes are concatenated by sixteen up to a mean length of `SHORT / PARTS` bits: longer ones would
-/// often not fit a word.
+/// Codes are concatenated by sixteen up to a mean length of `MAX_MEAN_LEN / MEAN_LEN_UNIT` bits:
+/// longer ones would often not fit a word.
 #[cfg(target_arch = "x86_64")]
-const SHORT: u32 = 29;
+const MAX_MEAN_LEN: u32 = 29;
 #[cfg(target_arch = "x86_64")]
-const PARTS: u32 = 10;
+const MEAN_LEN_UNIT: u32 = 10;
 
 /// The encoder for this table, which holds codes of these lengths.
 #[cfg(target_arch = "x86_64")]
@@ -251,7 +253,7 @@ fn wide(table: &CodeTable, lengths: &Lengths) -> EncodeWide {
     let used = lengths.0.iter().filter(|&&len| len > 0);
     // What a symbol takes if it is as frequent as its code says.
     let mean: u32 = used.map(|&len| u32::from(len) << (MAX_LEN - u32::from(len))).sum();
-    let sixteen = mean * PARTS <= SHORT << MAX_LEN;
+    let sixteen = mean * MEAN_LEN_UNIT <= MAX_MEAN_LEN << MAX_LEN;
     match (table.tables, sixteen) {
         (1, true) => encode_wide::<1, true>,
         (1, false) => encode_wide::<1, false>,
@@ -307,7 +309,7 @@ impl Put<8> for Paired<'_> {
         stream.append(a);
         stream.append(b);
         // Eight codes of a skewed alphabet nearly always fit.
-        if lens & 0xff > MOST_HELD {
+        if lens & 0xff > MAX_PENDING {
             stream.store();
         }
         stream.append(c);
@@ -402,8 +404,8 @@ struct Stream<'a> {
     stored: usize,
     /// The last bits of the stream, stored ones first, then pending ones.
     bits: u64,
-    /// The sum of all words since the last store. The bits below [`CODE`] are the number of pending
-    /// bits; the others are unspecified.
+    /// The sum of all words since the last store. The bits below [`CODE_SHIFT`] are the number of
+    /// pending bits; the others are unspecified.
     lens: u32,
 }
 
@@ -413,11 +415,11 @@ impl<'a> Stream<'a> {
         Self { room, stored: 7, bits: 0, lens: 0 }
     }
 
-    /// Appends the code, or the codes, of a word. At most [`MOST_HELD`] bits may be pending.
+    /// Appends the code, or the codes, of a word. At most [`MAX_PENDING`] bits may be pending.
     #[inline(always)]
     fn append(&mut self, word: u32) {
         // The lowest six bits have the whole length; shifts ignore the others.
-        self.bits = self.bits << (word & 63) | u64::from(word >> CODE);
+        self.bits = self.bits << (word & 63) | u64::from(word >> CODE_SHIFT);
         self.lens = self.lens.wrapping_add(word);
     }
 
@@ -445,8 +447,9 @@ impl<'a> Stream<'a> {
         let word = self.bits << (!self.stored & 7);
         let end = self.stored / 8;
         debug_assert!(end + WORD <= self.room.len());
-        // SAFETY: what was appended took at most MAX_LEN bits per symbol, all words of codes being made of
-        // lengths up to that, so the stream's end is at most `room_for` less a word, which precedes it.
+        // SAFETY: what was appended took at most MAX_LEN bits per symbol, all words of codes being
+        // made of lengths up to that, so the stream's end is at most `room_for` less a word, which
+        // precedes it.
         unsafe {
             let target = self.room.as_mut_ptr().add(end);
             target.cast::<[u8; WORD]>().write(word.to_be_bytes());
@@ -491,7 +494,7 @@ mod tests {
             let mut stored = Vec::new();
             let (scratch, none) = (&mut HuffmanScratch::default(), &mut Prefetcher::default());
             let lens = encode(&symbols, &lengths, &mut stored, scratch, none);
-            let run = |i: usize| &symbols[run_of(i, lens.streams(), symbols.len())];
+            let run = |i: usize| &symbols[run_range(i, lens.streams(), symbols.len())];
             let expected: Vec<Vec<u8>> = (0..lens.streams()).map(|i| naive(run(i), &lengths)).collect();
             prop_assert_eq!(lens.lens().to_vec(), expected.iter().map(|s| s.len() as u32).collect::<Vec<_>>());
             prop_assert_eq!(&stored, &expected.concat());

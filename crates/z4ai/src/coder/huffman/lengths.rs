@@ -69,7 +69,7 @@ impl Lengths {
     }
 
     /// Writes first symbol, last symbol, then one nibble per length between them, low nibble
-    /// first; runs of two to sixteen absent symbols are two nibbles.
+    /// first; runs of 2 to 17 absent symbols are two nibbles.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let (first, last) = self.ends();
         out.extend([first as u8, last as u8]);
@@ -164,7 +164,8 @@ fn depths(leaves: &[u64]) -> [u32; 256] {
     for node in n + 1..2 * n {
         let mut sum = 0;
         for _ in 0..2 {
-            // Neither a branch nor a detour by memory: which of the two it is can hardly be foreseen.
+            // Neither a branch nor a detour by memory: which of the two it is can hardly be
+            // foreseen.
             let is_leaf = weight[leaf] <= weight[inner];
             let child = if is_leaf { leaf } else { inner };
             sum += weight[leaf].min(weight[inner]);

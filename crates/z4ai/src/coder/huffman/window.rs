@@ -6,7 +6,7 @@ use crate::coder::huffman::lengths::{Lengths, MAX_LEN};
 use crate::simd::{CodeWindow, WINDOW};
 
 /// Use the window when at most 1/256 of the symbols fall outside it: a group with another symbol
-/// falls back to pairs. (bench: `codec.py`, compress at `Z4AI_CPU=avx2`)
+/// falls back to pairs. (case: `codec.py`, compress at `Z4AI_CPU=avx2`)
 const MIN_COVERAGE: u32 = 256;
 
 impl CodeWindow {

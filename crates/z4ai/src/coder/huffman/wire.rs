@@ -26,6 +26,7 @@
 
 use crate::coder::huffman::decode::{Cursor, DecodePrefetch, advance};
 use crate::coder::huffman::table::{MIN_MULTI_SYMBOL, Table};
+use crate::coder::run_range;
 use crate::error::{Error, Result};
 use crate::wire::{Put, Reader};
 
@@ -34,12 +35,6 @@ pub(super) const STREAMS: usize = 8;
 
 /// Bytes a load reads and a store writes at the position it is made at.
 pub(super) const WORD: usize = 8;
-
-/// The symbols, of `total`, in stream `index` of `streams`.
-pub(super) fn run_of(index: usize, streams: usize, total: usize) -> std::ops::Range<usize> {
-    let run = total.div_ceil(streams);
-    (index * run).min(total)..((index + 1) * run).min(total)
-}
 
 /// The stored lengths of the streams, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +101,7 @@ impl Table {
                 return Err(Error::corrupt("a Huffman stream runs past its chunk"));
             };
             input = rest;
-            let (run, rest) = output.split_at_mut(run_of(index, lens.streams(), total).len());
+            let (run, rest) = output.split_at_mut(run_range(index, lens.streams(), total).len());
             output = rest;
             cursors.push(Cursor::new(source, run));
         }
@@ -135,7 +130,7 @@ mod tests {
             let stream = &stored[start..start + len as usize];
             start += len as usize;
             let mut at = 0;
-            for _ in run_of(index, lens.streams(), total) {
+            for _ in run_range(index, lens.streams(), total) {
                 let (mut code, mut len) = (0u16, 0u8);
                 loop {
                     code = code << 1 | u16::from(stream[at / 8] >> (7 - at % 8) & 1);
@@ -176,7 +171,7 @@ mod tests {
             assert_eq!(naive(&stored, lens, &lengths, symbols.len()), symbols);
         }
         // The portable loop, whatever this machine has.
-        let run = run_of(0, lens.streams(), symbols.len());
+        let run = run_range(0, lens.streams(), symbols.len());
         let mut portable = vec![0; run.len()];
         let mut cursors = [Cursor::new(&stored[..lens.lens()[0] as usize], &mut portable)];
         advance_with(&mut cursors, &mut table.multi, &mut DecodePrefetch::default(), run_portable);

@@ -7,7 +7,8 @@
 //! chains walk a block of symbols and record states and widths; then the bits of four symbols at a
 //! time are concatenated, vectorised over many groups, and appended.
 
-use crate::coder::tans::{MAX_LOG, NormalizedCounts, RUNS, run_of};
+use crate::coder::run_range;
+use crate::coder::tans::{MAX_LOG, NormalizedCounts, RUNS};
 
 /// Symbols of each run between two stores of its bits.
 const PER_STEP: usize = 4;
@@ -33,8 +34,8 @@ struct SymbolTransform {
 struct Encoder {
     /// The transforms of each table's symbols.
     transforms: Vec<SymbolTransform>,
-    /// The states of each symbol in their order, symbol after symbol, plus the number of states; table
-    /// after table. At least twice as many as a table has.
+    /// The states of each symbol in their order, symbol after symbol, plus the number of states;
+    /// table after table. At least twice as many as a table has.
     states: Vec<u16>,
     log: u32,
 }
@@ -51,7 +52,8 @@ impl Encoder {
             let mut starts = [0u32; SYMBOLS];
             for (symbol, &count) in states.counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
                 let count = u32::from(count);
-                // One bit less from states that are lower than the symbol's states times this power of two.
+                // One bit less from states that are lower than the symbol's states times this power
+                // of two.
                 let most = log - count.ilog2();
                 transforms[symbol] =
                     SymbolTransform { bits: (most << 16) - (count << most), next: start.wrapping_sub(count) };
@@ -74,10 +76,10 @@ impl Encoder {
         let width = state.wrapping_add(transform.bits) >> 16;
         let place = (*state >> width).wrapping_add(transform.next) as usize;
         debug_assert!(place < self.states.len());
-        // SAFETY: a state is at least `size` and below twice that, as all are that there are. The width
-        // leaves of it at least as much as the symbol has states, and less than twice as much, so that
-        // the place is one of the symbol's. A symbol without states leaves all of it, and there are
-        // twice as many states as a table has.
+        // SAFETY: a state is at least `size` and below twice that, as all are that there are. The
+        // width leaves of it at least as much as the symbol has states, and less than twice as
+        // much, so that the place is one of the symbol's. A symbol without states leaves all of it,
+        // and there are twice as many states as a table has.
         *state = u32::from(unsafe { *self.states.get_unchecked(place) });
         width
     }
@@ -187,8 +189,8 @@ pub(crate) fn encode(
     encode_runs::<_, 2, 2>(symbols, &Encoder::new(std::slice::from_ref(states)), out, scratch)
 }
 
-/// As [`encode`] of the symbols in the lower halves by the tables of the upper halves, with one state for
-/// each stream. All tables have as many states.
+/// As [`encode`] of the symbols in the lower halves by the tables of the upper halves, with one
+/// state for each stream. All tables have as many states.
 pub(crate) fn encode_by_tables(
     symbols: &[u16],
     tables: &[NormalizedCounts],
@@ -206,7 +208,7 @@ fn encode_runs<S: Symbol, const INTERLEAVED: usize, const STATES: usize>(
     scratch: &mut TansScratch,
 ) -> [u32; RUNS] {
     assert!(S::end(symbols) <= encoder.transforms.len(), "a table for every symbol");
-    let runs: [&[S]; RUNS] = std::array::from_fn(|index| &symbols[run_of(index, symbols.len())]);
+    let runs: [&[S]; RUNS] = std::array::from_fn(|index| &symbols[run_range(index, RUNS, symbols.len())]);
     let room = ((runs[0].len() + STATES) * encoder.log as usize).div_ceil(8) + 2 * WORD;
     let mut buffers = scratch.each_mut().map(|buffer| {
         if buffer.len() < room {
@@ -324,7 +326,8 @@ fn encode_interleaved_with<S: Symbol, const R: usize, const STATES: usize>(
                 for r in 0..R {
                     let state = &mut current[r][i % STATES];
                     found[r].states[i][step] = *state;
-                    // SAFETY: every symbol was seen to have a transform, and every run to have these steps.
+                    // SAFETY: every symbol was seen to have a transform, and every run to have
+                    // these steps.
                     let transform = unsafe {
                         let symbol = parts[r].get_unchecked(step)[i];
                         *encoder.transforms.get_unchecked(symbol.index())
@@ -425,7 +428,7 @@ mod tests {
                 })
                 .collect();
             let expect = |tables: &[NormalizedCounts], states_per_run| -> Vec<Vec<u8>> {
-                let run = |index| &symbols[run_of(index, symbols.len())];
+                let run = |index| &symbols[run_range(index, RUNS, symbols.len())];
                 (0..RUNS).map(|index| naive(run(index), tables, states_per_run)).collect()
             };
             let lens = |streams: &[Vec<u8>]| streams.iter().map(|stream| stream.len() as u32).collect::<Vec<_>>();

@@ -18,6 +18,7 @@ pub(crate) mod blocks;
 
 use std::mem::MaybeUninit;
 
+use crate::bits::BitReader;
 use crate::element::Kind;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
@@ -317,9 +318,10 @@ fn merge_with(isa: impl Isa, fields: Fields, from: &FieldStreams<'_>, elements: 
         SEPARATE_SIGN,
         blocks::merge::<SIZE, BITS, SEPARATE_SIGN>(isa, fields.base, from, elements)
     );
-    let mut mid = BitReader::new(from.mid, fields.mid_bits(), whole);
+    let mid_bits = fields.mid_bits();
+    let mut mid = BitReader::starting_at(from.mid, whole * mid_bits as usize);
     for index in whole..count {
-        let mut raw = u64::from(mid.next());
+        let mut raw = mid.take(mid_bits).expect("`mid` has the bits of all elements");
         for plane in from.planes[..fields.planes()].iter().rev() {
             raw = raw << 8 | u64::from(plane[index]);
         }
@@ -339,7 +341,7 @@ fn split_with(isa: impl SplitBlocks, fields: Fields, elements: &[u8], mut to: Fi
         SEPARATE_SIGN,
         isa.split_blocks::<SIZE, BITS, SEPARATE_SIGN>(fields.base, elements, &mut to)
     );
-    let mut mid = BitWriter::new(to.mid, fields.mid_bits(), whole);
+    let mut mid = FieldWriter::new(to.mid, fields.mid_bits(), whole);
     for index in whole..count {
         let mut element = [0; 8];
         element[..fields.size].copy_from_slice(&elements[index * fields.size..][..fields.size]);
@@ -360,39 +362,14 @@ fn split_with(isa: impl SplitBlocks, fields: Fields, elements: &[u8], mut to: Fi
     }
 }
 
-/// Reads packed fields one by one.
-struct BitReader<'a> {
-    bytes: &'a [u8],
-    bits: u32,
-    at: usize,
-}
-
-impl<'a> BitReader<'a> {
-    fn new(bytes: &'a [u8], bits: u32, index: usize) -> Self {
-        let at = index * bits as usize;
-        Self { bytes, bits, at }
-    }
-
-    fn next(&mut self) -> u8 {
-        if self.bits == 0 {
-            return 0;
-        }
-        let byte = |i: usize| u16::from(self.bytes.get(i).copied().unwrap_or(0));
-        let window = byte(self.at / 8) | byte(self.at / 8 + 1) << 8;
-        let field = window >> (self.at % 8) & ((1 << self.bits) - 1);
-        self.at += self.bits as usize;
-        field as u8
-    }
-}
-
-/// Writes packed fields one by one, over zeros.
-struct BitWriter<'a> {
+/// Writes packed fields one by one, into memory that is not initialised yet.
+struct FieldWriter<'a> {
     bytes: &'a mut [u8],
     bits: u32,
     at: usize,
 }
 
-impl<'a> BitWriter<'a> {
+impl<'a> FieldWriter<'a> {
     /// From field `index` on, which starts a byte.
     fn new(bytes: &'a mut [MaybeUninit<u8>], bits: u32, index: usize) -> Self {
         let rest = &mut bytes[index * bits as usize / 8..];

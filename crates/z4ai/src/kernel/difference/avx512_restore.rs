@@ -1,5 +1,5 @@
-//! Restoring elements by the planes of their differences, hashing them and writing them to where they stay,
-//! all while they are in registers.
+//! Restoring elements by the planes of their differences, hashing them and writing them to where
+//! they stay, all while they are in registers.
 
 use std::arch::x86_64::*;
 

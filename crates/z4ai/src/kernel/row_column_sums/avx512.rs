@@ -8,10 +8,10 @@ use crate::simd::Avx512;
 /// Codes of a vector.
 const WIDE: usize = 64;
 /// Rows whose terms, of less than 256 each, a sum of sixteen bits holds.
-const NARROW: usize = 256;
+const TERMS_PER_U16: usize = 256;
 
 impl Avx512 {
-    /// As [`of_units`](crate::kernel::row_column_sums::of_units).
+    /// As [`sums_of_units`](crate::kernel::row_column_sums::sums_of_units).
     pub(crate) fn sums_of_units(self, codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> {
         // SAFETY: `self` proves the features.
         unsafe { sums_of_units(codes, columns, period, clip) }
@@ -225,7 +225,7 @@ unsafe fn add_each(totals: &[__m512i; TOGETHER]) -> [u64; TOGETHER] {
 #[inline(always)]
 unsafe fn of_columns<const N: usize>(codes: &[u8], period: usize, by: &impl Terms<N>) -> Vec<[u64; N]> {
     let mut sums = vec![[0; N]; period];
-    for rows in codes.chunks(NARROW * period) {
+    for rows in codes.chunks(TERMS_PER_U16 * period) {
         for first in (0..period).step_by(WIDE) {
             let width = WIDE.min(period - first);
             // SAFETY: as the caller promises.

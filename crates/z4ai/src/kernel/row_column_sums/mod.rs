@@ -7,9 +7,9 @@ use crate::kernel::scale_classes::MAX_CLASSES;
 use crate::simd::{Isa, dispatch, dispatch_wide};
 
 /// Clamp on the difference of two codes: zeros would dominate the sum.
-const FAR: u8 = 16;
+const MAX_DIFFERENCE: u8 = 16;
 /// Terms below 256 that a 16-bit sum can hold.
-const NARROW: usize = 256;
+const TERMS_PER_U16: usize = 256;
 
 dispatch_wide! {
     /// The sum of clamped absolute differences of two runs of codes.
@@ -17,12 +17,12 @@ dispatch_wide! {
 }
 
 /// The sum of `max(code, clip)` of each row or column.
-pub(crate) fn of_units(codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> {
+pub(crate) fn sums_of_units(codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> {
     #[cfg(target_arch = "x86_64")]
     if let Some(isa) = crate::simd::Avx512::new() {
         return isa.sums_of_units(codes, columns, period, clip);
     }
-    of_units_narrow(codes, columns, period, clip)
+    sums_of_units_narrow(codes, columns, period, clip)
 }
 
 /// The cost of each row or column under each class. `costs` has a code's cost for all classes: each
@@ -41,8 +41,8 @@ pub(crate) fn costs_of_units(
 }
 
 dispatch! {
-    /// As [`of_units`], in narrower vectors.
-    fn of_units_narrow(codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> = of_units_with
+    /// As [`sums_of_units`], in narrower vectors.
+    fn sums_of_units_narrow(codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> = sums_of_units_with
 }
 
 dispatch! {
@@ -59,8 +59,8 @@ dispatch! {
 fn distance_with(_: impl Isa, a: &[u8], b: &[u8]) -> u32 {
     const LANES: usize = 64;
     /// Terms that a sum of eight bits holds.
-    const TERMS: usize = u8::MAX as usize / FAR as usize;
-    let far = |a: u8, b: u8| a.abs_diff(b).min(FAR);
+    const TERMS: usize = u8::MAX as usize / MAX_DIFFERENCE as usize;
+    let far = |a: u8, b: u8| a.abs_diff(b).min(MAX_DIFFERENCE);
     let mut total = 0;
     for (a, b) in a.chunks(TERMS * LANES).zip(b.chunks(TERMS * LANES)) {
         let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -77,7 +77,7 @@ fn distance_with(_: impl Isa, a: &[u8], b: &[u8]) -> u32 {
 }
 
 #[inline(always)]
-fn of_units_with(isa: impl Isa, codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> {
+fn sums_of_units_with(isa: impl Isa, codes: &[u8], columns: bool, period: usize, clip: u8) -> Vec<u64> {
     if !columns {
         let mut sums = Vec::with_capacity(codes.len().div_ceil(period));
         for row in codes.chunks(period) {
@@ -94,7 +94,7 @@ fn of_units_with(isa: impl Isa, codes: &[u8], columns: bool, period: usize, clip
     let mut sums = vec![0u64; period];
     // In narrow sums, so that more of them fit a register.
     let mut narrow = vec![0u16; period];
-    for rows in codes.chunks(NARROW * period) {
+    for rows in codes.chunks(TERMS_PER_U16 * period) {
         narrow.fill(0);
         for row in rows.chunks(period) {
             for (sum, &code) in narrow.iter_mut().zip(row) {
@@ -126,7 +126,7 @@ fn costs_of_units_with(
         let mut sums = Vec::with_capacity(codes.len().div_ceil(period));
         for row in codes.chunks(period) {
             let mut wide = [0; MAX_CLASSES];
-            for part in row.chunks(NARROW) {
+            for part in row.chunks(TERMS_PER_U16) {
                 let mut narrow = 0;
                 part.iter().for_each(|code| narrow += cost(code));
                 widen(&mut wide, narrow);
@@ -137,7 +137,7 @@ fn costs_of_units_with(
     }
     let mut sums = vec![[0; MAX_CLASSES]; period];
     let mut narrow = vec![0u64; period];
-    for rows in codes.chunks(NARROW * period) {
+    for rows in codes.chunks(TERMS_PER_U16 * period) {
         narrow.fill(0);
         for row in rows.chunks(period) {
             for (sum, code) in narrow.iter_mut().zip(row) {
@@ -175,9 +175,9 @@ mod tests {
                     by_class[unit][class] += costs[usize::from(code)] >> (16 * class) & 0xff;
                 }
             }
-            prop_assert_eq!(&of_units(&codes, columns, period, clip), &sums);
-            prop_assert_eq!(&of_units_narrow(&codes, columns, period, clip), &sums);
-            prop_assert_eq!(&of_units_with(Portable, &codes, columns, period, clip), &sums);
+            prop_assert_eq!(&sums_of_units(&codes, columns, period, clip), &sums);
+            prop_assert_eq!(&sums_of_units_narrow(&codes, columns, period, clip), &sums);
+            prop_assert_eq!(&sums_of_units_with(Portable, &codes, columns, period, clip), &sums);
             prop_assert_eq!(&costs_of_units(&codes, columns, period, &costs), &by_class);
             prop_assert_eq!(&costs_of_units_narrow(&codes, columns, period, &costs), &by_class);
             prop_assert_eq!(&costs_of_units_with(Portable, &codes, columns, period, &costs), &by_class);

@@ -1,8 +1,10 @@
 //! Chooses the contexts of a chunk, builds their tables and encodes the codes.
 
+use crate::coder::run_range;
 use crate::coder::tans::encode::TansScratch;
-use crate::coder::tans::{self, NormalizedCounts, RUNS, run_of};
+use crate::coder::tans::{self, NormalizedCounts, RUNS};
 use crate::estimate::cost::{self, BIT};
+use crate::estimate::sampling;
 use crate::layout::contexts::levels::{BLOCK, ContextTracker, Levels};
 use crate::layout::contexts::{Contexts, MAX_PERIOD, Thresholds};
 use crate::layout::split::classes::{Hint, likely_periods};
@@ -13,21 +15,27 @@ const WITHOUT_ROWS: [(usize, usize); 3] = [(6, 1), (24, 1), (12, 3)];
 const WITH_ROWS: [(usize, usize); 4] = [(2, 3), (8, 4), (4, 8), (1, 24)];
 /// Row lengths tried, at most. (case: `codec.py`, effort max)
 const MAX_PERIODS: usize = 2;
-/// Contexts are chosen by a sample of one in `SAMPLED` codes, from at least `MIN_SAMPLES`
+/// Contexts are chosen by a sample of one in `SAMPLE_STRIDE` codes, from at least `MIN_SAMPLES`
 /// positions. (case: `codec.py`, effort max, compress)
-const SAMPLED: usize = 32;
-const PLACES: usize = 2;
+const SAMPLE_STRIDE: usize = 32;
+const MIN_SAMPLES: usize = 2;
 /// The length of one sample, and its warm-up, whose codes only initialise the means: the larger of
 /// a number of codes and a number of rows. (case: `codec.py`, effort max, compress)
-const PLACE: (usize, usize) = (2048, 16);
-const FIRST: (usize, usize) = (128, 4);
+const SAMPLE_LEN: RunLength = RunLength { codes: 2048, rows: 16 };
+const WARM_UP: RunLength = RunLength { codes: 128, rows: 4 };
 /// Up to this number of codes, all are used instead of a sample.
-const FEW: usize = 1 << 15;
+const MAX_UNSAMPLED: usize = 1 << 15;
 /// Estimated bytes of a stored table.
-const PER_TABLE: u64 = 55;
+const TABLE_BYTES: u64 = 55;
 /// Log2 of the table size: bounds.
 const MIN_LOG: u32 = 9;
 const MAX_LOG: u32 = 11;
+
+/// A length that is the larger of a number of codes and a number of rows.
+struct RunLength {
+    codes: usize,
+    rows: usize,
+}
 
 /// Which contexts there are.
 pub(crate) struct Choice {
@@ -97,13 +105,13 @@ fn sample(codes: &[u8], joined: u32, period: usize) -> Vec<Known> {
             known.extend(block_known.skip(skipped.saturating_sub(block * BLOCK)));
         }
     };
-    let [len, first] = [PLACE, FIRST].map(|(codes, rows)| codes.max(rows * period));
-    let places = (codes.len() / SAMPLED / len).max(PLACES);
-    if codes.len() <= FEW || codes.len() < places * len {
+    let [len, first] = [SAMPLE_LEN, WARM_UP].map(|run| run.codes.max(run.rows * period));
+    let places = (codes.len() / SAMPLE_STRIDE / len).max(MIN_SAMPLES);
+    if codes.len() <= MAX_UNSAMPLED || codes.len() < places * len {
         take(codes, 0);
     } else {
-        for place in 0..places {
-            take(&codes[(codes.len() - len) / (places - 1) * place..][..len], first);
+        for at in sampling::strided(codes.len(), len, places, 1) {
+            take(&codes[at..][..len], first);
         }
     }
     known
@@ -134,7 +142,7 @@ fn cost_of(known: &[Known], thresholds: &Thresholds, total: usize) -> u64 {
         // Bias of the entropy of a sample: about half a bit per symbol.
         let symbols = counts.iter().filter(|&&count| count > 0).count() as u64;
         let missed = if total > known.len() { symbols * BIT * 72 / 100 } else { 0 };
-        (cost::entropy(counts) + missed) * total as u64 / known.len() as u64 + PER_TABLE * 8 * BIT
+        (cost::entropy(counts) + missed) * total as u64 / known.len() as u64 + TABLE_BYTES * 8 * BIT
     };
     counts.chunks_exact(256).map(cost_of).sum()
 }
@@ -149,7 +157,7 @@ pub(crate) fn encode(
     scratch: &mut TansScratch,
 ) -> Contexts {
     let Choice { period, thresholds, .. } = choice;
-    let runs: [&[u8]; RUNS] = std::array::from_fn(|index| &codes[run_of(index, codes.len())]);
+    let runs: [&[u8]; RUNS] = std::array::from_fn(|index| &codes[run_range(index, RUNS, codes.len())]);
     numbered.resize(codes.len(), 0);
     let counts = number_contexts(&runs, joined, period, &thresholds, numbered);
     let log = codes.len().ilog2().saturating_sub(4).clamp(MIN_LOG, MAX_LOG);

@@ -12,7 +12,7 @@ use crate::layout::contexts::{COLUMN_EMA_SHIFT, Magnitudes, NEIGHBOR_EMA_SHIFT, 
 /// Codes per block.
 pub(crate) const BLOCK: usize = 256;
 /// Rows of at least this many codes are vectorised. (case: `codec.py`, effort max, compress)
-const LONG: usize = 8;
+const MIN_VECTOR_ROW: usize = 8;
 
 /// The levels of both means before each code of a block of `R` runs.
 pub(crate) struct Levels<const R: usize> {
@@ -88,7 +88,7 @@ fn advance<const R: usize>(tracker: &mut ContextTracker<R>, codes: [&[u8]; R], l
     for r in 0..R {
         let columns = tracker.columns[r].as_mut_slice();
         let (mut at, mut done) = (first, 0);
-        if period < LONG {
+        if period < MIN_VECTOR_ROW {
             for i in 0..len {
                 let column = &mut columns[at];
                 means[r][i] = *column;

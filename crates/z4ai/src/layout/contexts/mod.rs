@@ -8,11 +8,12 @@
 pub(crate) mod encode;
 mod levels;
 
-use crate::coder::tans::{self, NormalizedCounts, RUNS, run_of};
+use crate::bits::BitReader;
+use crate::coder::run_range;
+use crate::coder::tans::{self, NormalizedCounts, RUNS};
 use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::kernel::bit_fields::Fields;
-use crate::kernel::sparse::load;
 use crate::wire::{Put, Reader};
 
 /// Elements per row, at most.
@@ -99,7 +100,8 @@ pub(crate) fn level(mean: u64) -> u8 {
 pub(crate) struct Thresholds(pub(crate) [Vec<u8>; 2]);
 
 impl Thresholds {
-    /// How many contexts there are: for every class of the nearest elements, one per class of the column.
+    /// How many contexts there are: for every class of the nearest elements, one per class of the
+    /// column.
     pub(crate) fn contexts(&self) -> usize {
         self.0.iter().map(|thresholds| thresholds.len() + 1).product()
     }
@@ -194,7 +196,7 @@ impl Contexts {
                 return Err(Error::corrupt("codes in context are too short"));
             };
             stored = others;
-            let (out, tail) = rest.split_at_mut(run_of(index, total).len());
+            let (out, tail) = rest.split_at_mut(run_range(index, RUNS, total).len());
             rest = tail;
             runs.push(Run::new(bits, out, log, self.period as usize)?);
         }
@@ -222,7 +224,7 @@ struct Model<'a> {
 
 /// The decoder's state of one run.
 struct Run<'a> {
-    bits: Bits<'a>,
+    bits: BitReader<'a>,
     state: usize,
     means: Means,
     out: &'a mut [u8],
@@ -230,7 +232,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(bits: &'a [u8], out: &'a mut [u8], log: u32, period: usize) -> Result<Self> {
-        let mut bits = Bits { bytes: bits, at: 0 };
+        let mut bits = BitReader::new(bits);
         let state = if out.is_empty() { 0 } else { bits.take(log)? as usize };
         Ok(Self { bits, state, means: Means::new(period), out })
     }
@@ -257,36 +259,5 @@ impl<'a> Run<'a> {
             return Err(Error::corrupt("codes in context do not end where they should"));
         }
         Ok(())
-    }
-}
-
-/// Bits, lowest of a byte first.
-struct Bits<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl Bits<'_> {
-    /// The next `width` bits, at most 56.
-    #[inline(always)]
-    fn take(&mut self, width: u32) -> Result<u64> {
-        let word = match self.bytes.get(self.at / 8..self.at / 8 + 8) {
-            Some(bytes) => load(bytes),
-            None => {
-                if self.at + width as usize > self.bytes.len() * 8 {
-                    return Err(Error::corrupt("a bit stream ends too early"));
-                }
-                load(&self.bytes[self.at / 8..])
-            }
-        };
-        let bits = word >> (self.at % 8) & ((1 << width) - 1);
-        self.at += width as usize;
-        Ok(bits)
-    }
-
-    /// Whether only zero bits of the last byte are left.
-    fn is_at_end(&self) -> bool {
-        let left = self.bytes.len() * 8 - self.at;
-        left < 8 && self.bytes.last().is_none_or(|&last| u32::from(last) >> (8 - left) == 0)
     }
 }

@@ -4,22 +4,23 @@ use crate::coder::EncodeScratch;
 use crate::coder::choose::{self, NOISE};
 use crate::coder::tans::NormalizedCounts;
 use crate::estimate::cost::{self, BIT};
+use crate::estimate::sampling;
 use crate::kernel::{difference, histogram, mask_compact};
 use crate::layout::delta::{Class, List, Places};
 
 /// Up to one changed element in this many, a list without planes is smallest. (case: `delta.py`,
 /// sizes)
-const FEW: usize = 8;
+const LIST_ONLY_BELOW: usize = 8;
 /// Below one listed element in this many, run lengths (gaps) are smaller than a bitmask. (case:
 /// `delta.py`, sizes)
-const RARE: usize = 16;
+const GAPS_BELOW: usize = 16;
 /// List values that are fewer than one in this many of the plane bytes are stored raw: what a code
 /// would save is not worth building its table. (case: `delta.py`, make)
-const OUTLIERS: usize = 256;
+const RAW_VALUES_BELOW: usize = 256;
 /// Up to this many elements, both encodings of positions are tried, since descriptions matter.
-const SHORT: usize = 1 << 14;
+const MAX_SHORT_LIST: usize = 1 << 14;
 /// Elements of each of four sampled runs by which planes are chosen.
-const SAMPLE: usize = 1024;
+const SAMPLE_RUN: usize = 1024;
 
 /// Buffers for the streams that differences become.
 #[derive(Default)]
@@ -78,7 +79,7 @@ impl Streams {
     ) -> (bool, Class) {
         let count = distances.len() / size;
         let listed = mask_compact::mark(size, distances, 0, &mut self.marks);
-        if listed == 0 || listed > count / FEW {
+        if listed == 0 || listed > count / LIST_ONLY_BELOW {
             return (false, self.encode_marked(size, distances, listed, payload));
         }
         let len = listed * size;
@@ -106,7 +107,7 @@ impl Streams {
         payload: &mut Vec<u8>,
     ) -> Class {
         let count = differences.len() / size;
-        let kept = if listed <= count / FEW { 0 } else { self.best_planes(size, differences) };
+        let kept = if listed <= count / LIST_ONLY_BELOW { 0 } else { self.best_planes(size, differences) };
         self.plane.resize(count, 0);
         let start = payload.len();
         let planes = (0..kept).map(|byte| {
@@ -159,11 +160,10 @@ impl Streams {
     /// The best number of low bytes to keep as planes, by a sample.
     fn best_planes(&mut self, size: usize, differences: &[u8]) -> usize {
         let count = differences.len() / size;
-        let run = SAMPLE.min(count) * size;
+        let run = SAMPLE_RUN.min(count) * size;
         let mut sample = std::mem::take(&mut self.sample);
         sample.clear();
-        for part in 0..4 {
-            let at = part * (differences.len() - run) / 3 / size * size;
+        for at in sampling::spread(differences.len(), run, 4, size) {
             sample.extend_from_slice(&differences[at..at + run]);
         }
         let kept = self.fewest_bits(size, &sample).0;
@@ -222,11 +222,11 @@ impl Streams {
         payload: &mut Vec<u8>,
     ) -> List {
         let number = listed.len() / size;
-        let rare = number < count / RARE;
+        let rare = number < count / GAPS_BELOW;
         let start = payload.len();
         let mut places = if rare { self.encode_gaps(payload) } else { self.encode_marks(payload) };
         // Descriptions dominate short lists: the other encoding is tried too.
-        if count <= SHORT {
+        if count <= MAX_SHORT_LIST {
             let first = payload.len();
             let other = if rare { self.encode_marks(payload) } else { self.encode_gaps(payload) };
             let lens = [first - start + places.described(), payload.len() - first + other.described()];
@@ -240,7 +240,7 @@ impl Streams {
         self.plane.resize(number, 0);
         let values = (planes..size).map(|byte| {
             difference::take_plane(size, listed, byte, &mut self.plane);
-            if number < beside / OUTLIERS {
+            if number < beside / RAW_VALUES_BELOW {
                 return choose::encode_quickly(&self.plane, payload);
             }
             choose::encode(&self.plane, payload, &mut self.coder)

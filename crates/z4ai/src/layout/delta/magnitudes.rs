@@ -6,17 +6,17 @@ use crate::estimate::cost::{self, BIT};
 use crate::kernel::magnitude_classes::{self, MAX_CLASSES};
 
 /// Exponents below the largest that are distinguished.
-const POWERS: usize = 40;
+const MAX_EXPONENTS: usize = 40;
 /// Estimated bytes that a class adds to a chunk: descriptions and padding of its streams.
-const CLASS: u64 = 120;
+const CLASS_BYTES: u64 = 120;
 /// Classes must save one part in this many, as they take time to partition and merge. (case:
 /// `delta.py`)
-const WORTH: u64 = 16;
+const MIN_SAVING: u64 = 16;
 /// Differences are distinguished by their bit length.
-const LENGTHS: usize = 65;
+const BIT_LENGTHS: usize = 65;
 
 /// A histogram of bit lengths.
-type Lengths = [u32; LENGTHS];
+type Lengths = [u32; BIT_LENGTHS];
 
 /// Neighbouring powers of two with one code.
 struct Class {
@@ -32,10 +32,10 @@ pub(crate) fn thresholds(kind: Kind, reference: &[u8], differences: &[u8], times
     let size = kind.size();
     // Bits of a magnitude below the exponent.
     let shift = 15 - kind.exponent_bits();
-    let power_of = |element: &[u8]| magnitude_classes::of(element) >> shift;
+    let power_of = |element: &[u8]| magnitude_classes::magnitude(element) >> shift;
     let largest = reference.chunks_exact(size).map(power_of).max().unwrap_or(0);
-    let smallest = largest.saturating_sub(POWERS as u16 - 1);
-    let mut by_power = [[0u32; LENGTHS]; POWERS];
+    let smallest = largest.saturating_sub(MAX_EXPONENTS as u16 - 1);
+    let mut by_power = [[0u32; BIT_LENGTHS]; MAX_EXPONENTS];
     let mut within = 0;
     for (before, difference) in reference.chunks_exact(size).zip(differences.chunks_exact(size)) {
         let mut word = [0; 8];
@@ -46,20 +46,20 @@ pub(crate) fn thresholds(kind: Kind, reference: &[u8], differences: &[u8], times
         // The highest bit is implied by the length; those below are noise.
         within += u64::from(length.saturating_sub(1)) * BIT;
     }
-    let mut all = [0; LENGTHS];
-    let mut classes = Vec::with_capacity(POWERS);
+    let mut all = [0; BIT_LENGTHS];
+    let mut classes = Vec::with_capacity(MAX_EXPONENTS);
     for (power, lengths) in by_power.into_iter().enumerate() {
         if lengths.iter().any(|&count| count > 0) {
-            (0..LENGTHS).for_each(|i| all[i] += lengths[i]);
+            (0..BIT_LENGTHS).for_each(|i| all[i] += lengths[i]);
             let start = (smallest + power as u16) << shift;
             classes.push(Class { start, lengths, cost: cost::entropy(&lengths) });
         }
     }
     let one = cost::entropy(&all);
-    let overhead = CLASS * 8 * BIT / times.max(1);
+    let overhead = CLASS_BYTES * 8 * BIT / times.max(1);
     merge(&mut classes, overhead);
     let several: u64 = classes.iter().map(|class| class.cost + overhead).sum();
-    if several + within + (one + within) / WORTH > one + within {
+    if several + within + (one + within) / MIN_SAVING > one + within {
         return Vec::new();
     }
     classes[1..].iter().map(|class| class.start).collect()
@@ -102,7 +102,7 @@ mod tests {
         let start = (2f32.powi(8).to_bits() >> 16) as u16;
         assert_eq!(thresholds(Kind::F32, &reference, &told, 10), [start]);
         let untold: Vec<u8> = (0..8192u32).flat_map(|i| (i / 16 * 37 % 64).to_le_bytes()).collect();
-        assert_eq!(thresholds(Kind::F32, &reference, &untold, 10), []);
+        assert!(thresholds(Kind::F32, &reference, &untold, 10).is_empty());
     }
 
     #[test]

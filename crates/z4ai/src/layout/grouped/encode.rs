@@ -7,14 +7,14 @@ use crate::kernel::sparse::load;
 use crate::layout::grouped::MAX_VALUES;
 use crate::layout::split::classes::Hint;
 
-/// Consecutive elements sampled at two positions: at most [`MOST_DISTINCT`] may be distinct.
-const NEIGHBOURS: usize = 256;
-const MOST_DISTINCT: usize = 160;
+/// Consecutive elements sampled at two positions: at most [`MAX_DISTINCT`] may be distinct.
+const SAMPLE_RUN: usize = 256;
+const MAX_DISTINCT: usize = 160;
 /// Group lengths tried without a shape; row lengths are often multiples of these. (case:
 /// `structure.py`)
-const LENGTHS: [usize; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
+const GROUP_LENGTHS: [usize; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
 /// Groups sampled to compare lengths.
-const GROUPS: usize = 6;
+const SAMPLED_GROUPS: usize = 6;
 
 /// The values of all groups, and the index of every element.
 #[derive(Default)]
@@ -28,18 +28,18 @@ pub(crate) struct Groups {
 /// `None` if a small sample rules groups out.
 pub(crate) fn find(content: &[u8], size: usize, hint: &Hint) -> Option<(u64, usize)> {
     let count = content.len() / size;
-    if count < 2 * NEIGHBOURS {
+    if count < 2 * SAMPLE_RUN {
         return None;
     }
     for at in [count / 5, count / 2] {
-        let neighbours = &content[at * size..][..NEIGHBOURS * size];
-        if Sketch::of(neighbours, size, 1, NEIGHBOURS).distinct() > MOST_DISTINCT
-            || Sample::of(neighbours, size, 1, NEIGHBOURS).distinct > MOST_DISTINCT
+        let neighbours = &content[at * size..][..SAMPLE_RUN * size];
+        if Sketch::of(neighbours, size, 1, SAMPLE_RUN).distinct() > MAX_DISTINCT
+            || Sample::of(neighbours, size, 1, SAMPLE_RUN).distinct > MAX_DISTINCT
         {
             return None;
         }
     }
-    let lengths = if hint.shaped { hint.periods.as_slice() } else { &LENGTHS };
+    let lengths = if hint.shaped { hint.periods.as_slice() } else { &GROUP_LENGTHS };
     let costs = lengths.iter().filter_map(|&length| Some((cost_of(content, size, length)?, length)));
     costs.min()
 }
@@ -50,7 +50,7 @@ fn cost_of(content: &[u8], size: usize, length: usize) -> Option<u64> {
     if groups == 0 {
         return None;
     }
-    let looked_at = groups.min(GROUPS);
+    let looked_at = groups.min(SAMPLED_GROUPS);
     let (mut bits, mut elements) = (0, 0);
     for i in 0..looked_at {
         let at = i * (groups - 1) / (looked_at - 1).max(1) * length;

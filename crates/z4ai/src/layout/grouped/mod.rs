@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::kernel::sparse::for_bytes;
 use crate::layout::split::decode_stream;
 use crate::layout::streams::Streams;
-use crate::layout::{ChunkLayout, Context, Scratch};
+use crate::layout::{ChunkLayout, ChunkScratch, Context};
 use crate::wire::{Put, Reader};
 
 /// Values of a group, at most.
@@ -94,7 +94,7 @@ impl Grouped {
         payload: &[u8],
         out: &mut [u8],
         context: Context<'_>,
-        scratch: &mut Scratch,
+        scratch: &mut ChunkScratch,
     ) -> Result<()> {
         let count = out.len() / self.size;
         let mut payload = Reader::new(payload);

@@ -12,10 +12,10 @@ use crate::layout::split::classes::Hint;
 use crate::options::Options;
 
 /// Sampled runs of elements, and elements in each.
-const RUNS: usize = 64;
-const RUN: usize = 32;
+const SAMPLE_RUNS: usize = 64;
+const SAMPLE_RUN: usize = 32;
 /// Elements per distinct value, at least, for a list of values to pay. (case: `structure.py`)
-const SHARED: usize = 8;
+const MIN_REPEATS: usize = 8;
 /// Elements that a buffer must have, so that even the least gain pays for the list.
 const LEAST: usize = 1024;
 /// Values of two bytes, at most: the indices of more would be no shorter.
@@ -45,13 +45,13 @@ pub(crate) fn find(data: &[u8], options: &Options, hint: &Hint) -> Option<(Looku
     if size == 1 || count < LEAST {
         return None;
     }
-    let sample = Sample::of(data, size, RUNS, RUN);
+    let sample = Sample::of(data, size, SAMPLE_RUNS, SAMPLE_RUN);
     // Wide elements hardly ever meet by chance; narrow ones do, however many values there are.
     let few = if size == 2 { sample.taken / 3 } else { sample.taken - sample.taken / 128 };
     if sample.distinct > few {
         return None;
     }
-    let most = if size == 2 { MAX_NARROW } else { MAX_VALUES }.min(count / SHARED);
+    let most = if size == 2 { MAX_NARROW } else { MAX_VALUES }.min(count / MIN_REPEATS);
     let mut values = distinct(data, size, most)?;
     // Rows of few values may have many overall: indices into a row's values are shorter.
     let bits = sample.entropy();

@@ -9,7 +9,7 @@ use crate::coder::{self, Coder};
 use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::kernel::{difference, table_lookup};
-use crate::layout::Scratch;
+use crate::layout::ChunkScratch;
 use crate::layout::split::decode_stream;
 use crate::layout::streams::Streams;
 use crate::wire::{Put, Reader};
@@ -69,7 +69,7 @@ impl Palette {
                     .map_err(|_| Error::corrupt("a palette beyond its frame"))?;
                 let stored = reader.take(len)?;
                 let mut planes = vec![0; values.len()];
-                coder.decode(stored, &mut planes, &mut coder::Scratch::default())?;
+                coder.decode(stored, &mut planes, &mut coder::DecodeScratch::default())?;
                 for (byte, plane) in planes.chunks_exact(count).enumerate() {
                     difference::put_plane(size, plane, byte, values);
                 }
@@ -168,7 +168,7 @@ impl Indexed {
         payload: &[u8],
         out: &mut [u8],
         palette: Option<&Palette>,
-        scratch: &mut Scratch,
+        scratch: &mut ChunkScratch,
     ) -> Result<()> {
         let Some(palette) = palette else {
             return Err(Error::corrupt("indices without a palette"));

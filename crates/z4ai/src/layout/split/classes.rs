@@ -7,6 +7,7 @@
 //! shape, more rows are counted, and each row or column moves to the class that codes it best.
 
 use crate::estimate::cost::{self, BIT};
+use crate::estimate::sampling;
 use crate::kernel::scale_classes::{ClassMap, MAX_CLASSES};
 use crate::kernel::{histogram, row_column_sums};
 
@@ -33,21 +34,21 @@ const LAG_SAMPLE: usize = 1024;
 const LAG_STEP: usize = 64;
 /// Groupings are ruled out by one in this many codes; the second, of thorough searches. (case:
 /// `codec.py`, compress)
-const PART: usize = 8;
-const THOROUGH_PART: usize = 4;
+const PART_STRIDE: usize = 8;
+const THOROUGH_PART_STRIDE: usize = 4;
 /// Codes that histograms of classes are made of, about; the second, of thorough searches. (case:
 /// `codec.py`, compress)
-const COUNTED: usize = 1 << 13;
-const THOROUGHLY_COUNTED: usize = 1 << 15;
-/// The variance is estimated from `SPREAD` codes at each of `SPREADS` positions; the last, of
-/// thorough searches. (case: `codec.py`, compress)
-const SPREAD: usize = 1024;
-const SPREADS: usize = 4;
-const THOROUGH_SPREADS: usize = 16;
+const COUNTED_CODES: usize = 1 << 13;
+const THOROUGH_COUNTED_CODES: usize = 1 << 15;
+/// The variance is estimated from `VARIANCE_RUN` codes at each of `VARIANCE_RUNS` positions; the
+/// last, of thorough searches. (case: `codec.py`, compress)
+const VARIANCE_RUN: usize = 1024;
+const VARIANCE_RUNS: usize = 4;
+const THOROUGH_VARIANCE_RUNS: usize = 16;
 /// Chunks of fewer codes are not sampled.
-const SMALL: usize = 1 << 15;
+const MIN_SAMPLED: usize = 1 << 15;
 /// Refinement stops when no more than one in this many units moves. (case: `codec.py`, compress)
-const SETTLED: usize = 32;
+const MAX_MOVED: usize = 32;
 /// Bytes that a class adds to a description: table and lengths.
 const PER_CLASS: u64 = 70;
 
@@ -130,7 +131,8 @@ struct Search {
 
 impl Search {
     fn new(codes: &[u8], price: Price) -> Self {
-        let counts = counts_of_some(codes, if price.is_thorough() { THOROUGH_SPREADS } else { SPREADS });
+        let counts =
+            counts_of_some(codes, if price.is_thorough() { THOROUGH_VARIANCE_RUNS } else { VARIANCE_RUNS });
         let looked_at = counts.iter().sum::<u32>() as usize;
         let clip = clip_of(&counts, looked_at);
         Self { price, clip, spread: Spread::of(&counts, clip, looked_at) }
@@ -143,7 +145,7 @@ impl Search {
 
     /// The estimated gain of a grouping, and the sums of its units.
     fn gain(&self, codes: &[u8], columns: bool, period: usize) -> (i64, Vec<u64>) {
-        let sums = row_column_sums::of_units(codes, columns, period, self.clip);
+        let sums = row_column_sums::sums_of_units(codes, columns, period, self.clip);
         (self.spread.gain(&sums, columns, period, codes.len()), sums)
     }
 
@@ -158,9 +160,9 @@ impl Search {
     fn promise(&self, codes: &[u8], columns: bool, period: usize) -> Option<Option<i64>> {
         const PARTS: i64 = 1 << 16;
         let count = codes.len();
-        let part = if self.price.is_thorough() { THOROUGH_PART } else { PART };
+        let part = if self.price.is_thorough() { THOROUGH_PART_STRIDE } else { PART_STRIDE };
         let rows = count / part / period;
-        if count < SMALL || rows < 4 {
+        if count < MIN_SAMPLED || rows < 4 {
             return Some(None);
         }
         let part = &codes[(count - rows * period) / 2 / period * period..][..rows * period];
@@ -174,7 +176,7 @@ impl Search {
 fn refine(codes: &[u8], map: &mut ClassMap, moves: usize, every: usize) {
     for _ in 0..moves {
         let counts = bucket_counts(codes, map.columns, map.period, &map.classes, MAX_CLASSES, every);
-        if move_units(codes, &counts[..map.count()], map) < map.classes.len() / SETTLED {
+        if move_units(codes, &counts[..map.count()], map) < map.classes.len() / MAX_MOVED {
             break;
         }
     }
@@ -183,20 +185,19 @@ fn refine(codes: &[u8], map: &mut ClassMap, moves: usize, every: usize) {
 /// The stride of counted rows.
 fn rows_per_counted(codes: &[u8], period: usize, price: Price) -> usize {
     let rows = codes.len().div_ceil(period);
-    let counted = if price.is_thorough() { THOROUGHLY_COUNTED } else { COUNTED };
+    let counted = if price.is_thorough() { THOROUGH_COUNTED_CODES } else { COUNTED_CODES };
     // Odd, lest it be in step with longer rows.
     (codes.len() / counted).min(rows / 16) | 1
 }
 
 /// The histogram of all codes, or of a sample from `places` positions if they are many.
 fn counts_of_some(codes: &[u8], places: usize) -> [u32; 256] {
-    if codes.len() < SMALL {
+    if codes.len() < MIN_SAMPLED {
         return histogram::exact(codes);
     }
-    let mut some = Vec::with_capacity(places * SPREAD);
-    for place in 0..places {
-        let at = place * (codes.len() - SPREAD) / (places - 1);
-        some.extend_from_slice(&codes[at..at + SPREAD]);
+    let mut some = Vec::with_capacity(places * VARIANCE_RUN);
+    for at in sampling::spread(codes.len(), VARIANCE_RUN, places, 1) {
+        some.extend_from_slice(&codes[at..at + VARIANCE_RUN]);
     }
     histogram::exact(&some)
 }
@@ -253,9 +254,9 @@ impl Spread {
         Self { count: count as i128, sum, squares }
     }
 
-    /// About what a grouping of `count` codes with these sums could save, in units of [`BIT`]: a share
-    /// `r` of the variance explained is worth `-log2(1 - r) / 2`, at least `0.72 r`, bits per code.
-    /// Noise explains a share of units to codes by itself, and each unit costs two bits.
+    /// About what a grouping of `count` codes with these sums could save, in units of [`BIT`]: a
+    /// share `r` of the variance explained is worth `-log2(1 - r) / 2`, at least `0.72 r`, bits per
+    /// code. Noise explains a share of units to codes by itself, and each unit costs two bits.
     fn gain(&self, sums: &[u64], columns: bool, period: usize, count: usize) -> i64 {
         // The variance of all codes, times their number squared, to stay in integers.
         let variance = self.count * self.squares - self.sum * self.sum;

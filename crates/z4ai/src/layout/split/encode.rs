@@ -5,25 +5,27 @@ use std::cmp::Reverse;
 use crate::coder::huffman::lengths::Lengths;
 use crate::coder::{Coder, EncodeScratch, choose};
 use crate::element::Kind;
+use crate::estimate::sampling;
 use crate::kernel::bit_fields::{self, FieldStreamsMut, Fields, Patch};
 use crate::kernel::scale_classes::{ClassMap, SLACK, scatter};
 use crate::kernel::{bit_packing, histogram, sign_changes};
 use crate::layout::contexts::{self, joined_bits};
 use crate::layout::split::classes::{self, Hint};
 use crate::layout::split::{PATCH, Split};
+use crate::memory::grow;
 use crate::options::Effort;
 use crate::wire::Put;
 
 /// Mantissa bits that are coded with the exponent, at most.
-const MAX_JOINED: u32 = 2;
-/// The fields are chosen by `SAMPLE` elements at each of `SAMPLES` positions; at `Effort::Max` and
-/// with a shape, of `THOROUGH_SAMPLES`. (case: `codec.py`, compress)
-const SAMPLE: usize = 512;
+const MAX_CODED_MANTISSA_BITS: u32 = 2;
+/// The fields are chosen by `SAMPLE_RUN` elements at each of `SAMPLES` positions; at `Effort::Max`
+/// and with a shape, of `THOROUGH_SAMPLES`. (case: `codec.py`, compress)
+const SAMPLE_RUN: usize = 512;
 const SAMPLES: usize = 8;
 const THOROUGH_SAMPLES: usize = 16;
 /// Contexts, which double the encoding time, must save one byte in this many. (case: `codec.py`,
 /// effort max)
-const WORTH: usize = 112;
+const MIN_CONTEXT_SAVING: usize = 112;
 /// 1,024 sign pairs (`SIGN_SAMPLES` runs of `SIGN_SAMPLE` elements): expected 512 changes, σ = 16.
 /// Signs are correlated beyond 4 σ.
 const SIGN_SAMPLES: usize = 16;
@@ -75,7 +77,7 @@ impl Prices {
 
 /// Buffers that encoding reuses.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub(crate) struct SplitEncoder {
     /// The codes of the last split; the buffer may be longer.
     codes: Vec<u8>,
     /// Elements of the last split.
@@ -101,7 +103,7 @@ pub(crate) fn encode(
     kind: Kind,
     effort: Effort,
     hint: &Hint,
-    scratch: &mut Scratch,
+    scratch: &mut SplitEncoder,
     payload: &mut Vec<u8>,
 ) -> Split {
     let cut = scratch.cut_best(elements, kind, effort, hint, payload);
@@ -116,7 +118,7 @@ pub(crate) fn encode_below(
     kind: Kind,
     effort: Effort,
     hint: &Hint,
-    scratch: &mut Scratch,
+    scratch: &mut SplitEncoder,
     payload: &mut Vec<u8>,
 ) -> Option<Split> {
     let cut = scratch.cut_best(elements, kind, effort, hint, payload);
@@ -146,14 +148,14 @@ impl Ready {
     }
 }
 
-/// As [`encode`], with codes in context: `None`, and nothing appended that matters, if it is known before
-/// that it will not take less than `most` bytes.
+/// As [`encode`], with codes in context: `None`, and nothing appended that matters, if it is known
+/// before that it will not take less than `most` bytes.
 pub(crate) fn encode_in_context(
     elements: &[u8],
     kind: Kind,
     hint: &Hint,
     most: usize,
-    scratch: &mut Scratch,
+    scratch: &mut SplitEncoder,
     payload: &mut Vec<u8>,
 ) -> Option<Split> {
     let count = elements.len() / kind.size();
@@ -169,7 +171,7 @@ pub(crate) fn encode_in_context(
     let (mid, planes) = scratch.code_raw(&ready, payload);
     let choice = contexts::encode::choose(scratch.codes(), joined, hint);
     let known = payload.len() - start + scratch.patches.len() * PATCH;
-    if known + choice.estimate() > most - most / WORTH {
+    if known + choice.estimate() > most - most / MIN_CONTEXT_SAVING {
         return None;
     }
     let contexts = Some(Box::new(contexts::encode::encode(
@@ -188,7 +190,7 @@ pub(crate) fn encode_in_context(
 /// The fields for context modelling: as many mantissa bits as an 8-bit code has room for, and the
 /// window of exponents that covers most of a sample.
 fn symbol_in_context(elements: &[u8], kind: Kind, sample: &mut Vec<u8>) -> Fields {
-    let bits = if kind == Kind::F16 { 8 } else { kind.exponent_bits() + MAX_JOINED };
+    let bits = if kind == Kind::F16 { 8 } else { kind.exponent_bits() + MAX_CODED_MANTISSA_BITS };
     let sample = take_sample(elements, kind.size(), THOROUGH_SAMPLES, sample);
     let counts = histogram::leading_bits(sample, kind.size(), bits);
     let covered = |start: usize| counts[start..start + 256].iter().map(|&n| u64::from(n)).sum::<u64>();
@@ -208,13 +210,13 @@ fn signs_are_correlated(elements: &[u8], kind: Kind) -> bool {
     if !kind.is_float() || elements.len() < SIGN_SAMPLES * part {
         return false;
     }
-    let place = |i: usize| (elements.len() - part) / (SIGN_SAMPLES - 1) * i / kind.size() * kind.size();
-    let parts = (0..SIGN_SAMPLES).map(|i| &elements[place(i)..][..part]);
+    let starts = sampling::strided(elements.len(), part, SIGN_SAMPLES, kind.size());
+    let parts = starts.map(|start| &elements[start..][..part]);
     let changes: usize = parts.map(|part| sign_changes::count_changes(kind.size(), part)).sum();
     changes.abs_diff(SIGN_SAMPLES * (SIGN_SAMPLE - 1) / 2) > SIGN_DEVIATION
 }
 
-impl Scratch {
+impl SplitEncoder {
     /// Encodes the sign changes of elements into `signs`, if that saves `must_save`.
     fn code_signs(&mut self, elements: &[u8], kind: Kind, effort: Effort, must_save: u64) -> Option<Coder> {
         if !signs_are_correlated(elements, kind) {
@@ -377,13 +379,6 @@ impl Scratch {
     }
 }
 
-/// Makes a buffer at least so long; what it has stays as it is, and is not cleared to be overwritten.
-fn grow(buffer: &mut Vec<u8>, len: usize) {
-    if buffer.len() < len {
-        buffer.resize(len, 0);
-    }
-}
-
 /// The fields that make a sample smallest, where each coded mantissa bit must save `joined`, in
 /// 1/64 bit per element.
 fn choose_symbol(
@@ -401,7 +396,7 @@ fn choose_symbol(
     let (most, must_save) = match (joined, kind) {
         (None, _) => (least, 0),
         (Some(joined), Kind::F16) => (8, joined),
-        (Some(joined), _) => (least + MAX_JOINED, joined),
+        (Some(joined), _) => (least + MAX_CODED_MANTISSA_BITS, joined),
     };
     if most <= 8 && most == least {
         return cut(least, 0);
@@ -435,13 +430,12 @@ fn middle_of(elements: &[u8], size: usize) -> &[u8] {
 
 /// Elements from all over the chunk, or all of them.
 fn take_sample<'a>(elements: &'a [u8], size: usize, samples: usize, sample: &'a mut Vec<u8>) -> &'a [u8] {
-    let part = SAMPLE * size;
+    let part = SAMPLE_RUN * size;
     if elements.len() <= 2 * samples * part {
         return elements;
     }
     sample.clear();
-    for i in 0..samples {
-        let at = (elements.len() - part) / (samples - 1) * i / size * size;
+    for at in sampling::strided(elements.len(), part, samples, size) {
         sample.extend_from_slice(&elements[at..at + part]);
     }
     sample
@@ -469,7 +463,7 @@ fn best_window(counts: &[u32]) -> (u16, [u32; 256], u64) {
 
 /// One in this many codes may be patched to make the palette consecutive, which packs faster.
 /// (case: `codec.py`, effort fast)
-const NEIGHBOURS: u64 = 8192;
+const MAX_PATCHED: u64 = 8192;
 
 /// Encodes codes as 4-bit indices of the sixteen most frequent, the others as patches, where that
 /// saves.
@@ -490,7 +484,7 @@ fn encode_palette(
     let among = |start: usize| counts[start..start + 16].iter().map(|&count| u64::from(count)).sum::<u64>();
     let (most, Reverse(start)) =
         (0..=240).map(|start| (among(start), Reverse(start))).max().unwrap_or_default();
-    if total - most <= others + total / NEIGHBOURS {
+    if total - most <= others + total / MAX_PATCHED {
         others = total - most;
         frequent = (start..start + 16).map(|code| code as u8).collect();
     }

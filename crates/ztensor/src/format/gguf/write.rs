@@ -70,11 +70,11 @@ impl Head {
 /// The key-values that the attributes become, and how many they are.
 fn pairs(plan: &Plan<'_>) -> Result<(u64, Vec<u8>)> {
     let types = recorded_types(plan.attributes)?;
+    plan.check_attributes()?;
     let (mut count, mut bytes) = (0, Vec::new());
     for (key, value) in plan.attributes.iter().filter(|(key, _)| *key != TYPES) {
         let Some(kind) = types.get(key.as_str()).copied().or_else(|| Type::default_for(value)) else {
-            plan.refuse_attribute(key, "values are numbers, text, truth values, or lists of one of these")?;
-            continue;
+            continue; // left out, as was asked for
         };
         value::write_name(key, &mut bytes);
         value::write(kind, value, &mut bytes)
@@ -84,7 +84,13 @@ fn pairs(plan: &Plan<'_>) -> Result<(u64, Vec<u8>)> {
     Ok((count, bytes))
 }
 
-/// The types that a reader wrote down because nobody would guess them.
+/// Whether an attribute can be written: the types of a file's own are recorded, others are guessed.
+pub(crate) fn holds(attributes: &Attributes, key: &str, value: &Value) -> bool {
+    let recorded = || recorded_types(attributes).is_ok_and(|types| types.contains_key(key));
+    key == TYPES || Type::default_for(value).is_some() || recorded()
+}
+
+/// The types that a reader recorded because they cannot be guessed.
 fn recorded_types(attributes: &Attributes) -> Result<HashMap<&str, Type>> {
     let pairs = match attributes.get(TYPES) {
         None => &[],

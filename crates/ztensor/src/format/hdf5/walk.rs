@@ -22,7 +22,6 @@ use crate::format::hdf5::group::{self, Target};
 use crate::format::hdf5::header::{Header, kind};
 use crate::format::hdf5::store::Store;
 use crate::object::{Catalog, Component, Layout, Object, Role, Shape, Storage};
-use crate::validate;
 
 /// Names and texts may take this many times the size of the file, and this much more.
 const TEXT_BUDGET: (u64, u64) = (16, 1 << 20);
@@ -194,7 +193,6 @@ impl<'f> Walk<'f> {
             }
             Err(error) => return Err(error),
         };
-        validate::object(&object)?;
         let cost = header.0.iter().map(|message| message.bytes.len()).sum();
         self.datasets.insert(address, Known { object: object.clone(), cost });
         Ok(object)

@@ -87,7 +87,7 @@ pub(crate) fn header_len(bytes: &[u8]) -> Result<u64> {
 }
 
 /// Parses a whole header.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Header> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed> {
     let len = header_len(bytes)?;
     let text = bytes.get(..len as usize).ok_or_else(|| {
         Error::corrupt("npy.short", format!("the array ends within its header of {len} bytes"))
@@ -96,13 +96,36 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Header> {
     // Versions 1 and 2 are Latin-1, but whatever we accept is ASCII in all of them.
     let text = std::str::from_utf8(text).map_err(|_| literal("it is not text"))?;
     let dict = Literal { rest: text }.dict()?;
-    let (kind, big_endian) = element(dict.descr)?;
-    Ok(Header { len, kind, big_endian, fortran_order: dict.fortran_order, shape: dict.shape })
+    let Some(descr) = dict.descr else {
+        return Ok(Parsed::Refused {
+            shape: dict.shape,
+            why: "it is a structured array (several named fields per element), not a tensor".to_owned(),
+        });
+    };
+    match element(descr) {
+        Ok((kind, big_endian)) => {
+            let (fortran_order, shape) = (dict.fortran_order, dict.shape);
+            Ok(Parsed::Array(Header { len, kind, big_endian, fortran_order, shape }))
+        }
+        Err(why) => Ok(Parsed::Refused { shape: dict.shape, why }),
+    }
+}
+
+/// A well-formed header: of an array that can be read, or of one whose elements cannot.
+#[derive(Debug)]
+pub(crate) enum Parsed {
+    Array(Header),
+    Refused {
+        shape: Shape,
+        /// Completes the sentence "this cannot be read: …".
+        why: String,
+    },
 }
 
 /// The three entries of the dictionary.
 struct Dict<'a> {
-    descr: &'a str,
+    /// `None` for a list of fields.
+    descr: Option<&'a str>,
     fortran_order: bool,
     shape: Shape,
 }
@@ -157,11 +180,10 @@ impl<'a> Literal<'a> {
             self.expect(":")?;
             let again = match key {
                 "descr" if self.take("[") => {
-                    return Err(Error::unsupported(
-                        "a structured array (several named fields per element) is not a tensor",
-                    ));
+                    self.skip_list()?;
+                    descr.replace(None).is_some()
                 }
-                "descr" => descr.replace(self.string()?).is_some(),
+                "descr" => descr.replace(Some(self.string()?)).is_some(),
                 "fortran_order" => fortran_order.replace(self.bool()?).is_some(),
                 "shape" => shape.replace(self.shape()?).is_some(),
                 other => return Err(literal(format!("unknown key {}", quoted(other)))),
@@ -181,6 +203,27 @@ impl<'a> Literal<'a> {
             (Some(descr), Some(fortran_order), Some(shape)) => Ok(Dict { descr, fortran_order, shape }),
             _ => Err(literal("it needs 'descr', 'fortran_order' and 'shape'")),
         }
+    }
+
+    /// Passes over the rest of a list of fields: strings, numbers, lists and tuples.
+    fn skip_list(&mut self) -> Result<()> {
+        let mut open = 1u32;
+        while open > 0 {
+            if self.take("[") || self.take("(") {
+                open += 1;
+            } else if self.take("]") || self.take(")") {
+                open -= 1;
+            } else if matches!(self.rest.as_bytes().first(), Some(b'\'' | b'"')) {
+                self.string()?;
+            } else {
+                let mut rest = self.rest.chars();
+                rest.next().filter(|c| c.is_ascii_digit() || *c == ',').ok_or_else(|| {
+                    literal("a list of fields has strings, numbers, lists and tuples in it")
+                })?;
+                self.rest = rest.as_str();
+            }
+        }
+        Ok(())
     }
 
     fn bool(&mut self) -> Result<bool> {
@@ -221,10 +264,9 @@ impl<'a> Literal<'a> {
     }
 }
 
-/// An element type from NumPy's name of it, and whether it is big-endian.
-pub(crate) fn element(descr: &str) -> Result<(Kind, bool)> {
-    let unsupported =
-        |why: &str| Err(Error::unsupported(format!("the element type {} {why}", quoted(descr))));
+/// An element type from NumPy's name of it, and whether it is big-endian; or why it cannot be read.
+pub(crate) fn element(descr: &str) -> Result<(Kind, bool), String> {
+    let unsupported = |why: &str| Err(format!("the element type {} {why}", quoted(descr)));
     let (order, name) = match descr.as_bytes().first() {
         Some(b'<' | b'>' | b'=' | b'|') => descr.split_at(1),
         _ => ("", descr),
@@ -239,7 +281,7 @@ pub(crate) fn element(descr: &str) -> Result<(Kind, bool)> {
         return unsupported("is empty");
     };
     if code == 'O' {
-        return unsupported("is Python objects, which only unpickling could read: it is refused");
+        return unsupported("means Python objects, which only unpickling could read");
     }
     let number = &name[code.len_utf8()..];
     let size = match number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -308,6 +350,24 @@ mod tests {
         bytes
     }
 
+    fn array(bytes: &[u8]) -> Result<Header> {
+        match parse(bytes)? {
+            Parsed::Array(header) => Ok(header),
+            Parsed::Refused { why, .. } => Err(Error::unsupported(why)),
+        }
+    }
+
+    #[test]
+    fn arrays_of_other_elements_have_a_shape_and_a_reason() {
+        for (descr, word) in [("'|O'", "unpickling"), ("[('a', '<f4', (2,)), ('b', '<i2')]", "structured")] {
+            let text = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': (3,), }}");
+            match parse(&header(1, &text)).unwrap() {
+                Parsed::Refused { shape, why } => assert!(shape[..] == [3] && why.contains(word), "{why}"),
+                Parsed::Array(_) => panic!("{descr} is no tensor"),
+            }
+        }
+    }
+
     fn dict(descr: &str) -> Vec<u8> {
         header(1, &format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (), }}\n"))
     }
@@ -321,7 +381,7 @@ mod tests {
             ("{'shape': (2L, 0L), 'fortran_order': False, 'descr': '<f4'}", vec![2, 0], false),
         ] {
             for version in [1, 2, 3] {
-                let parsed = parse(&header(version, text)).unwrap();
+                let parsed = array(&header(version, text)).unwrap();
                 assert_eq!(parsed.kind, Kind::Known(DType::F32));
                 assert_eq!((&parsed.shape[..], parsed.fortran_order), (&shape[..], fortran), "{text}");
             }
@@ -347,7 +407,8 @@ mod tests {
             "{'descr': '<f4', 'fortran_order': False, 'shape': ()} + x",
             "{'descr': __import__('os'), 'fortran_order': False, 'shape': ()}",
             "{'descr': '\\x3cf4', 'fortran_order': False, 'shape': ()}",
-            "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': ()}",
+            "{'descr': [('a', __import__('os'))], 'fortran_order': False, 'shape': ()}",
+            "{'descr': [('a', '<f4'), 'fortran_order': False, 'shape': ()}",
         ] {
             assert!(parse(&header(1, text)).is_err(), "{text}");
         }
@@ -359,7 +420,7 @@ mod tests {
     #[test]
     fn element_types_are_known_opaque_or_refused() {
         let kind = |descr: &str| {
-            parse(&dict(descr)).map(|header| (header.kind.size(), header.kind.width(), header.big_endian))
+            array(&dict(descr)).map(|header| (header.kind.size(), header.kind.width(), header.big_endian))
         };
         assert_eq!(kind("|b1").unwrap(), (1, 1, false));
         assert_eq!(kind(">f8").unwrap(), (8, 8, true));

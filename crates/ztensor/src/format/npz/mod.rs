@@ -10,9 +10,9 @@ pub(crate) mod write;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use header::{Header, Kind};
+use header::{Header, Kind, Parsed};
 
-use crate::decode::{Deflate, Swapped, fortran_strides, strided};
+use crate::decode::{Deflate, Refused, Swapped, fortran_strides, strided};
 use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -21,11 +21,13 @@ use crate::format::zip::{self, Entry, Method};
 use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
 use crate::object::{Catalog, Component, Extent, Layout, Object, Storage};
 use crate::source::{Source, Sources};
-use crate::validate;
 
 /// The layout of arrays whose elements no tensor has (text, dates, raw bytes):
 /// the bytes as they are, with NumPy's name of the type in the attribute `descr`.
 const OPAQUE: &str = "npy.opaque";
+/// The layout of arrays that are listed and refused when they are read: Python objects and
+/// structured arrays.
+const REFUSED: &str = "npy.object";
 /// The layout of archive members that are not arrays.
 const FILE: &str = "npz.file";
 
@@ -72,7 +74,8 @@ fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
     };
     let mut catalog = Catalog::new(Format::Npz, Sources::one(source));
     for entry in entries {
-        let object = member(&entry, &catalog.sources).map_err(|error| error.in_tensor(&*entry.name))?;
+        let object =
+            member(&entry, &catalog.sources, single).map_err(|error| error.in_tensor(&*entry.name))?;
         // What is no array keeps its whole name, so that it is written under the same again.
         let array = object.layout != Layout::Other(FILE.into());
         let stem = entry.name.strip_suffix(".npy").filter(|_| array);
@@ -88,7 +91,7 @@ fn whole_file(source: &dyn Source) -> Entry {
     Entry { name: "data".to_owned(), method: Method::Stored, data, len: data.len, crc: 0 }
 }
 
-fn member(entry: &Entry, sources: &Sources) -> Result<Object> {
+fn member(entry: &Entry, sources: &Sources, single: bool) -> Result<Object> {
     let deflate = match entry.method {
         Method::Stored => None,
         Method::Deflated => Some(Deflate::new(entry.data, entry.len, Some(entry.crc))?),
@@ -113,7 +116,23 @@ fn member(entry: &Entry, sources: &Sources) -> Result<Object> {
     if needed > start.len() as u64 {
         start = head(needed)?;
     }
-    let header = header::parse(&start)?;
+    let header = match header::parse(&start)? {
+        Parsed::Array(header) => header,
+        // A bare array is all there is; other members of an archive can still be read.
+        Parsed::Refused { why, .. } if single => {
+            return Err(Error::unsupported(format!("this array cannot be read: {why}")));
+        }
+        Parsed::Refused { shape, why } => {
+            let storage = Storage::Encoded(Arc::new(Refused::new(REFUSED, why, entry.data.len)));
+            let mut component = Component::new(DType::U8, entry.len, storage);
+            component.unknown_type = Some(REFUSED.into());
+            return Ok(Object::new(
+                shape,
+                Layout::Other(REFUSED.into()),
+                [(Cow::Borrowed("data"), component)],
+            ));
+        }
+    };
     let rest = entry.len.saturating_sub(header.len);
     // Deflated members check themselves; a bare array has no checksum.
     let digest = (deflate.is_none() && entry.crc != 0)
@@ -164,7 +183,7 @@ fn array(header: Header, inner: Storage, total: u64) -> Result<Object> {
     if header.big_endian && header.kind.width() > 1 {
         storage = Storage::Encoded(Arc::new(Swapped::new(storage, header.kind.width(), len)));
     }
-    let object = match header.kind {
+    Ok(match header.kind {
         Kind::Known(dtype) => Object::dense(header.shape, Component::new(dtype, len, storage)),
         Kind::Opaque { descr, .. } => {
             let bytes = Component::new(DType::U8, len, storage);
@@ -173,7 +192,5 @@ fn array(header: Header, inner: Storage, total: u64) -> Result<Object> {
             object.set_attribute("descr", descr);
             object
         }
-    };
-    validate::object(&object)?;
-    Ok(object)
+    })
 }

@@ -57,10 +57,7 @@ fn check(plan: &Plan<'_>) -> Result<()> {
     for (name, object) in &plan.objects {
         head(object).map_err(|error| error.in_tensor(*name))?;
     }
-    match plan.attributes.keys().next() {
-        Some(key) => plan.refuse_attribute(key, "it has no attributes"),
-        None => Ok(()),
-    }
+    plan.check_attributes()
 }
 
 fn is_layout(object: &Object, name: &str) -> bool {

@@ -19,7 +19,6 @@ use crate::format::onnx::wire::{bytes, fields, text};
 use crate::format::onnx::{sparse, tensor};
 use crate::object::{Catalog, Object};
 use crate::source::Cursor;
-use crate::validate;
 use crate::value::Attributes;
 
 /// Protobuf readers stop at a hundred nested messages, and a subgraph takes three.
@@ -291,7 +290,6 @@ impl<'e> Walk<'e> {
             ));
         }
         if scope.prefix.is_empty() && scope.depth == 0 {
-            validate::object(&object).map_err(|error| error.in_tensor(&*name))?;
             self.own.push((name, object));
             return Ok(());
         }
@@ -302,7 +300,6 @@ impl<'e> Walk<'e> {
     fn derive(&mut self, scope: Scope<'_>, path: &str, object: Object) -> Result<()> {
         self.spend(scope.prefix.len() + path.len())?;
         let name = format!("{}{path}", scope.prefix);
-        validate::object(&object).map_err(|error| error.in_tensor(&*name))?;
         self.derived.push((name, object));
         Ok(())
     }

@@ -7,7 +7,7 @@ mod graph;
 mod properties;
 mod sparse;
 mod tensor;
-mod wire;
+pub(crate) mod wire;
 
 use std::ops::Range;
 use std::sync::Arc;

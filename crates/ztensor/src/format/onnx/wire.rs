@@ -8,7 +8,7 @@ use crate::source::Cursor;
 
 /// What a field holds, by its wire type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Payload {
+pub(crate) enum Payload {
     /// A number of variable length.
     Varint(u64),
     /// Four or eight bytes, a little-endian number.
@@ -19,13 +19,13 @@ pub(super) enum Payload {
 
 /// One field of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Field {
-    pub(super) number: u64,
-    pub(super) payload: Payload,
+pub(crate) struct Field {
+    pub(crate) number: u64,
+    pub(crate) payload: Payload,
     /// Where its tag stands and where its payload ends.
-    pub(super) span: Range<u64>,
+    pub(crate) span: Range<u64>,
     /// Bytes that the tag takes.
-    pub(super) tag_len: u64,
+    pub(crate) tag_len: u64,
 }
 
 impl Field {
@@ -69,7 +69,7 @@ impl Field {
     }
 
     /// The field's number, if that is what it holds.
-    pub(super) fn varint(&self) -> Result<u64> {
+    pub(crate) fn varint(&self) -> Result<u64> {
         match self.payload {
             Payload::Varint(value) => Ok(value),
             _ => Err(self.wrong_type("a number")),
@@ -77,7 +77,7 @@ impl Field {
     }
 
     /// The field's bytes, if that is what it holds.
-    pub(super) fn bytes(&self) -> Result<Range<u64>> {
+    pub(crate) fn bytes(&self) -> Result<Range<u64>> {
         match &self.payload {
             Payload::Bytes(range) => Ok(range.clone()),
             _ => Err(self.wrong_type("a message or text")),
@@ -105,7 +105,7 @@ fn pass(cursor: &mut Cursor<'_>, len: u64, end: u64) -> Result<Range<u64>> {
 }
 
 /// A number of at most ten bytes, seven bits each, lowest first.
-pub(super) fn varint(cursor: &mut Cursor<'_>) -> Result<u64> {
+pub(crate) fn varint(cursor: &mut Cursor<'_>) -> Result<u64> {
     let mut value = 0;
     for shift in (0..70).step_by(7) {
         let byte = cursor.u8()?;
@@ -124,7 +124,7 @@ pub(super) fn varint(cursor: &mut Cursor<'_>) -> Result<u64> {
 }
 
 /// Calls `each` for every field of the message in `range`.
-pub(super) fn fields(
+pub(crate) fn fields(
     cursor: &mut Cursor<'_>,
     range: Range<u64>,
     mut each: impl FnMut(&mut Cursor<'_>, Field) -> Result<()>,
@@ -140,13 +140,13 @@ pub(super) fn fields(
 }
 
 /// The bytes in `range`.
-pub(super) fn bytes<'c>(cursor: &'c mut Cursor<'_>, range: Range<u64>) -> Result<&'c [u8]> {
+pub(crate) fn bytes<'c>(cursor: &'c mut Cursor<'_>, range: Range<u64>) -> Result<&'c [u8]> {
     cursor.seek(range.start)?;
     cursor.take(range.end - range.start)
 }
 
 /// The text in `range`.
-pub(super) fn text<'c>(cursor: &'c mut Cursor<'_>, range: Range<u64>) -> Result<&'c str> {
+pub(crate) fn text<'c>(cursor: &'c mut Cursor<'_>, range: Range<u64>) -> Result<&'c str> {
     let start = range.start;
     std::str::from_utf8(bytes(cursor, range)?)
         .map_err(|_| Error::corrupt("onnx.utf8", format!("the text at byte {start} is not UTF-8")))

@@ -104,11 +104,13 @@ impl Archive<'_> {
                 (vm::run(&mut Cursor::new(&memory), &mut arena)?, Blobs::Memory(&bytes))
             }
         };
+        names.note_unsafe(&arena);
         if name == "constants.pkl" && arena.tuple(root).is_some_and(<[_]>::is_empty) {
             return Ok(()); // most scripts have none
         }
+        let build = names.builder();
         let storages = Storages::Members { members: self.members, folder: folder.to_owned(), big_endian };
-        names.walk(&Tensors::new(&arena, &storages, blobs, self.source), root, prefix)
+        names.walk(&Tensors::new(&arena, &storages, blobs, self.source, build), root, prefix)
     }
 
     fn big_endian(&self) -> Result<bool> {

@@ -6,7 +6,9 @@
 //! some of them a meaning.
 
 use super::globals::Known;
+use super::unsafe_globals::UnsafeGlobals;
 use crate::error::{Error, Result};
+use crate::scan::policy::{self, Severity};
 
 /// Memory that the arena may take per byte of pickle. Honest files need about
 /// five; without a bound, a few bytes could copy a long list again and again.
@@ -22,13 +24,14 @@ pub(super) enum Item {
     Bool(bool),
     Int(i64),
     Float(f64),
-    /// UTF-8 in the arena's buffer.
+    /// A span of the arena's text.
     Text {
         len: u32,
         start: u64,
     },
-    /// Short bytes in the arena's buffer.
+    /// Short bytes: a span of the arena's text where they are UTF-8, of its bytes where not.
     Bytes {
+        utf8: bool,
         len: u32,
         start: u64,
     },
@@ -63,13 +66,13 @@ pub(super) struct Dict {
     pub(super) of_class: bool,
 }
 
-/// The name of a class or function, which is never looked up.
+/// The name of a class or function, which is never looked up. Module and name are spans of the
+/// arena's text: a global that is named by texts of the memo refers to them instead of copying.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Global {
     pub(super) known: Known,
-    /// `module.name` in the arena's buffer.
-    start: u64,
-    len: u32,
+    module: Item,
+    name: Item,
 }
 
 /// A call that is recorded instead of made, and what was done to its result.
@@ -89,8 +92,12 @@ pub(super) struct Object {
 #[derive(Debug)]
 pub(super) struct Arena {
     nodes: Vec<Node>,
-    buffer: Vec<u8>,
+    /// All texts. They are validated as UTF-8 once, when they are added.
+    text: String,
+    /// All short bytes that are not UTF-8.
+    bytes: Vec<u8>,
     budget: u64,
+    unsafe_globals: UnsafeGlobals,
 }
 
 impl Arena {
@@ -98,9 +105,16 @@ impl Arena {
     pub(super) fn new(input: u64) -> Arena {
         Arena {
             nodes: Vec::new(),
-            buffer: Vec::new(),
+            text: String::new(),
+            bytes: Vec::new(),
             budget: input.saturating_mul(MEMORY_PER_BYTE).saturating_add(MEMORY_AT_LEAST),
+            unsafe_globals: UnsafeGlobals::default(),
         }
+    }
+
+    /// The dangerous functions that the pickles so far name.
+    pub(super) fn unsafe_globals(&self) -> &UnsafeGlobals {
+        &self.unsafe_globals
     }
 
     /// Accounts for `bytes` of memory.
@@ -142,26 +156,29 @@ impl Arena {
 
     /// Copies text that must be UTF-8 to be text; anything else stays bytes.
     pub(super) fn text(&mut self, text: &[u8]) -> Result<Item> {
-        let (start, len) = self.keep(text)?;
-        Ok(match std::str::from_utf8(text) {
-            Ok(_) => Item::Text { len, start },
-            Err(_) => Item::Bytes { len, start },
+        Ok(match self.bytes(text)? {
+            Item::Bytes { utf8: true, len, start } => Item::Text { len, start },
+            other => other,
         })
     }
 
     /// Copies short bytes.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<Item> {
-        let (start, len) = self.keep(bytes)?;
-        Ok(Item::Bytes { len, start })
-    }
-
-    fn keep(&mut self, bytes: &[u8]) -> Result<(u64, u32)> {
         let len = u32::try_from(bytes.len())
             .map_err(|_| Error::corrupt("pickle.text", "a text is longer than 4 GiB"))?;
         self.charge(bytes.len())?;
-        let start = self.buffer.len() as u64;
-        self.buffer.extend_from_slice(bytes);
-        Ok((start, len))
+        Ok(match validated(bytes) {
+            Some(text) => {
+                let start = self.text.len() as u64;
+                self.text.push_str(text);
+                Item::Bytes { utf8: true, len, start }
+            }
+            None => {
+                let start = self.bytes.len() as u64;
+                self.bytes.extend_from_slice(bytes);
+                Item::Bytes { utf8: false, len, start }
+            }
+        })
     }
 
     /// An integer of any size, from its two's complement in little-endian order.
@@ -187,31 +204,28 @@ impl Arena {
         self.push(Node::Long(bytes[..len.min(bytes.len())].into()))
     }
 
-    /// A class or function by module and name.
-    pub(super) fn global(&mut self, module: &[u8], name: &[u8]) -> Result<Item> {
-        let start = self.keep(module)?.0;
-        self.keep(b".")?;
-        self.keep(name)?;
-        let known = match (std::str::from_utf8(module), std::str::from_utf8(name)) {
-            (Ok(module), Ok(name)) => Known::of(module, name),
-            _ => {
-                return Err(Error::corrupt("pickle.global", "the name of a class is not UTF-8"));
-            }
+    /// A class or function by module and name, which must be text or bytes that are text.
+    pub(super) fn global(&mut self, module: Item, name: Item) -> Result<Item> {
+        let (Some(module_text), Some(name_text)) = (self.as_name(module), self.as_name(name)) else {
+            return Err(Error::corrupt("pickle.global", "the name of a class is not UTF-8 text"));
         };
-        let len = u32::try_from(self.buffer.len() as u64 - start)
-            .map_err(|_| Error::corrupt("pickle.text", "a text is longer than 4 GiB"))?;
-        self.push(Node::Global(Box::new(Global { known, start, len })))
+        let known = Known::of(module_text, name_text);
+        if known == Known::Opaque && policy::classify(module_text, name_text) == Severity::Dangerous {
+            let found = policy::shown(module_text, name_text);
+            self.unsafe_globals.add(found);
+        }
+        self.push(Node::Global(Box::new(Global { known, module, name })))
     }
 
-    fn slice(&self, start: u64, len: u32) -> &[u8] {
-        // Spans are made by `keep`, so they lie inside the buffer.
-        &self.buffer[start as usize..start as usize + len as usize]
+    fn text_at(&self, start: u64, len: u32) -> &str {
+        // Spans are made by `bytes`, so they lie inside the text and start and end with characters.
+        self.text.get(start as usize..start as usize + len as usize).unwrap_or_default()
     }
 
     /// The text of a text item.
     pub(super) fn as_text(&self, item: Item) -> Option<&str> {
         match item {
-            Item::Text { len, start } => std::str::from_utf8(self.slice(start, len)).ok(),
+            Item::Text { len, start } => Some(self.text_at(start, len)),
             _ => None,
         }
     }
@@ -219,15 +233,20 @@ impl Arena {
     /// Text, or bytes that are text: what Python 2 wrote for names.
     pub(super) fn as_name(&self, item: Item) -> Option<&str> {
         match item {
-            Item::Bytes { len, start } => std::str::from_utf8(self.slice(start, len)).ok(),
-            _ => self.as_text(item),
+            Item::Text { len, start } | Item::Bytes { utf8: true, len, start } => {
+                Some(self.text_at(start, len))
+            }
+            _ => None,
         }
     }
 
     /// The bytes of a short bytes item.
     pub(super) fn as_bytes(&self, item: Item) -> Option<&[u8]> {
         match item {
-            Item::Bytes { len, start } => Some(self.slice(start, len)),
+            Item::Bytes { utf8: true, len, start } => Some(self.text_at(start, len).as_bytes()),
+            Item::Bytes { utf8: false, len, start } => {
+                self.bytes.get(start as usize..start as usize + len as usize)
+            }
             _ => None,
         }
     }
@@ -281,9 +300,16 @@ impl Arena {
         }
     }
 
-    /// `module.name` of a global.
-    pub(super) fn global_name(&self, global: &Global) -> &str {
-        std::str::from_utf8(self.slice(global.start, global.len)).unwrap_or("")
+    /// Module and name of a global.
+    pub(super) fn global_name(&self, global: &Global) -> (&str, &str) {
+        // `global` has checked that both are text.
+        (self.as_name(global.module).unwrap_or_default(), self.as_name(global.name).unwrap_or_default())
+    }
+
+    /// `module.name` of a global for messages, cut when it is absurdly long.
+    fn global_shown(&self, global: &Global) -> String {
+        let (module, name) = self.global_name(global);
+        policy::shown(module, name)
     }
 
     /// What to call a value in messages.
@@ -303,15 +329,31 @@ impl Arena {
                 Some(Node::Blob { .. }) => "bytes".into(),
                 Some(Node::Long(_)) => "an int".into(),
                 Some(Node::Persistent(_)) => "a persistent object".into(),
-                Some(Node::Global(global)) => format!("the name {:?}", self.global_name(global)),
+                Some(Node::Global(global)) => format!("the name {:?}", self.global_shown(global)),
                 Some(Node::Object(object)) => match self.node(object.class) {
-                    Some(Node::Global(global)) => format!("an object made by {:?}", self.global_name(global)),
+                    Some(Node::Global(global)) => {
+                        format!("an object made by {:?}", self.global_shown(global))
+                    }
                     _ => "an object".into(),
                 },
                 None => "nothing".into(),
             },
         }
     }
+}
+
+/// Bytes as text, if they are UTF-8. Only bytes that enter the arena are validated: what refers to
+/// them later takes constant time.
+fn validated(bytes: &[u8]) -> Option<&str> {
+    #[cfg(test)]
+    VALIDATED.with(|count| count.set(count.get() + bytes.len()));
+    std::str::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Bytes that this thread has validated.
+    static VALIDATED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 #[cfg(test)]
@@ -346,5 +388,20 @@ mod tests {
         let error = (0..).find_map(|_| arena.push(Node::List(Vec::new())).err()).unwrap();
         assert_eq!(error.rule(), Some("pickle.memory"));
         assert!(arena.nodes.len() < 4000);
+    }
+
+    #[test]
+    fn a_text_is_validated_once_however_often_it_is_referred_to() {
+        // `BINGET BINPERSID POP` of a tuple of a long text: four bytes each.
+        const LEN: usize = 1 << 16;
+        let text = [&b"X"[..], &(LEN as u32).to_le_bytes(), &[b'm'; LEN]].concat();
+        let array = b"cnumpy.core.numeric\n_frombuffer\n(C\x01\x07cnumpy\ndtype\n(U\x02u1tR(K\x01tU\x01CtR";
+        let persistent = b"h\x00Q0".repeat(10_000);
+        let bytes = [&b"\x80\x02"[..], &text, b"N\x86q\x000", &persistent, array, b"."].concat();
+        let before = VALIDATED.get();
+        let len = bytes.len();
+        assert_eq!(crate::Reader::from_bytes(bytes).unwrap().len(), 1);
+        let validated = VALIDATED.get() - before;
+        assert!((LEN..len).contains(&validated), "{validated} of {len} bytes");
     }
 }

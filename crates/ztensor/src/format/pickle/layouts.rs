@@ -139,6 +139,7 @@ impl Tensors<'_> {
             return Err(wrong(list.len() as u64));
         }
         let mut dtype = DType::I64;
+        self.build.charge(8 * list.len())?;
         let mut bytes = Vec::with_capacity(8 * list.len());
         for item in list {
             match item {
@@ -194,7 +195,7 @@ impl Tensors<'_> {
             return Err(Error::unsupported("the type of a device tensor is not known"));
         };
         let object = match self.unwrap(data)? {
-            Some(Call::Array(array)) => numpy::array(self.arena, self.blobs, array)?,
+            Some(Call::Array(array)) => numpy::array(&self.build, self.arena, self.blobs, array)?,
             Some(call @ (Call::Rebuild(Rebuild::Tensor | Rebuild::TensorV3, _) | Call::State(_))) => {
                 self.view_of_call(&call)?.object()?
             }

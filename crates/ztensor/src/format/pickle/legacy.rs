@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::arena::{Arena, Item, Node};
 use super::globals::TorchType;
 use super::storage::{Region, StorageRef};
+use super::unsafe_globals::UnsafeGlobals;
 use super::{opcode, vm};
 use crate::error::{Error, Result, quoted};
 use crate::object::{Extent, Storage};
@@ -107,7 +108,11 @@ fn storage(cursor: &mut Cursor<'_>, dtype: TorchType, place: impl Fn(u64, u64) -
 }
 
 /// The storage that a file consists of, when torch pickles a storage by itself.
-pub(super) fn lone_storage(source: &dyn Source, bytes: &Storage) -> Result<(TorchType, Region)> {
+/// Also gives the dangerous functions that its pickles name.
+pub(super) fn lone_storage(
+    source: &dyn Source,
+    bytes: &Storage,
+) -> Result<((TorchType, Region), UnsafeGlobals)> {
     let file = match bytes {
         Storage::Plain(extent) => {
             let mut cursor = Cursor::over(source, extent.offset..extent.offset.saturating_add(extent.len));
@@ -131,5 +136,5 @@ pub(super) fn lone_storage(source: &dyn Source, bytes: &Storage) -> Result<(Torc
     let reference = StorageRef::of(&file.arena, id)?;
     let dtype = reference.dtype;
     let region = super::storage::Storages::Ranges(file.storages).find(&reference)?;
-    Ok((dtype, region))
+    Ok(((dtype, region), file.arena.unsafe_globals().clone()))
 }

@@ -8,16 +8,18 @@
 
 mod archive;
 mod arena;
+mod build;
 mod globals;
 mod layouts;
 mod legacy;
 mod names;
 mod numpy;
-mod opcode;
+pub(crate) mod opcode;
 mod sign;
 mod storage;
-mod text;
+pub(crate) mod text;
 mod torch;
+mod unsafe_globals;
 mod vm;
 
 use std::sync::Arc;
@@ -134,7 +136,8 @@ fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
         }
     };
     let mut names = Names::new(source.len());
-    names.walk(&Tensors::new(&arena, &storages, Blobs::File, &*source), root, "")?;
+    let tensors = Tensors::new(&arena, &storages, Blobs::File, &*source, names.builder());
+    names.walk(&tensors, root, "")?;
     let mut catalog = Catalog::new(Format::Pickle, Sources::one(Arc::clone(&source)));
     names.into_catalog(&mut catalog)?;
     Ok(catalog)

@@ -11,23 +11,23 @@
 //! - A tensor that *is* the file, rather than in it, is called `tensor`.
 
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use super::arena::{Arena, Dict, Item, Node, Object};
+use super::build::{Builder, Built};
 use super::globals::{Known, Rebuild};
+use super::numpy;
 use super::torch::Tensors;
-use super::{numpy, storage};
+use super::unsafe_globals::UnsafeGlobals;
 use crate::error::{Error, Result, quoted};
 use crate::object::{self, Catalog, Storage};
 use crate::validate;
-use crate::value::{Attributes, Value};
+use crate::value::Attributes;
 
 /// Deeper nesting is refused.
 const MAX_DEPTH: usize = 1000;
-/// Memory that names and what they name may take per byte of the file: values
-/// that are shared within a pickle are named each time they are met.
-const MEMORY_PER_BYTE: u64 = 24;
-/// Memory that even the smallest file may take.
-const MEMORY_AT_LEAST: u64 = 256 << 10;
+/// Memory that the attributes of a tensor take, about.
+const TENSOR_ATTRIBUTES: usize = 512;
 
 /// What a file's pickles hold, by name.
 pub(super) struct Names {
@@ -35,7 +35,9 @@ pub(super) struct Names {
     attributes: Attributes,
     /// How often a name was wanted, for each of the two kinds.
     wanted: [HashMap<Box<str>, u32>; 2],
-    budget: u64,
+    /// Values that are shared within a pickle are named, and charged, each time they are met.
+    build: Rc<Builder>,
+    unsafe_globals: UnsafeGlobals,
 }
 
 #[derive(Clone, Copy)]
@@ -91,9 +93,9 @@ impl Path {
         self.steps.truncate(steps);
     }
 
-    fn steps(&self) -> Vec<Value> {
+    fn steps(&self) -> impl Iterator<Item = &str> {
         let ends = self.steps.iter().skip(1).map(|start| start - 1).chain([self.name.len()]);
-        self.steps.iter().zip(ends).map(|(&start, end)| Value::from(&self.name[start..end])).collect()
+        self.steps.iter().zip(ends).map(|(&start, end)| &self.name[start..end])
     }
 }
 
@@ -104,32 +106,33 @@ impl Names {
             objects: Vec::new(),
             attributes: Attributes::new(),
             wanted: Default::default(),
-            budget: len.saturating_mul(MEMORY_PER_BYTE).saturating_add(MEMORY_AT_LEAST),
+            build: Rc::new(Builder::new(len)),
+            unsafe_globals: UnsafeGlobals::default(),
         }
     }
 
+    /// The budget, for the tensors that are named.
+    pub(super) fn builder(&self) -> Rc<Builder> {
+        Rc::clone(&self.build)
+    }
+
     pub(super) fn into_catalog(self, catalog: &mut Catalog) -> Result<()> {
+        if self.objects.is_empty() {
+            return Err(Error::corrupt(
+                "pickle.no-tensors",
+                format!(
+                    "the file holds no tensor, only {} other values: `ztensor scan` says what it is",
+                    self.attributes.len()
+                ),
+            ));
+        }
         catalog.objects.reserve(self.objects.len());
         for (name, object) in self.objects {
             catalog.insert(name, object)?;
         }
         catalog.attributes = self.attributes;
+        catalog.unsafe_globals = self.unsafe_globals.into_names();
         Ok(())
-    }
-
-    fn charge(&mut self, bytes: usize) -> Result<()> {
-        match self.budget.checked_sub(bytes as u64) {
-            Some(left) => {
-                self.budget = left;
-                Ok(())
-            }
-            None => Err(Error::corrupt(
-                "pickle.expansion",
-                format!(
-                    "values that are used again and again come to more than {MEMORY_PER_BYTE} times the file"
-                ),
-            )),
-        }
     }
 
     /// A name that nothing of this kind has yet, and whether it differs from the path.
@@ -156,9 +159,15 @@ impl Names {
         }
     }
 
+    /// Keeps the dangerous functions that a pickle names, whatever it does with them.
+    pub(super) fn note_unsafe(&mut self, arena: &Arena) {
+        self.unsafe_globals.merge(arena.unsafe_globals());
+    }
+
     /// Names everything that can be reached from `root`.
     pub(super) fn walk(&mut self, tensors: &Tensors<'_>, root: Item, prefix: &str) -> Result<()> {
         let arena = tensors.arena;
+        self.note_unsafe(arena);
         let mut path = Path::default();
         if !prefix.is_empty() {
             path.push(prefix);
@@ -173,7 +182,7 @@ impl Names {
             let (item, role, frame_start) = (frame.item, frame.role, frame.path.0);
             match child(arena, item, index, role, &mut path) {
                 Some((child, role)) => {
-                    self.charge(path.name.len() - frame_start)?;
+                    self.build.charge(path.name.len() - frame_start)?;
                     self.enter(tensors, child, role, &path, &mut frames, &mut on_path)?;
                 }
                 None => {
@@ -184,6 +193,7 @@ impl Names {
                 }
             }
         }
+        self.unsafe_globals.merge(&tensors.unsafe_globals());
         Ok(())
     }
 
@@ -198,7 +208,14 @@ impl Names {
         on_path: &mut HashSet<u32>,
     ) -> Result<()> {
         let arena = tensors.arena;
-        self.charge(size_of::<Frame>())?;
+        self.build.charge(size_of::<Frame>())?;
+        // A value that contains itself has all its names already. Nothing of it is looked at again:
+        // a long list that holds itself many times would be looked through as often.
+        if let Item::Node(node) = item
+            && on_path.contains(&node)
+        {
+            return Ok(());
+        }
         if let Some(object) = tensors.object(item).map_err(|error| error.in_tensor(display(path)))? {
             return self.tensor(object, path);
         }
@@ -215,10 +232,10 @@ impl Names {
             }
         };
         let Item::Node(node) = item else { return Ok(()) };
-        // A value that contains itself has all its names already.
-        if !walks || !on_path.insert(node) {
+        if !walks {
             return Ok(());
         }
+        on_path.insert(node);
         if frames.len() >= MAX_DEPTH {
             return Err(Error::corrupt(
                 "pickle.depth",
@@ -226,7 +243,7 @@ impl Names {
             ));
         }
         if let Some(entries) = entries(arena, item) {
-            self.charge(entries.len() * size_of::<Key<'_>>())?;
+            self.build.charge(entries.len() * size_of::<Key<'_>>())?;
             distinct(arena, entries)?;
         }
         frames.push(Frame { item, next: 0, path: path.mark(), role });
@@ -236,53 +253,53 @@ impl Names {
     fn tensor(&mut self, mut object: object::Object, path: &Path) -> Result<()> {
         let name = display(path);
         validate::object(&object).map_err(|error| error.in_tensor(name))?;
+        // Views of unpacked storages share their bytes; each is charged as if it had a copy.
         let inline = object.components.iter().map(|(_, component)| match &component.storage {
             Storage::Inline(bytes) => bytes.len(),
             _ => 0,
         });
-        self.charge(name.len() + size_of::<(Box<str>, object::Object)>() + inline.sum::<usize>())?;
+        let attributes = if object.attributes.is_some() { TENSOR_ATTRIBUTES } else { 0 };
+        let size = size_of::<(Box<str>, object::Object)>() + attributes + inline.sum::<usize>();
+        self.build.charge(name.len() + size)?;
         let (unique, differs) = self.unique(Kind::Tensor, name);
         if differs {
-            object.set_attribute("path", Value::Array(path.steps()));
+            object.set_attribute("path", self.build.steps(path.steps())?.into_value());
         }
         self.objects.push((unique, object));
         Ok(())
     }
 
-    fn attribute(&mut self, value: Value, path: &Path) -> Result<()> {
+    fn attribute(&mut self, value: Built, path: &Path) -> Result<()> {
         let name = if path.steps.is_empty() { "value" } else { &path.name };
-        self.charge(2 * name.len() + 2 * size_of::<(String, Value)>())?;
+        self.build.charge(2 * name.len() + 2 * size_of::<(String, Built)>())?;
         let (unique, _) = self.unique(Kind::Attribute, name);
-        self.attributes.insert(unique.into(), value);
+        self.attributes.insert(unique.into(), value.into_value());
         Ok(())
     }
 
     /// What a value that is no tensor means.
     fn value(&mut self, tensors: &Tensors<'_>, item: Item) -> Result<Meaning> {
         let arena = tensors.arena;
-        if let Some(value) = scalar(arena, item) {
-            self.charge(value_size(&value))?;
+        if let Some(value) = self.build.scalar(arena, item)? {
             return Ok(Meaning::Value(value));
         }
-        let opaque =
-            |name: &str| Meaning::Opaque(Value::Map(vec![(Value::from("global"), Value::from(name))]));
         Ok(match arena.node(item) {
             Some(Node::Tuple(items)) => self.plain_list(arena, items)?,
             Some(Node::List(items) | Node::Set(items)) => self.plain_list(arena, items)?,
             Some(Node::Dict(_)) => Meaning::Container,
-            Some(Node::Blob { len, .. }) => {
-                Meaning::Value(Value::Map(vec![(Value::from("bytes"), Value::from(*len))]))
-            }
+            Some(Node::Blob { len, .. }) => Meaning::Value(self.build.blob(*len)?),
             Some(Node::Global(global)) => match global.known {
-                Known::DType(_) => Meaning::Value(Value::from(arena.global_name(global))),
-                _ => opaque(arena.global_name(global)),
+                Known::DType(_) => Meaning::Value(self.build.global_name(arena.global_name(global))?),
+                _ => Meaning::Opaque(self.build.opaque(arena.global_name(global))?),
             },
             Some(Node::Object(object)) => match self.known_object(tensors, item, object)? {
                 Some(meaning) => meaning,
                 None => match arena.node(object.class) {
                     // The attributes of a module say what it is.
                     _ if is_module(arena, object) => Meaning::Container,
-                    Some(Node::Global(global)) => opaque(arena.global_name(global)),
+                    Some(Node::Global(global)) => {
+                        Meaning::Opaque(self.build.opaque(arena.global_name(global))?)
+                    }
                     _ => Meaning::Container,
                 },
             },
@@ -306,19 +323,16 @@ impl Names {
             },
             Known::ScriptList => Meaning::Container,
             Known::Named => match first.and_then(|name| arena.as_name(name)) {
-                Some(name) => Meaning::Value(Value::from(name)),
+                Some(name) => Meaning::Value(self.build.text(name)?),
                 None => return Ok(None),
             },
-            Known::NumpyScalar => match numpy::scalar(arena, tensors.blobs, object)? {
-                Some(value) => Meaning::Value(value),
+            Known::NumpyScalar => match numpy::scalar(&self.build, arena, tensors.blobs, object)? {
+                Some(number) => Meaning::Value(self.build.number(number)?),
                 None => return Ok(None),
             },
-            Known::Encode | Known::Bytes => match storage::bytes_of(arena, tensors.blobs, item)? {
-                Some((Storage::Inline(bytes), _)) => {
-                    self.charge(bytes.len())?;
-                    Meaning::Value(Value::Bytes(bytes.to_vec()))
-                }
-                _ => return Ok(None),
+            Known::Encode | Known::Bytes => match self.build.encoded(arena, tensors.blobs, item)? {
+                Some(bytes) => Meaning::Value(bytes),
+                None => return Ok(None),
             },
             _ => return Ok(None),
         }))
@@ -326,27 +340,18 @@ impl Names {
 
     /// A list of plain values is one attribute; any other is walked through.
     fn plain_list(&mut self, arena: &Arena, items: &[Item]) -> Result<Meaning> {
-        if items.iter().any(|item| matches!(item, Item::Node(_)) && scalar(arena, *item).is_none()) {
-            return Ok(Meaning::Container);
-        }
-        self.charge(items.len() * size_of::<Value>())?;
-        let mut values = Vec::with_capacity(items.len());
-        for value in items.iter().filter_map(|item| scalar(arena, *item)) {
-            self.charge(value_size(&value))?;
-            values.push(value);
-        }
-        Ok(Meaning::Value(Value::Array(values)))
+        Ok(self.build.list(arena, items)?.map_or(Meaning::Container, Meaning::Value))
     }
 }
 
 /// What a value that is no tensor means.
 enum Meaning {
     Nothing,
-    Value(Value),
+    Value(Built),
     /// Its children have names, it has none.
     Container,
     /// An object that is only known by the name of its class, perhaps with attributes.
-    Opaque(Value),
+    Opaque(Built),
 }
 
 /// The name of a tensor at `path`.
@@ -443,7 +448,7 @@ fn is_attributes(arena: &Arena, state: Item) -> bool {
 /// TorchScript's classes have names of their own.
 fn is_module(arena: &Arena, object: &Object) -> bool {
     if let Some(Node::Global(global)) = arena.node(object.class)
-        && arena.global_name(global).starts_with("__torch__.")
+        && is_script_class(arena.global_name(global))
     {
         return true;
     }
@@ -454,6 +459,10 @@ fn is_module(arena: &Arena, object: &Object) -> bool {
         entries.iter().any(|&(key, value)| arena.as_name(key) == Some(wanted) && is_dict(arena, value))
     };
     has("_parameters") && has("_buffers") && has("_modules")
+}
+
+fn is_script_class((module, name): (&str, &str)) -> bool {
+    module.starts_with("__torch__.") || module == "__torch__" && !name.is_empty()
 }
 
 fn entries(arena: &Arena, item: Item) -> Option<&[(Item, Item)]> {
@@ -525,49 +534,11 @@ fn simple_step(arena: &Arena, key: Item) -> String {
         Item::Text { .. } => arena.as_text(key).unwrap_or_default().to_owned(),
         Item::Bytes { .. } => String::from_utf8_lossy(arena.as_bytes(key).unwrap_or_default()).into_owned(),
         Item::Node(_) => match arena.node(key) {
-            Some(Node::Global(global)) => arena.global_name(global).to_owned(),
+            Some(Node::Global(global)) => {
+                let (module, name) = arena.global_name(global);
+                format!("{module}.{name}")
+            }
             _ => arena.kind(key),
         },
-    }
-}
-
-/// The plain value that an item is, if it is one.
-fn scalar(arena: &Arena, item: Item) -> Option<Value> {
-    Some(match item {
-        Item::None => Value::Null,
-        Item::Bool(flag) => Value::Bool(flag),
-        Item::Int(number) => Value::Int(number.into()),
-        Item::Float(number) => Value::Float(number),
-        Item::Text { .. } => Value::Text(arena.as_text(item)?.to_owned()),
-        Item::Bytes { .. } => Value::Bytes(arena.as_bytes(item)?.to_vec()),
-        Item::Node(_) => match arena.node(item)? {
-            Node::Long(bytes) => long(bytes),
-            _ => return None,
-        },
-    })
-}
-
-/// A large integer: a number up to 64 bits and a sign, a CBOR bignum beyond.
-fn long(bytes: &[u8]) -> Value {
-    let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
-    if bytes.len() <= 9 {
-        let mut number = [if negative { 0xff } else { 0 }; 16];
-        number[..bytes.len()].copy_from_slice(bytes);
-        let number = i128::from_le_bytes(number);
-        if number.unsigned_abs() < 1 << 64 {
-            return Value::Int(number);
-        }
-    }
-    let (tag, flip) = if negative { (3, 0xff) } else { (2, 0) };
-    let magnitude = bytes.iter().rev().map(|byte| byte ^ flip).skip_while(|byte| *byte == 0);
-    Value::Tag(tag, Box::new(Value::Bytes(magnitude.collect())))
-}
-
-/// Memory that a value takes beyond itself.
-fn value_size(value: &Value) -> usize {
-    match value {
-        Value::Text(text) => text.len(),
-        Value::Bytes(bytes) => bytes.len(),
-        _ => 0,
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::arena::{Arena, Item, Object};
+use super::build::{Builder, Number};
 use super::globals::Known;
 use super::storage::{Blobs, bytes_of};
 use super::torch::{Absent, sizes};
@@ -10,14 +11,22 @@ use crate::decode::{Swapped, fortran_strides, strided};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::object::{self, Component, Storage, elements};
-use crate::value::Value;
+
+/// The longest code of an element type, such as `M8[ns]`: arrays that are listed without being
+/// readable keep it.
+const MAX_CODE: usize = 64;
 
 fn malformed(what: &str) -> Error {
     Error::corrupt("numpy.array", format!("a NumPy array's {what}"))
 }
 
 /// An array, or what of it can be said where its elements cannot be read.
-pub(super) fn array(arena: &Arena, blobs: Blobs<'_>, array: &Object) -> Result<object::Object> {
+pub(super) fn array(
+    build: &Builder,
+    arena: &Arena,
+    blobs: Blobs<'_>,
+    array: &Object,
+) -> Result<object::Object> {
     let (shape, dtype, fortran, data) = match array.known {
         Known::NumpyReconstruct => {
             let state = array.state.ok_or_else(|| malformed("contents are missing"))?;
@@ -53,7 +62,8 @@ pub(super) fn array(arena: &Arena, blobs: Blobs<'_>, array: &Object) -> Result<o
             return Ok(Absent::object(shape, DType::U8, Some(&format!("numpy.{name}")), why));
         }
     };
-    let (storage, len) = bytes_of(arena, blobs, data)?.ok_or_else(|| malformed("contents are no bytes"))?;
+    let (storage, len) =
+        bytes_of(build, arena, blobs, data)?.ok_or_else(|| malformed("contents are no bytes"))?;
     let expected = elements(&shape).and_then(|count| dtype.byte_len(count));
     if expected != Some(len) {
         return Err(Error::corrupt(
@@ -72,13 +82,18 @@ pub(super) fn array(arena: &Arena, blobs: Blobs<'_>, array: &Object) -> Result<o
     Ok(object::Object::dense(shape, Component::new(dtype, len, storage)))
 }
 
-/// A scalar as a plain value; `None` for types that have no plain value.
-pub(super) fn scalar(arena: &Arena, blobs: Blobs<'_>, scalar: &Object) -> Result<Option<Value>> {
+/// A scalar as a number; `None` for types that have no plain one.
+pub(super) fn scalar(
+    build: &Builder,
+    arena: &Arena,
+    blobs: Blobs<'_>,
+    scalar: &Object,
+) -> Result<Option<Number>> {
     let Some(&[dtype, data]) = arena.tuple(scalar.args) else {
         return Err(malformed("scalar has no type and bytes"));
     };
     let NumpyType::Known { dtype, swapped } = element(arena, dtype)? else { return Ok(None) };
-    let Some((Storage::Inline(bytes), len)) = bytes_of(arena, blobs, data)? else {
+    let Some((Storage::Inline(bytes), len)) = bytes_of(build, arena, blobs, data)? else {
         return Err(malformed("scalar has no bytes"));
     };
     if dtype.byte_len(1) != Some(len) {
@@ -93,12 +108,12 @@ pub(super) fn scalar(arena: &Arena, blobs: Blobs<'_>, scalar: &Object) -> Result
     Ok(number_value(dtype, number))
 }
 
-fn number_value(dtype: DType, bytes: &[u8]) -> Option<Value> {
+fn number_value(dtype: DType, bytes: &[u8]) -> Option<Number> {
     macro_rules! number {
         ($($dtype:ident $rust:ty => $variant:ident),*) => {
             match dtype {
-                $(DType::$dtype => Value::$variant(<$rust>::from_le_bytes(bytes.try_into().ok()?).into()),)*
-                DType::Bool => Value::Bool(bytes != [0]),
+                $(DType::$dtype => Number::$variant(<$rust>::from_le_bytes(bytes.try_into().ok()?).into()),)*
+                DType::Bool => Number::Bool(bytes != [0]),
                 _ => return None,
             }
         };
@@ -132,7 +147,7 @@ fn element(arena: &Arena, item: Item) -> Result<NumpyType> {
     let (name, dtype) = match arena.known(first) {
         Some(Known::MlDType(dtype)) => (dtype.python_name(), Some(dtype)),
         _ => {
-            let code = arena.as_name(first).ok_or_else(bad)?;
+            let code = arena.as_name(first).filter(|code| code.len() <= MAX_CODE).ok_or_else(bad)?;
             let plain = code.trim_start_matches(['<', '|', '=']);
             let same = |name: &str| name.trim_start_matches(['<', '|']) == plain;
             let dtype = DType::ALL.into_iter().find(|dtype| {

@@ -2,10 +2,10 @@
 
 macro_rules! opcodes {
     ($($name:ident = $byte:expr;)*) => {
-        $(pub(super) const $name: u8 = $byte;)*
+        $(pub(crate) const $name: u8 = $byte;)*
 
         /// The opcode's name, for messages.
-        pub(super) fn name(opcode: u8) -> &'static str {
+        pub(crate) fn name(opcode: u8) -> &'static str {
             match opcode {
                 $($name => stringify!($name),)*
                 _ => "unknown",

@@ -6,8 +6,11 @@ use std::sync::Arc;
 
 use super::arena::{Arena, Item, Node};
 use crate::error::{Error, Result};
-use crate::object::{Decode, Extent, Storage};
+use crate::object::{Decode, Extent, Storage, StridedView};
 use crate::source::Sources;
+
+/// Torch writes two flags, and backends a few notes of their own.
+const MAX_METADATA: usize = 256;
 
 /// Which signs to flip.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -27,6 +30,13 @@ impl Flips {
             None if metadata == Item::None => &[],
             _ => return Err(Error::corrupt("torch.metadata", "a tensor's metadata is no dictionary")),
         };
+        // Tensors may share one dictionary, which is looked through for each of them.
+        if entries.len() > MAX_METADATA {
+            return Err(Error::corrupt(
+                "torch.metadata",
+                format!("a tensor's metadata has {} entries, more than {MAX_METADATA}", entries.len()),
+            ));
+        }
         for &(name, flag) in entries {
             let set = flag == Item::Bool(true);
             match arena.as_name(name) {
@@ -66,6 +76,11 @@ impl Decode for Flipped {
 
     fn extent(&self) -> Option<Extent> {
         self.inner.extent()
+    }
+
+    fn strided_view(&self, shape: &[u64], item: usize) -> Option<StridedView> {
+        let view = self.inner.strided_view(shape, item)?;
+        Some(StridedView { conjugate: self.flips.conjugate, negate: self.flips.negate, ..view })
     }
 
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {

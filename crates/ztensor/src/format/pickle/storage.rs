@@ -4,12 +4,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::arena::{Arena, Item, Node};
+use super::build::Builder;
 use super::globals::{Known, TorchType};
 use crate::decode::{Deflate, strided};
 use crate::digest::Digest;
 use crate::error::{Error, Result, quoted};
 use crate::format::zip::{Entry, Method};
 use crate::object::{Extent, Storage};
+
+/// Keys are decimal numbers. They are hashed for each tensor, which must not cost more than the few
+/// bytes that a tensor takes in the pickle.
+const MAX_KEY: usize = 255;
 
 /// A storage as a pickle names it.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +46,12 @@ impl<'a> StorageRef<'a> {
             )));
         };
         let key = arena.as_name(key).ok_or_else(|| malformed("key is no string"))?;
+        if key.len() > MAX_KEY {
+            return Err(Error::corrupt(
+                "torch.storage-key",
+                format!("a storage's key has {} bytes, more than {MAX_KEY}", key.len()),
+            ));
+        }
         let count = |item, what| match item {
             Item::Int(number) => u64::try_from(number).map_err(|_| malformed(what)),
             _ => Err(malformed(what)),
@@ -172,8 +183,15 @@ impl Blobs<'_> {
 }
 
 /// The bytes that a value stands for, however its protocol wrote them; `None`
-/// if it is something else. Gives their place and their number.
-pub(super) fn bytes_of(arena: &Arena, blobs: Blobs<'_>, item: Item) -> Result<Option<(Storage, u64)>> {
+/// if it is something else. Gives their place and their number. Copies are charged before they are
+/// made.
+pub(super) fn bytes_of(
+    build: &Builder,
+    arena: &Arena,
+    blobs: Blobs<'_>,
+    item: Item,
+) -> Result<Option<(Storage, u64)>> {
+    build.charge(bytes_held(arena, blobs, item))?;
     // `bytearray(bytes)` is its argument; inside may be text that stands for bytes.
     let item = match arena.object(item) {
         Some(object) if object.known == Known::Bytes => match arena.tuple(object.args) {
@@ -222,6 +240,24 @@ pub(super) fn bytes_id(arena: &Arena, mut item: Item) -> Option<BytesId> {
         }
     }
     None
+}
+
+/// Memory that [`bytes_of`] takes for a value, at most.
+pub(super) fn bytes_held(arena: &Arena, blobs: Blobs<'_>, mut item: Item) -> usize {
+    for _ in 0..3 {
+        match (item, arena.node(item)) {
+            (Item::Bytes { len, .. } | Item::Text { len, .. }, _) => return len as usize,
+            (_, Some(&Node::Blob { len, .. })) => {
+                return if matches!(blobs, Blobs::Memory(_)) { len as usize } else { 0 };
+            }
+            (_, Some(Node::Object(object))) => match arena.tuple(object.args).and_then(<[_]>::first) {
+                Some(&first) => item = first,
+                None => return 0,
+            },
+            _ => return 0,
+        }
+    }
+    0
 }
 
 fn inline(bytes: &[u8]) -> (Storage, u64) {

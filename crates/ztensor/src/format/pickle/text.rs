@@ -11,26 +11,26 @@ fn malformed(what: &str, line: &[u8]) -> Error {
 
 /// A decimal integer, with or without the `L` of Python 2, as the shortest
 /// two's complement in little-endian order.
-pub(super) fn integer(line: &[u8]) -> Result<[u8; 16]> {
+pub(crate) fn integer(line: &[u8]) -> Result<[u8; 16]> {
     let digits = line.strip_suffix(b"L").unwrap_or(line);
     // `i128` holds every number that files are known to write as text.
     let number = std::str::from_utf8(digits).ok().and_then(|text| text.trim().parse::<i128>().ok());
     number.map(i128::to_le_bytes).ok_or_else(|| malformed("integer of at most 128 bits", line))
 }
 
-pub(super) fn float(line: &[u8]) -> Result<f64> {
+pub(crate) fn float(line: &[u8]) -> Result<f64> {
     let number = std::str::from_utf8(line).ok().and_then(|text| text.trim().parse::<f64>().ok());
     number.ok_or_else(|| malformed("floating-point number", line))
 }
 
 /// The number of a memo entry.
-pub(super) fn index(line: &[u8]) -> Result<u32> {
+pub(crate) fn index(line: &[u8]) -> Result<u32> {
     let number = std::str::from_utf8(line).ok().and_then(|text| text.trim().parse::<u32>().ok());
     number.ok_or_else(|| malformed("number of a memo entry", line))
 }
 
 /// A quoted string with Python's escapes, as bytes.
-pub(super) fn string(line: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn string(line: &[u8]) -> Result<Vec<u8>> {
     let trimmed = line.trim_ascii();
     let inside = match trimmed {
         [first @ (b'\'' | b'"'), inside @ .., last] if first == last => inside,
@@ -86,7 +86,7 @@ pub(super) fn string(line: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// Text in the `raw-unicode-escape` encoding: Latin-1 with `\u` and `\U` escapes.
-pub(super) fn unicode(line: &[u8]) -> Result<String> {
+pub(crate) fn unicode(line: &[u8]) -> Result<String> {
     let mut out = String::with_capacity(line.len());
     let mut rest = line;
     while let Some((&byte, after)) = rest.split_first() {

@@ -4,11 +4,14 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::arena::{Arena, Item, Node, Object};
+use super::build::Builder;
 use super::globals::{Known, Rebuild, TorchType};
 use super::storage::{Blobs, BytesId, Region, StorageRef, Storages, bytes_id, bytes_of};
+use super::unsafe_globals::UnsafeGlobals;
 use super::{legacy, numpy, sign};
 use crate::decode::{Swapped, strided};
 use crate::dtype::DType;
@@ -27,9 +30,13 @@ pub(super) struct Tensors<'a> {
     pub(super) blobs: Blobs<'a>,
     /// The file, for storages that lie inside the pickle's own bytes.
     source: &'a dyn Source,
+    /// What copies of bytes are charged to.
+    pub(super) build: Rc<Builder>,
     /// Storages that were unpacked from bytes, by where those are: the same
     /// bytes are unpacked once, however often a pickle refers to them.
     unpacked: RefCell<HashMap<BytesId, (TorchType, Region)>>,
+    /// Dangerous functions that pickles within the pickle name.
+    unsafe_globals: RefCell<UnsafeGlobals>,
     /// How the numbers of a big-endian storage were first taken to be wide.
     widths: RefCell<HashMap<String, usize>>,
 }
@@ -55,8 +62,23 @@ impl<'a> Tensors<'a> {
         storages: &'a Storages<'a>,
         blobs: Blobs<'a>,
         source: &'a dyn Source,
+        build: Rc<Builder>,
     ) -> Tensors<'a> {
-        Tensors { arena, storages, blobs, source, unpacked: RefCell::default(), widths: RefCell::default() }
+        Tensors {
+            arena,
+            storages,
+            blobs,
+            source,
+            build,
+            unpacked: RefCell::default(),
+            unsafe_globals: RefCell::default(),
+            widths: RefCell::default(),
+        }
+    }
+
+    /// Dangerous functions that the pickles within this pickle name, of those met so far.
+    pub(super) fn unsafe_globals(&self) -> UnsafeGlobals {
+        self.unsafe_globals.borrow().clone()
     }
 
     /// The tensor or array that a value is; `None` if it is something else.
@@ -64,7 +86,7 @@ impl<'a> Tensors<'a> {
         let Some(call) = self.unwrap(item)? else { return Ok(None) };
         Ok(Some(match call {
             Call::Storage(item) => self.whole_storage(item)?.object()?,
-            Call::Array(array) => numpy::array(self.arena, self.blobs, array)?,
+            Call::Array(array) => numpy::array(&self.build, self.arena, self.blobs, array)?,
             Call::Rebuild(Rebuild::Sparse, args) => self.sparse(args)?,
             Call::Rebuild(Rebuild::Quantized, args) => self.quantized(args)?,
             Call::Rebuild(Rebuild::Meta, args) => self.meta(args)?,
@@ -215,8 +237,9 @@ impl<'a> Tensors<'a> {
         if let Some(found) = self.unpacked.borrow().get(&id) {
             return Ok(found.clone());
         }
-        let (storage, _) = bytes_of(self.arena, self.blobs, bytes)?.ok_or_else(bad)?;
-        let found = legacy::lone_storage(self.source, &storage)?;
+        let (storage, _) = bytes_of(&self.build, self.arena, self.blobs, bytes)?.ok_or_else(bad)?;
+        let (found, unsafe_globals) = legacy::lone_storage(self.source, &storage)?;
+        self.unsafe_globals.borrow_mut().merge(&unsafe_globals);
         self.unpacked.borrow_mut().insert(id, found.clone());
         Ok(found)
     }

@@ -266,17 +266,12 @@ impl Machine<'_, '_> {
             }
 
             op::GLOBAL => {
-                let (module, name) = (self.line()?, self.line()?);
-                let global = self.arena.global(&module, &name)?;
+                let global = self.global_of_lines()?;
                 self.push(global)?;
             }
             op::STACK_GLOBAL => {
                 let (name, module) = (self.pop()?, self.pop()?);
-                let text = |item| self.arena.as_name(item).map(|text| text.as_bytes().to_vec());
-                let (Some(module), Some(name)) = (text(module), text(name)) else {
-                    return Err(Error::corrupt("pickle.global", "STACK_GLOBAL needs two strings"));
-                };
-                let global = self.arena.global(&module, &name)?;
+                let global = self.arena.global(module, name)?;
                 self.push(global)?;
             }
             op::REDUCE | op::NEWOBJ => {
@@ -289,9 +284,8 @@ impl Machine<'_, '_> {
                 self.construct(opcode, class, args)?;
             }
             op::INST => {
-                let (module, name) = (self.line()?, self.line()?);
+                let class = self.global_of_lines()?;
                 let items = self.above_mark()?;
-                let class = self.arena.global(&module, &name)?;
                 let args = self.arena.push(Node::Tuple(items.into()))?;
                 self.construct(opcode, class, args)?;
             }
@@ -363,6 +357,15 @@ impl Machine<'_, '_> {
             }
         }
         Ok(line)
+    }
+
+    /// A class or function that two lines name.
+    fn global_of_lines(&mut self) -> Result<Item> {
+        let module = self.line()?;
+        let module = self.arena.text(&module)?;
+        let name = self.line()?;
+        let name = self.arena.text(&name)?;
+        self.arena.global(module, name)
     }
 
     fn bytes(&mut self, len: u64) -> Result<()> {

@@ -4,6 +4,7 @@
 pub(crate) mod write;
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::dtype::DType;
@@ -13,7 +14,6 @@ use crate::format::json::Scanner;
 use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
 use crate::object::{Catalog, Component, Extent, Object, Shape};
 use crate::source::{Source, Sources};
-use crate::validate;
 use crate::value::Value;
 
 /// Bytes before the header: its length.
@@ -59,6 +59,16 @@ pub(crate) fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catal
         };
         let len = u64::from_le_bytes(*prefix);
         let room = source.len() - PREFIX;
+        let opens = room > 0 && source.bytes(PREFIX, 1)?.as_ref() == b"{";
+        if len > room && len <= MAX_HEADER && opens {
+            return Err(Error::corrupt(
+                "safetensors.header-length",
+                format!(
+                    "the file ends within its header: at least {} bytes are missing (incomplete download?)",
+                    len - room
+                ),
+            ));
+        }
         if len > MAX_HEADER || len > room {
             return Err(Error::corrupt(
                 "safetensors.header-length",
@@ -117,6 +127,43 @@ struct Info {
 
 impl Header<'_> {
     fn read(&self, catalog: &mut Catalog) -> Result<()> {
+        let read = self.read_all(catalog);
+        let outside = matches!(&read, Err(error) if error.rule() == Some("safetensors.offsets"));
+        match outside.then(|| self.missing()).flatten() {
+            Some(missing) => Err(Error::corrupt(
+                "safetensors.offsets",
+                format!(
+                    "the file is truncated: {missing} of its {} bytes are missing (incomplete download?)",
+                    self.data_start.saturating_add(self.data_len).saturating_add(missing)
+                ),
+            )),
+            None => read,
+        }
+    }
+
+    /// How many bytes a file lacks whose header is valid but for its length.
+    #[cold]
+    fn missing(&self) -> Option<u64> {
+        let mut end = 0;
+        let mut scanner = Scanner::new(self.text);
+        let unlimited = Header { data_len: u64::MAX - self.data_start, ..*self };
+        let walked = scanner.object(|scanner, name| {
+            if name == METADATA {
+                return scanner.skip();
+            }
+            let mut covered = Vec::new();
+            unlimited.tensor(scanner, &mut ("", None), &mut covered)?;
+            end = covered.iter().fold(end, |end, (_, next)| end.max(*next));
+            Ok(())
+        });
+        // Beyond any file there has been, the number is damaged rather than the file cut.
+        walked
+            .ok()
+            .and_then(|()| end.checked_sub(self.data_len))
+            .filter(|missing| *missing > 0 && end < 1 << 50)
+    }
+
+    fn read_all(&self, catalog: &mut Catalog) -> Result<()> {
         if !self.text.starts_with('{') {
             return Err(Error::corrupt("safetensors.start", "the header does not start with {"));
         }
@@ -149,22 +196,26 @@ impl Header<'_> {
 
     /// Takes the entries that make sense; a name that comes twice is none.
     fn read_leniently(&self, catalog: &mut Catalog) {
-        let mut twice = Vec::new();
+        let mut twice = HashSet::new();
         let walked = Scanner::new(self.text).object(|scanner, name| {
             let mut attempt = scanner.clone();
             let Ok(object) = self.tensor(&mut attempt, &mut ("", None), &mut Vec::new()) else {
                 return scanner.skip();
             };
             *scanner = attempt;
-            if catalog.objects.insert(name.clone().into(), object).is_some() {
-                twice.push(name);
+            match catalog.insert(&*name, object) {
+                Err(error) if error.rule() == Some("name.duplicate") => drop(twice.insert(name)),
+                // Other entries that break a rule are left out.
+                Ok(()) | Err(_) => {}
             }
             Ok(())
         });
         if walked.is_err() {
             catalog.objects.clear(); // the text is no JSON, so nothing in it means anything
         }
-        catalog.objects.retain(|name, _| !twice.iter().any(|other| *other == **name));
+        if !twice.is_empty() {
+            catalog.objects.retain(|name, _| !twice.contains(&**name));
+        }
     }
 
     /// One entry; its range in the data goes to `covered`.
@@ -238,10 +289,8 @@ impl Header<'_> {
             Some(_) => {}
         }
         let extent = Extent::new(self.data_start + start, end - start);
-        let object = Object::dense(shape, Component::plain(dtype, extent));
-        validate::object(&object)?;
         covered.push((start, end));
-        Ok(object)
+        Ok(Object::dense(shape, Component::plain(dtype, extent)))
     }
 
     /// The tensors' ranges must follow each other from the first byte of data to the last.
@@ -326,4 +375,35 @@ fn set<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<()> {
 
 fn duplicate(key: &str) -> Error {
     Error::corrupt("safetensors.duplicate", format!("the key {} appears twice", quoted(key)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::MemorySource;
+
+    fn leniently(header: &str, data: usize) -> Catalog {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.resize(bytes.len() + data, 0);
+        parse_leniently(Arc::new(MemorySource::new(bytes))).unwrap().unwrap()
+    }
+
+    #[test]
+    fn names_that_come_twice_are_no_tensors() {
+        let entry = |name: &str| format!(r#""{name}":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#);
+        let header = format!("{{{},{},{},{}}}", entry("a"), entry("b"), entry("a"), entry("c"));
+        let catalog = leniently(&header, 1);
+        assert_eq!(catalog.objects.keys().map(|name| &**name).collect::<Vec<_>>(), ["b", "c"]);
+    }
+
+    #[test]
+    fn very_many_names_that_all_come_twice() {
+        // Comparing each with all others would take 10^11 comparisons.
+        let entries = (0..600_000u32).map(|number| {
+            format!(r#""{}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#, number % 300_000)
+        });
+        let header = format!("{{{}}}", entries.collect::<Vec<_>>().join(","));
+        assert!(leniently(&header, 0).objects.is_empty());
+    }
 }

@@ -34,12 +34,7 @@ pub(crate) fn check(plan: &Plan<'_>) -> Result<()> {
             return Err(plan.cannot(name, "packed elements that do not fill whole bytes"));
         }
     }
-    for (key, value) in plan.attributes {
-        if value.as_text().is_none() {
-            plan.refuse_attribute(key, "its attributes are text")?;
-        }
-    }
-    Ok(())
+    plan.check_attributes()
 }
 
 fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {

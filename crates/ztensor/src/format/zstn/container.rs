@@ -198,7 +198,7 @@ impl Container {
     pub(crate) fn into_catalog(self) -> Result<Catalog> {
         if self.mode == Mode::Opaque {
             return Err(Error::unsupported(
-                "this file holds a packed file whose tensors are not known: unpack it, then open what comes out",
+                "this is a packed file of another format: restore it with `z4ai unpack` (or ztensor::zstn::unpack) first",
             ));
         }
         let header = self.header()?;

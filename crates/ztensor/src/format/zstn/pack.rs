@@ -1,6 +1,7 @@
 //! Packing: a file of tensors becomes a sequence of frames.
 
 use std::io::{BufWriter, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,8 +14,9 @@ use crate::atomic::AtomicFile;
 use crate::destination::Destination;
 use crate::dtype::DType;
 use crate::error::{Error, Kind, Result};
-use crate::format::{Context, safetensors};
-use crate::object::{Catalog, Extent};
+use crate::format::gguf::GgmlType;
+use crate::format::{Context, Format, safetensors};
+use crate::object::{Catalog, Component, Extent, Layout, Object, Storage};
 use crate::parallel;
 use crate::progress::{Observer, advance, finish};
 use crate::remote::Options;
@@ -47,15 +49,19 @@ pub struct PackStats {
     pub tensors: u64,
     /// How many of them are stored as another one with the same bytes.
     pub shared: u64,
-    /// Whether the file was packed without knowledge of its tensors.
+    /// Whether the packed file can only be unpacked: its tensors cannot be read one by one.
     pub opaque: bool,
+    /// The format of the original; `None` for a `.safetensors` file that breaks a rule of it.
+    pub format: Option<Format>,
 }
 
-/// Packs a `.safetensors` file. The new file appears under its name when it is complete.
+/// Packs a tensor file. The new file appears under its name when it is complete.
 ///
-/// A file that has the format's header but breaks a rule of it (holes, trailing bytes,
-/// duplicate keys, unknown types) is packed as opaque pieces, and restored like any other.
-/// A file without such a header is refused.
+/// Tensors of a `.safetensors` file can be read from the packed file one by one. Files of all other
+/// formats that this library reads (`.pt`, `.gguf`, `.npz`, …) are compressed tensor by tensor, too,
+/// and restored byte for byte, but have to be unpacked to be read; so does a file that has the
+/// header of a `.safetensors` file but breaks a rule of it (holes, trailing bytes, duplicate keys,
+/// unknown types). What is not a tensor file is refused.
 pub fn pack(
     input: impl AsRef<Path>,
     output: impl Into<Destination>,
@@ -81,15 +87,24 @@ pub fn pack_source(
     out: &mut (dyn Write + Send),
     options: &PackOptions<'_>,
 ) -> Result<PackStats> {
+    let mut format = Some(Format::Safetensors);
     let (mode, parts) = match safetensors::parse(source.clone(), &Context::default()) {
         Ok(catalog) => (Mode::Tensors, tensors(&catalog)),
-        Err(error) if is_foreign(&error) => return Err(error),
-        Err(_) => (Mode::Opaque, opaque(source.len())),
+        Err(error) if is_foreign(&error) => {
+            let catalog = foreign(&source, error)?;
+            format = Some(catalog.format);
+            (Mode::Opaque, cut(&catalog, source.len()))
+        }
+        Err(_) => {
+            format = None;
+            (Mode::Opaque, opaque(0..source.len()).collect())
+        }
     };
     let mut stats = PackStats {
         original_len: source.len(),
         tensors: if mode == Mode::Tensors { parts.len() as u64 - 1 } else { 0 },
         opaque: mode == Mode::Opaque,
+        format,
         ..PackStats::default()
     };
     let sources = Sources::one(source);
@@ -150,11 +165,68 @@ fn tensors(catalog: &Catalog) -> Vec<Part> {
     parts
 }
 
-/// Pieces of a file, so that packing it does not take its size in memory.
-fn opaque(len: u64) -> Vec<Part> {
+/// The catalog of a file of another format; `error` is what is wrong with it as a `.safetensors` file.
+fn foreign(source: &Arc<dyn Source>, error: Error) -> Result<Catalog> {
+    if matches!(error.kind(), Kind::Io | Kind::Limit) {
+        return Err(error);
+    }
+    let context = Context { path: Some(source.label().into()), ..Context::default() };
+    // Its error is the better message: it says what the file is.
+    let catalog = crate::format::parse(source.clone(), &context).map_err(Error::as_unsupported)?;
+    match catalog.format {
+        Format::Zstn => Err(Error::invalid("this file is packed already")),
+        _ => Ok(catalog),
+    }
+}
+
+/// Pieces of a range, so that packing it does not take its size in memory.
+fn opaque(range: Range<u64>) -> impl Iterator<Item = Part> {
     const PIECE: u64 = 64 << 20;
-    let piece = |start| Part { extent: Extent::new(start, (len - start).min(PIECE)), tensor: None };
-    (0..len).step_by(PIECE as usize).map(piece).collect()
+    let end = range.end;
+    let piece = move |start| Part { extent: Extent::new(start, (end - start).min(PIECE)), tensor: None };
+    range.step_by(PIECE as usize).map(piece)
+}
+
+/// A file cut at its tensors, so that each is coded as what it is; what lies between them is opaque.
+fn cut(catalog: &Catalog, len: u64) -> Vec<Part> {
+    /// Tensors shorter than this are coded with what surrounds them.
+    const WORTH_A_PART: u64 = 4 << 10;
+    let mut tensors = Vec::new();
+    for object in catalog.objects.values() {
+        for (_, component) in &object.components {
+            let Storage::Plain(extent) = &component.storage else { continue };
+            let fits = extent.source == 0 && extent.len >= WORTH_A_PART;
+            if fits && extent.offset.checked_add(extent.len).is_some_and(|end| end <= len) {
+                tensors.push((*extent, element(object, component)));
+            }
+        }
+    }
+    tensors.sort_by_key(|(extent, _)| (extent.offset, std::cmp::Reverse(extent.len)));
+    let (mut parts, mut end) = (Vec::new(), 0);
+    for (extent, tensor) in tensors {
+        // Views of one storage overlap: the first, which is the longest, has their bytes.
+        if extent.offset < end {
+            continue;
+        }
+        parts.extend(opaque(end..extent.offset));
+        end = extent.offset + extent.len;
+        parts.push(Part { extent, tensor });
+    }
+    parts.extend(opaque(end..len));
+    parts
+}
+
+/// What the codec is told of a component: GGUF blocks are rows of bytes.
+fn element(object: &Object, component: &Component) -> Option<(DType, Vec<u64>)> {
+    if let Some(kind) = GgmlType::from_layout_name(object.layout.name()) {
+        let block = kind.block_bytes();
+        return Some((DType::U8, vec![component.len / block.max(1), block]));
+    }
+    let shape = match object.layout {
+        Layout::Dense => object.shape.to_vec(),
+        _ => vec![component.len * 8 / u64::from(component.dtype.bits()).max(1)],
+    };
+    Some((component.dtype, shape))
 }
 
 /// Runs of contents of these lengths that are small enough to hold their frames in memory, or one.

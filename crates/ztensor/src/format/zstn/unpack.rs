@@ -18,7 +18,7 @@ use crate::remote::Options;
 use crate::source::{self, MapMode, Source, Sources, zeroed};
 
 /// How to unpack.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct UnpackOptions<'a> {
     /// Threads to use; 0 is one per core.
     pub threads: usize,
@@ -28,12 +28,6 @@ pub struct UnpackOptions<'a> {
     pub durable: bool,
     /// Is told how many bytes of the original are restored, and may cancel.
     pub observer: Option<&'a dyn Observer>,
-}
-
-impl Default for UnpackOptions<'_> {
-    fn default() -> Self {
-        UnpackOptions { threads: 0, limits: Limits::default(), durable: false, observer: None }
-    }
 }
 
 /// Restores the file that was packed, byte for byte, and returns its size. It appears under

@@ -265,15 +265,13 @@ fn decode_object(d: &mut Decoder<'_>, data_end: u64) -> Result<Object> {
         }
         Ok(())
     })?;
-    let object = Object {
+    Ok(Object {
         shape: shape.ok_or_else(|| missing("object.shape", "the object", "shape"))?,
         layout: layout.ok_or_else(|| missing("object.format", "the object", "format"))?,
         components: components.ok_or_else(|| missing("object.components", "the object", "components"))?,
         attributes,
         unknown,
-    };
-    validate::object(&object)?;
-    Ok(object)
+    })
 }
 
 fn decode_shape(d: &mut Decoder<'_>) -> Result<Shape> {

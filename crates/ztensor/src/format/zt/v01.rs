@@ -42,7 +42,6 @@ pub(super) fn parse(source: Arc<dyn Source>) -> Result<Catalog> {
         let entries = d.array().map_err(malformed)?;
         sequence(&mut d, entries, |d| {
             let (name, object) = entry(d, data_end)?;
-            validate::object(&object).map_err(|error| error.in_tensor(name.clone()))?;
             catalog.insert(name, object)
         })?;
         if d.position() != bytes.len() {

@@ -10,24 +10,24 @@ use crate::kernel::bloom::{Filter, hash};
 use crate::simd::prefetch::{Hint, prefetch};
 
 /// Bytes between the positions in the table.
-const BLOCK: usize = 4096;
+const TABLE_STRIDE: usize = 4096;
 /// The stride of sampled blocks, for short and for long data. (case: `codec.py`, compress against
 /// `dense`)
-const SPARSELY: usize = 32;
-const MORE_SPARSELY: usize = 128;
+const MIN_STRIDE: usize = 32;
+const MAX_STRIDE: usize = 128;
 /// Sampled blocks before the stride grows.
-const LOOKED_AT: usize = 16;
+const MIN_SAMPLED_BLOCKS: usize = 16;
 /// Bytes of a block that are compared first.
-const KEY: usize = 32;
+const KEY_LEN: usize = 32;
 /// Prefetch distance, in blocks.
-const FETCHED_AHEAD: usize = 12;
+const PREFETCH_BLOCKS: usize = 12;
 /// Bytes of a match, at least.
-const MIN_MATCH: usize = BLOCK;
+const MIN_MATCH: usize = TABLE_STRIDE;
 
 /// The matches in `data`, in elements of `size` bytes: in the order of the content, of whole
 /// elements.
 pub(crate) fn find(data: &[u8], size: usize) -> Vec<Match> {
-    if data.len() < 4 * BLOCK {
+    if data.len() < 4 * TABLE_STRIDE {
         return Vec::new();
     }
     let table = Table::new(data);
@@ -36,7 +36,7 @@ pub(crate) fn find(data: &[u8], size: usize) -> Vec<Match> {
     }
     let mut found = Found { data, size, whole: data.len() / size * size, copies: Vec::new(), end: 0 };
     let mut at = 0;
-    while at + KEY <= found.whole {
+    while at + KEY_LEN <= found.whole {
         if let Some(block) = table.look_up(at)
             && block < at
             && found.extend(block, at)
@@ -86,7 +86,7 @@ fn word(data: &[u8], at: usize) -> u64 {
 
 impl<'a> Table<'a> {
     fn new(data: &'a [u8]) -> Self {
-        let blocks = (data.len() - KEY) / BLOCK + 1;
+        let blocks = (data.len() - KEY_LEN) / TABLE_STRIDE + 1;
         let bits = blocks.next_power_of_two().ilog2();
         let mut table = Self {
             data,
@@ -96,17 +96,17 @@ impl<'a> Table<'a> {
         };
         for block in 0..blocks.min(u32::MAX as usize - 1) {
             // Hardware prefetchers do not follow this stride.
-            prefetch(data.as_ptr().wrapping_add((block + FETCHED_AHEAD) * BLOCK), Hint::L2);
+            prefetch(data.as_ptr().wrapping_add((block + PREFETCH_BLOCKS) * TABLE_STRIDE), Hint::L2);
             table.insert(block);
         }
         table
     }
 
     fn insert(&mut self, block: usize) {
-        let at = block * BLOCK;
+        let at = block * TABLE_STRIDE;
         let first = word(self.data, at);
         // Constant parts repeat themselves everywhere.
-        if (8..KEY).step_by(8).all(|offset| word(self.data, at + offset) == first) {
+        if (8..KEY_LEN).step_by(8).all(|offset| word(self.data, at + offset) == first) {
             return;
         }
         let hash = hash(first);
@@ -130,18 +130,18 @@ impl<'a> Table<'a> {
         if low != hash as u32 {
             return None;
         }
-        let block = (block as usize).checked_sub(1)? * BLOCK;
-        (self.data.get(at..at + KEY)? == &self.data[block..block + KEY]).then_some(block)
+        let block = (block as usize).checked_sub(1)? * TABLE_STRIDE;
+        (self.data.get(at..at + KEY_LEN)? == &self.data[block..block + KEY_LEN]).then_some(block)
     }
 
     /// Whether any sampled block has a match.
     fn looks_promising(&self) -> bool {
-        let blocks = self.data.len() / BLOCK - 1;
-        let sparsely = (blocks / LOOKED_AT).clamp(SPARSELY, MORE_SPARSELY);
+        let blocks = self.data.len() / TABLE_STRIDE - 1;
+        let sparsely = (blocks / MIN_SAMPLED_BLOCKS).clamp(MIN_STRIDE, MAX_STRIDE);
         (0..blocks).step_by(sparsely).any(|block| {
-            let start = block * BLOCK;
+            let start = block * TABLE_STRIDE;
             // The eight bytes at each position of the block.
-            let bytes = &self.data[start..start + BLOCK + 7];
+            let bytes = &self.data[start..start + TABLE_STRIDE + 7];
             self.filter.any(bytes, |place, hash| self.repeats(start + place, hash))
         })
     }

@@ -1,0 +1,151 @@
+//! Standard output and standard error, for text.
+//!
+//! Names, layouts, types and attributes are written by whoever made a file, and a terminal obeys
+//! what is printed to it. So commands print through the writers here and nowhere else (`clippy.toml`
+//! disallows the streams themselves): no control character but the line end gets through, whatever
+//! a command passes on. Text from files is also [`Untrusted`] where it becomes a field of a table,
+//! in which line ends and characters that turn the direction of text deceive too.
+
+use std::borrow::Cow;
+use std::io::{self, BufWriter, Write};
+
+use crate::human;
+
+/// A writer that writes control characters (C0, DEL and C1) out as `\u001b`, the form that JSON has
+/// for them inside of strings. Line ends stay.
+pub struct Escaping<W: Write> {
+    inner: W,
+    /// Whether the last byte began a character of two bytes that may be a C1 control.
+    after_c2: bool,
+}
+
+impl<W: Write> Escaping<W> {
+    pub fn new(inner: W) -> Escaping<W> {
+        Escaping { inner, after_c2: false }
+    }
+}
+
+impl<W: Write> Write for Escaping<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut plain = 0;
+        for (at, &byte) in bytes.iter().enumerate() {
+            let c1 = self.after_c2 && (0x80..0xA0).contains(&byte);
+            let control = byte != b'\n' && (byte < 0x20 || byte == 0x7F);
+            if self.after_c2 {
+                if c1 {
+                    write!(self.inner, "\\u{byte:04x}")?;
+                    plain = at + 1;
+                } else {
+                    self.inner.write_all(&[0xC2])?;
+                }
+                self.after_c2 = false;
+            }
+            if control || byte == 0xC2 {
+                self.inner.write_all(&bytes[plain..at])?;
+                plain = at + 1;
+            }
+            if control {
+                write!(self.inner, "\\u{byte:04x}")?;
+            }
+            self.after_c2 = byte == 0xC2;
+        }
+        self.inner.write_all(&bytes[plain..])?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// Standard output for text; what is written arrives when it is flushed.
+#[allow(clippy::disallowed_methods, reason = "the one place where text is printed")]
+pub fn stdout() -> Escaping<BufWriter<io::StdoutLock<'static>>> {
+    Escaping::new(BufWriter::new(io::stdout().lock()))
+}
+
+/// Standard output for what is no text from a file: data of a pipe, manual pages, completions.
+#[allow(clippy::disallowed_methods, reason = "data is not escaped")]
+pub fn raw() -> io::Stdout {
+    io::stdout()
+}
+
+/// A line on standard error, perhaps behind a word in red.
+#[allow(clippy::disallowed_methods, reason = "the one place where text is printed")]
+pub fn say(label: Option<&str>, line: impl std::fmt::Display) {
+    // With standard error closed there is nothing to tell it to.
+    let mut out = anstream::stderr();
+    if let Some(label) = label {
+        let _ = write!(out, "\x1b[1;31m{label}\x1b[0m: ");
+    }
+    let mut text = line.to_string();
+    text.push('\n');
+    let _ = Escaping::new(out).write_all(text.as_bytes());
+}
+
+/// Text that comes from a file. It has no `Display`: it is printed in one of these forms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Untrusted<'a>(&'a str);
+
+impl<'a> From<&'a str> for Untrusted<'a> {
+    fn from(text: &'a str) -> Untrusted<'a> {
+        Untrusted(text)
+    }
+}
+
+impl<'a> Untrusted<'a> {
+    /// On one line of a table or a message.
+    pub fn line(self) -> Cow<'a, str> {
+        human::escaped(self.0)
+    }
+
+    /// As a string or a key of a JSON document, which is printed through [`stdout`].
+    pub fn json(self) -> &'a str {
+        self.0
+    }
+
+    /// As a field of a CSV file (RFC 4180). Spreadsheets take a field that begins with `=`, `+`, `-`
+    /// or `@` for a formula, so an apostrophe is put before it, as they do to mark text.
+    pub fn csv(self) -> String {
+        let mut field = self.line();
+        if field.starts_with(['=', '+', '-', '@']) {
+            field = Cow::Owned(format!("'{field}"));
+        }
+        match field.contains([',', '"', '\'']) {
+            true => format!("\"{}\"", field.replace('"', "\"\"")),
+            false => field.into_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_never_get_through() {
+        let text = "a\u{1b}]0;x\u{7}\u{7f}\u{9b}31m\u{85}\r\t\0é\u{a0}¿ \u{1F600}\n{\"k\": 1}";
+        let expected =
+            "a\\u001b]0;x\\u0007\\u007f\\u009b31m\\u0085\\u000d\\u0009\\u0000é\u{a0}¿ \u{1F600}\n{\"k\": 1}";
+        // Whole, and cut at every byte.
+        for cut in 0..=text.len() {
+            let mut out = Vec::new();
+            let mut writer = Escaping::new(&mut out);
+            writer.write_all(&text.as_bytes()[..cut]).unwrap();
+            writer.write_all(&text.as_bytes()[cut..]).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{cut}");
+        }
+    }
+
+    #[test]
+    fn fields_of_spreadsheets_are_text() {
+        let csv = |text: &'static str| Untrusted::from(text).csv();
+        assert_eq!(csv("layers.0.w"), "layers.0.w");
+        assert_eq!(csv("a,b"), "\"a,b\"");
+        assert_eq!(csv("=HYPERLINK(\"http://x\")"), "\"'=HYPERLINK(\"\"http://x\"\")\"");
+        for text in ["=1", "+1", "-1", "@x"] {
+            assert!(csv(text).starts_with("\"'"), "{text}");
+        }
+        assert_eq!(csv("a\n=1\u{1b}"), "a\\n=1\\u{1b}");
+    }
+}

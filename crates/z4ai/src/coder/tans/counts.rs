@@ -1,0 +1,170 @@
+//! Normalized counts: how many states of a table each symbol has, and how that is stored.
+
+use crate::bits::BitWriter;
+use crate::coder::tans::MAX_LOG;
+use crate::error::{Error, Result};
+use crate::wire::Reader;
+
+/// Log2 of the table size, at least.
+const MIN_LOG: u32 = 9;
+/// Bits of a state that are worth their time, at most.
+const USUAL_LOG: u32 = 11;
+
+/// Four bits that announce a run of absent symbols; the next four are its length less two.
+const ABSENT_RUN: u32 = 15;
+
+/// Normalized counts (FSE): the number of states of every symbol; they add up to a power of two.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NormalizedCounts {
+    pub(super) log: u32,
+    pub(super) counts: [u16; 256],
+}
+
+impl NormalizedCounts {
+    /// About as many states as symbols are frequent, at least one for each that occurs; `None` when
+    /// fewer than two do.
+    pub(crate) fn for_counts(counts: &[u32; 256]) -> Option<Self> {
+        Self::up_to(counts, USUAL_LOG)
+    }
+
+    /// As [`for_counts`](Self::for_counts), as finely as is possible: where all depends on it.
+    pub(crate) fn finest(counts: &[u32; 256]) -> Option<Self> {
+        Self::up_to(counts, MAX_LOG)
+    }
+
+    fn up_to(counts: &[u32; 256], log: u32) -> Option<Self> {
+        let total: u32 = counts.iter().sum();
+        // A large table costs more than it saves on few symbols, and takes longer to build.
+        Self::with_log(counts, total.max(1).ilog2().saturating_sub(4).clamp(MIN_LOG, log))
+    }
+
+    /// As [`for_counts`](Self::for_counts), with 2^`log` states; `log` must be 9 to 12.
+    pub(crate) fn with_log(counts: &[u32; 256], log: u32) -> Option<Self> {
+        let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
+        if counts.iter().filter(|&&count| count > 0).count() < 2 {
+            return None;
+        }
+        let size = 1u64 << log;
+        let mut states = [0u16; 256];
+        for (states, &count) in states.iter_mut().zip(counts) {
+            if count > 0 {
+                let share = (2 * u64::from(count) * size + total) / (2 * total);
+                *states = share.clamp(1, size - 1) as u16;
+            }
+        }
+        // The rounding error goes to the symbols where it saves most, or comes from where it costs
+        // least; ties go to the lowest symbol.
+        let value = |s: usize, states: u16| (u64::from(counts[s]) << 20) / u64::from(states);
+        let mut sum: u64 = states.iter().map(|&states| u64::from(states)).sum();
+        let used = (0..256).filter(|&s| states[s] > 0);
+        if sum < size {
+            let mut values: Vec<(u64, usize)> = used.map(|s| (value(s, states[s]), s)).collect();
+            while sum < size {
+                let most = values.iter_mut().max_by_key(|(value, s)| (*value, !*s))?;
+                states[most.1] += 1;
+                most.0 = value(most.1, states[most.1]);
+                sum += 1;
+            }
+        } else if sum > size {
+            let several = used.filter(|&s| states[s] > 1);
+            let mut values: Vec<(u64, usize)> = several.map(|s| (value(s, states[s] - 1), s)).collect();
+            while sum > size {
+                let least = values.iter_mut().filter(|(_, s)| states[*s] > 1).min()?;
+                states[least.1] -= 1;
+                least.0 = value(least.1, (states[least.1] - 1).max(1));
+                sum -= 1;
+            }
+        }
+        Some(Self { log, counts: states })
+    }
+
+    /// Writes the log of the number of states, first and last symbol, then for each of the symbols
+    /// between them four bits, the number of bits of its number of states, and those but the
+    /// highest.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let first = self.counts.iter().position(|&count| count > 0).unwrap_or(0);
+        let last = self.counts.iter().rposition(|&count| count > 0).unwrap_or(0);
+        out.extend([self.log as u8, first as u8, last as u8]);
+        let mut bits = BitWriter::default();
+        let mut at = first;
+        while at <= last {
+            let absent = self.counts[at..=last].iter().take_while(|&&count| count == 0).count();
+            if absent >= 2 {
+                let run = absent.min(17);
+                bits.put(ABSENT_RUN as u64, 4, out);
+                bits.put((run - 2) as u64, 4, out);
+                at += run;
+                continue;
+            }
+            let count = u64::from(self.counts[at]);
+            let width = u64::BITS - count.leading_zeros();
+            bits.put(u64::from(width), 4, out);
+            bits.put(count ^ (1 << width >> 1), width.saturating_sub(1), out);
+            at += 1;
+        }
+        bits.finish(out);
+    }
+
+    /// Reads what [`write`](Self::write) wrote.
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        let log = u32::from(reader.u8()?);
+        if !(MIN_LOG..=MAX_LOG).contains(&log) {
+            return Err(Error::corrupt(format_args!("states of {log} bits")));
+        }
+        let (first, last) = (usize::from(reader.u8()?), usize::from(reader.u8()?));
+        let mut counts = [0u16; 256];
+        let (mut word, mut available) = (0u32, 0u32);
+        let mut take = |reader: &mut Reader<'_>, width: u32| -> Result<u32> {
+            while available < width {
+                word |= u32::from(reader.u8()?) << available;
+                available += 8;
+            }
+            let bits = word & ((1 << width) - 1);
+            word >>= width;
+            available -= width;
+            Ok(bits)
+        };
+        let (mut at, mut sum) = (first, 0u32);
+        while at <= last {
+            match take(reader, 4)? {
+                0 => at += 1,
+                ABSENT_RUN => at += take(reader, 4)? as usize + 2,
+                width if width <= MAX_LOG => {
+                    let count = 1 << (width - 1) | take(reader, width - 1)?;
+                    counts[at] = count as u16;
+                    sum += count;
+                    at += 1;
+                }
+                width => return Err(Error::corrupt(format_args!("{width} bits of a number of states"))),
+            }
+        }
+        if at != last + 1 || word != 0 || sum != 1 << log {
+            return Err(Error::corrupt("states that do not add up"));
+        }
+        Ok(Self { log, counts })
+    }
+
+    /// The logarithm of the number of states.
+    pub(crate) fn log(&self) -> u32 {
+        self.log
+    }
+
+    pub(super) fn size(&self) -> usize {
+        1 << self.log
+    }
+
+    /// The symbol of every state.
+    pub(super) fn spread(&self) -> Vec<u8> {
+        let size = self.size();
+        let step = (size >> 1) + (size >> 3) + 3;
+        let mut symbols = vec![0; size];
+        let mut at = 0;
+        for (symbol, &count) in self.counts.iter().enumerate() {
+            for _ in 0..count {
+                symbols[at] = symbol as u8;
+                at = (at + step) & (size - 1);
+            }
+        }
+        symbols
+    }
+}

@@ -1,0 +1,247 @@
+//! The tANS decoder.
+
+use crate::bits::BitReader;
+use crate::coder::run_range;
+use crate::coder::tans::{MAX_LOG, NormalizedCounts, RUNS};
+use crate::error::{Error, Result};
+use crate::simd::{Isa, dispatch};
+
+/// Symbols of each run that one refill of its bits is enough for.
+const PER_STEP: usize = 4;
+const _: () = assert!(PER_STEP * MAX_LOG as usize <= 56);
+/// Bytes that a load reads.
+const WORD: usize = 8;
+
+/// The decoder's table. An entry has the bits to read in byte 0, the symbol in byte 1 and what the
+/// bits are added to in the upper half.
+pub(crate) struct Table(Box<[u32; 1 << MAX_LOG]>);
+
+impl Default for Table {
+    fn default() -> Self {
+        Self(Box::new([0; 1 << MAX_LOG]))
+    }
+}
+
+impl Table {
+    pub(crate) fn build(&mut self, states: &NormalizedCounts) {
+        fill(states, self.0.as_mut_slice());
+    }
+
+    /// Decodes the bit streams of these lengths, which `stored` consists of, to fill `out`.
+    pub(crate) fn decode(
+        &self,
+        states: &NormalizedCounts,
+        stored: &[u8],
+        lens: [usize; RUNS],
+        out: &mut [u8],
+    ) -> Result<()> {
+        let total = out.len();
+        let (mut stored, mut rest) = (stored, out);
+        let mut runs = Vec::with_capacity(RUNS);
+        for (index, len) in lens.into_iter().enumerate() {
+            let Some((bits, others)) = stored.split_at_checked(len) else {
+                return Err(Error::corrupt("a coded stream is too short"));
+            };
+            stored = others;
+            let (out, tail) = rest.split_at_mut(run_range(index, RUNS, total).len());
+            rest = tail;
+            runs.push(Run::new(bits, out, states.log)?);
+        }
+        if !stored.is_empty() {
+            return Err(Error::corrupt("a coded stream is too long"));
+        }
+        if let [a, b, c, d] = runs.as_mut_slice() {
+            advance([a, b, c, d], &self.0);
+        }
+        runs.into_iter().try_for_each(|run| run.finish(&self.0))
+    }
+}
+
+/// Fills a table. Entries lead to states below their number only, whatever bits are read.
+pub(crate) fn fill(states: &NormalizedCounts, table: &mut [u32]) {
+    let mut next = states.counts.map(u32::from);
+    for (entry, symbol) in table.iter_mut().zip(states.spread()) {
+        let rank = &mut next[usize::from(symbol)];
+        let bits = states.log - rank.ilog2();
+        let base = (*rank << bits) - states.size() as u32;
+        *rank += 1;
+        *entry = base << 16 | u32::from(symbol) << 8 | bits;
+    }
+}
+
+/// The decoder's state of one run.
+struct Run<'a> {
+    bits: &'a [u8],
+    /// Bits of `bits` that are consumed.
+    at: usize,
+    out: &'a mut [u8],
+    /// Symbols of `out` that are done.
+    done: usize,
+    states: [u32; 2],
+}
+
+impl<'a> Run<'a> {
+    fn new(bits: &'a [u8], out: &'a mut [u8], log: u32) -> Result<Self> {
+        let mut run = Self { bits, at: 0, out, done: 0, states: [0; 2] };
+        if !run.out.is_empty() {
+            run.states = [run.take(log)?, run.take(log)?];
+        }
+        Ok(run)
+    }
+
+    /// The next `width` bits.
+    fn take(&mut self, width: u32) -> Result<u32> {
+        let bits = BitReader::starting_at(self.bits, self.at).take(width)?;
+        self.at += width as usize;
+        Ok(bits as u32)
+    }
+
+    /// Steps that stay inside input and output, whatever the bits are.
+    fn safe_steps(&self) -> usize {
+        // A step reads a word and moves on by at most seven bytes.
+        let input = self.bits.len().saturating_sub(self.at / 8 + WORD) / 7;
+        input.min((self.out.len() - self.done) / PER_STEP)
+    }
+
+    /// Decodes the rest symbol by symbol, and checks that nothing but zero bits remains.
+    fn finish(mut self, table: &[u32; 1 << MAX_LOG]) -> Result<()> {
+        for i in self.done..self.out.len() {
+            let entry = table[self.states[i % 2] as usize % table.len()];
+            self.out[i] = (entry >> 8) as u8;
+            self.states[i % 2] = (entry >> 16) + self.take(entry & 0xff)?;
+        }
+        let left = self.bits.len() * 8 - self.at;
+        let padding = self.bits.last().map_or(0, |&last| u32::from(last) >> (8 - left.min(8)));
+        if self.states != [0; 2] || left >= 8 || padding != 0 {
+            return Err(Error::corrupt("a coded stream does not end where it should"));
+        }
+        Ok(())
+    }
+}
+
+dispatch! {
+    /// Decodes whole steps of all runs at once, as far as they are safe.
+    fn advance(runs: [&mut Run<'_>; RUNS], table: &[u32; 1 << MAX_LOG]) = advance_with
+}
+
+#[inline(always)]
+fn advance_with(_: impl Isa, runs: [&mut Run<'_>; RUNS], table: &[u32; 1 << MAX_LOG]) {
+    // `done` is even before every step, so that symbols alternate between states.
+    loop {
+        let steps = runs.iter().map(|run| run.safe_steps()).min().unwrap_or(0);
+        if steps == 0 {
+            return;
+        }
+        let mut states: [[u32; 2]; RUNS] = std::array::from_fn(|r| runs[r].states);
+        let mut at: [usize; RUNS] = std::array::from_fn(|r| runs[r].at);
+        // Pointers of their own: a byte stored through a run might change it, for all that is
+        // known.
+        let inputs: [*const u8; RUNS] = std::array::from_fn(|r| runs[r].bits.as_ptr());
+        let outputs: [*mut u8; RUNS] = std::array::from_fn(|r| runs[r].out[runs[r].done..].as_mut_ptr());
+        for step in 0..steps {
+            let mut words = [0u64; RUNS];
+            for r in 0..RUNS {
+                let mut word = [0; WORD];
+                // SAFETY: at most seven bytes are consumed per step, and `safe_steps` counted as
+                // many steps as leave a whole word to read.
+                unsafe { std::ptr::copy_nonoverlapping(inputs[r].add(at[r] / 8), word.as_mut_ptr(), WORD) };
+                // At least 57 bits, of which 56 are kept, and the sentinel above them.
+                words[r] = u64::from_le_bytes(word) >> (at[r] % 8) | 1 << 63;
+            }
+            for i in 0..PER_STEP {
+                for r in 0..RUNS {
+                    // SAFETY: every state is below the number of states: those that `Run::new`
+                    // read have as many bits, and entries lead nowhere else.
+                    let entry = unsafe { *table.get_unchecked(states[r][i % 2] as usize) };
+                    let bits = entry & 0xff;
+                    // SAFETY: `safe_steps` counted the symbols that are missing.
+                    unsafe { *outputs[r].add(step * PER_STEP + i) = (entry >> 8) as u8 };
+                    states[r][i % 2] = (entry >> 16) + (words[r] & !(u64::MAX << bits)) as u32;
+                    words[r] >>= bits;
+                }
+            }
+            for r in 0..RUNS {
+                at[r] += words[r].leading_zeros() as usize;
+            }
+        }
+        for r in 0..RUNS {
+            runs[r].states = states[r];
+            runs[r].at = at[r];
+            runs[r].done += steps * PER_STEP;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coder::tans::encode;
+    use crate::wire::Reader;
+    use proptest::prelude::*;
+
+    fn counts_of(symbols: &[u8]) -> [u32; 256] {
+        crate::kernel::histogram::exact(symbols)
+    }
+
+    fn check(symbols: &[u8]) {
+        let Some(states) = NormalizedCounts::for_counts(&counts_of(symbols)) else { return };
+        let mut written = Vec::new();
+        states.write(&mut written);
+        let mut reader = Reader::new(&written);
+        assert_eq!(NormalizedCounts::read(&mut reader).unwrap(), states);
+        assert_eq!(reader.remaining(), 0);
+        let mut stored = Vec::new();
+        let lens = encode::encode(symbols, &states, &mut stored, &mut encode::TansScratch::default())
+            .map(|len| len as usize);
+        let mut table = Table::default();
+        table.build(&states);
+        let mut out = vec![0; symbols.len()];
+        table.decode(&states, &stored, lens, &mut out).unwrap();
+        assert!(out == symbols);
+        // The careful loop alone is the naive twin.
+        let mut naive = vec![0; run_range(0, RUNS, symbols.len()).len()];
+        Run::new(&stored[..lens[0]], &mut naive, states.log).unwrap().finish(&table.0).unwrap();
+        assert!(naive == symbols[run_range(0, RUNS, symbols.len())]);
+    }
+
+    proptest! {
+        #[test]
+        fn symbols_survive(symbols in prop::collection::vec(0u8..20, 0..3000)) {
+            check(&symbols);
+        }
+
+        #[test]
+        fn skewed_symbols_survive(symbols in prop::collection::vec(any::<u32>(), 0..40000)) {
+            let symbols: Vec<u8> = symbols.iter().map(|v| (v | 1 << 20).trailing_zeros() as u8 + 90).collect();
+            check(&symbols);
+        }
+
+        #[test]
+        fn all_bytes_survive(symbols in prop::collection::vec(any::<u8>(), 0..5000)) {
+            check(&symbols);
+        }
+
+        #[test]
+        fn damaged_streams_never_panic(
+            symbols in prop::collection::vec(0u8..9, 2..600),
+            noise in prop::collection::vec(any::<u8>(), 0..400),
+            cut in 0usize..400,
+        ) {
+            if let Some(states) = NormalizedCounts::for_counts(&counts_of(&symbols)) {
+                let mut table = Table::default();
+                table.build(&states);
+                let mut out = vec![0; symbols.len()];
+                let q = cut.min(noise.len()) / 4;
+                let _ = table.decode(&states, &noise, [q, q, q, noise.len() - 3 * q], &mut out);
+            }
+        }
+
+        #[test]
+        fn hostile_tables_are_refused_or_sound(bytes in prop::collection::vec(any::<u8>(), 0..200), log in 9u8..13) {
+            let bytes = [&[log], &bytes[..]].concat();
+            if let Ok(states) = NormalizedCounts::read(&mut Reader::new(&bytes)) {
+                Table::default().build(&states);
+            }
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Decodes the delta layout.
+
+use crate::coder;
+use crate::coder::huffman::decode::DecodePrefetch;
+use crate::error::{Error, Result};
+use crate::kernel::difference::{self, GapScatter, Rule};
+use crate::kernel::magnitude_classes;
+use crate::kernel::{mask_compact, xxh3};
+use crate::layout::delta::{Body, Class, Delta, Difference, Places};
+use crate::layout::hashed_output::HashedOutput;
+use crate::layout::split::decode_stream;
+use crate::layout::{ChunkScratch, Context};
+use crate::memory::grow;
+use crate::simd::prefetch::Prefetcher;
+use crate::wire::Reader;
+
+impl Delta {
+    /// Decodes a checked payload to fill `out`, which is as long as `reference`, or where there is
+    /// none has it in place; returns the hash of it.
+    pub(crate) fn decode(
+        &self,
+        payload: &[u8],
+        reference: Option<&[u8]>,
+        out: &mut [u8],
+        scratch: &mut DeltaScratch,
+    ) -> Result<u64> {
+        match &self.body {
+            Body::Literal(layout) => {
+                layout.decode_hashed(payload, out, Context::default(), &mut scratch.literal)
+            }
+            Body::Difference(difference) => difference.decode(payload, reference, out, scratch),
+        }
+    }
+}
+
+/// Buffers that decoding deltas reuses: one set per thread.
+#[derive(Default)]
+pub(crate) struct DeltaScratch {
+    pub(crate) literal: ChunkScratch,
+    /// The payload of the next chunk, to prefetch.
+    pub(crate) next: Prefetcher,
+    /// Merged differences, class after class.
+    elements: Vec<u8>,
+    /// The differences of one part.
+    part: Vec<u8>,
+    class: ClassScratch,
+}
+
+#[derive(Default)]
+struct ClassScratch {
+    places: Vec<u8>,
+    /// The planes, then the values of the list: together as many as an element has bytes.
+    streams: [Vec<u8>; 8],
+    /// Listed elements.
+    listed: Vec<u8>,
+}
+
+impl Difference {
+    fn decode(
+        &self,
+        payload: &[u8],
+        reference: Option<&[u8]>,
+        out: &mut [u8],
+        scratch: &mut DeltaScratch,
+    ) -> Result<u64> {
+        if self.is_empty() {
+            if let Some(reference) = reference {
+                out.copy_from_slice(reference);
+            }
+            return Ok(xxh3::hash(out));
+        }
+        let size = self.elements.size;
+        let rule = self.elements.rule(self.xor);
+        // Memory that is updated in place is in the caches already.
+        let large = scratch.literal.large_output && reference.is_some();
+        let coders = &mut scratch.literal.coder;
+        // The reference is needed right after the streams.
+        coders.ahead = DecodePrefetch::new(out.len() / size, reference.unwrap_or(out));
+        let mut out = HashedOutput::new(out, large, &mut scratch.literal.part);
+        grow(&mut scratch.part, HashedOutput::LEN);
+        let restore = Restore { reference, part: &mut scratch.part, next: &mut scratch.next };
+        if let ([class], []) = (&self.classes[..], &self.thresholds[..]) {
+            let mut class = class.open(payload, size, true, &mut scratch.class, coders)?;
+            match class.in_planes {
+                true => restore.fill_by_planes(&mut out, rule, &mut class)?,
+                false => restore.fill(&mut out, |to, part| class.restore(rule, to, part))?,
+            }
+            class.finish()?;
+            return Ok(out.finish());
+        }
+        let mut payload = Reader::new(payload);
+        let elements = &mut scratch.elements;
+        grow(elements, out.len() + mask_compact::SLACK);
+        let mut at = 0;
+        for class in &self.classes {
+            let stored = payload.take(class.payload_len() as usize)?;
+            let mut opened = class.open(stored, size, false, &mut scratch.class, coders)?;
+            let end = at + class.count as usize * size;
+            elements[at..end].chunks_mut(HashedOutput::LEN).try_for_each(|part| opened.next(part))?;
+            opened.finish()?;
+            at = end;
+        }
+        let lens: Vec<_> = self.classes.iter().map(|class| class.count as usize).collect();
+        let mut classes = magnitude_classes::Classes::merging(size, &self.thresholds, &lens);
+        restore.fill(&mut out, |to, part| {
+            let part = &mut part[..to.reference().len()];
+            classes.merge(to.reference(), elements, part).ok_or_else(other_classes)?;
+            to.restore(rule, size, part);
+            Ok(())
+        })?;
+        if !classes.is_done() {
+            return Err(other_classes());
+        }
+        Ok(out.finish())
+    }
+}
+
+/// Restores a chunk from its differences, part by part.
+struct Restore<'a> {
+    /// `None`: in place.
+    reference: Option<&'a [u8]>,
+    /// Room for the differences of one part.
+    part: &'a mut [u8],
+    next: &'a mut Prefetcher,
+}
+
+impl Restore<'_> {
+    /// Produces all of `out`; `restore` produces one part, given room for its differences.
+    fn fill(
+        self,
+        out: &mut HashedOutput<'_>,
+        mut restore: impl FnMut(To<'_>, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut references = self.reference.map(|reference| reference.chunks(HashedOutput::LEN));
+        while !out.is_done() {
+            out.next(|out| {
+                self.next.advance(1);
+                let to = match &mut references {
+                    Some(references) => To::Other(references.next().unwrap_or_default(), out),
+                    None => To::Reference(out),
+                };
+                restore(to, self.part)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Produces all of `out` from the planes of the only class.
+    fn fill_by_planes(self, out: &mut HashedOutput<'_>, rule: Rule, class: &mut Opened<'_>) -> Result<()> {
+        let size = class.size;
+        let mut references = self.reference.map(|reference| reference.chunks(HashedOutput::LEN));
+        while !out.is_done() {
+            self.next.advance(1);
+            let len = out.left().min(HashedOutput::LEN);
+            let reference = references.as_mut().map(|references| references.next().unwrap_or_default());
+            let (planes, count) = class.all_planes(len / size, self.part)?;
+            let made = out.write_fused(len, |sums, out, pending| {
+                difference::restore_hashed((rule, size), reference, &planes[..count], sums, out, pending)
+            });
+            if made == len {
+                continue;
+            }
+            let planes = planes.map(|plane| plane.get(made / size..).unwrap_or_default());
+            out.next_of(HashedOutput::LEN - made, |out| {
+                let planes = &planes[..count];
+                match reference {
+                    Some(reference) => {
+                        difference::restore_planes(rule, size, &reference[made..], planes, out);
+                    }
+                    None => difference::restore_planes_in_place(rule, size, planes, out),
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The destination of a part.
+enum To<'a> {
+    /// Memory other than the reference.
+    Other(&'a [u8], &'a mut [u8]),
+    /// The memory of the reference.
+    Reference(&'a mut [u8]),
+}
+
+impl To<'_> {
+    fn reference(&self) -> &[u8] {
+        match self {
+            To::Other(reference, _) => reference,
+            To::Reference(reference) => reference,
+        }
+    }
+
+    fn restore(self, rule: Rule, size: usize, differences: &[u8]) {
+        match self {
+            To::Other(reference, out) => difference::restore(rule, size, reference, differences, out),
+            To::Reference(elements) => difference::restore_in_place(rule, size, differences, elements),
+        }
+    }
+}
+
+fn other_classes() -> Error {
+    Error::corrupt("classes that the reference does not have")
+}
+
+impl Class {
+    /// Decodes the streams. Differences are merged part by part, unless the class is the only one
+    /// (`alone`) and can be restored from its planes.
+    fn open<'a>(
+        &self,
+        payload: &'a [u8],
+        size: usize,
+        alone: bool,
+        scratch: &'a mut ClassScratch,
+        coders: &mut coder::DecodeScratch,
+    ) -> Result<Opened<'a>> {
+        let mut payload = Reader::new(payload);
+        let count = self.count as usize;
+        let planes = self.planes.len();
+        let mut low: [&[u8]; 8] = [&[]; 8];
+        let (low_buffers, high_buffers) = scratch.streams.split_at_mut(planes);
+        for ((coder, buffer), plane) in self.planes.iter().zip(low_buffers).zip(&mut low) {
+            *plane = decode_stream(coder, &mut payload, count, buffer, coders)?;
+        }
+        let above = self.list.as_ref().map_or(0, |list| list.values.len());
+        let in_planes = alone && above <= 1 && difference::restores_planes(size, planes + above);
+        let mut opened = Opened { size, planes, low, in_planes, list: Listed::None };
+        let Some(list) = &self.list else { return Ok(opened) };
+        let listed = list.count as usize;
+        let (coder, len) = list.places.stream(count);
+        let places = decode_stream(coder, &mut payload, len, &mut scratch.places, coders)?;
+        let mut high: [&[u8]; 8] = [&[]; 8];
+        for ((coder, buffer), values) in list.values.iter().zip(high_buffers).zip(&mut high) {
+            *values = decode_stream(coder, &mut payload, listed, buffer, coders)?;
+        }
+        let high = &high[..list.values.len()];
+        opened.list = match list.places {
+            Places::Gaps(..) => Listed::Gaps(GapScatter::new(places, high)),
+            Places::Marks(_) => {
+                coder::check_packed_padding(1, places, count)?;
+                if mask_compact::count_ones(places) != listed {
+                    return Err(damaged_list());
+                }
+                let (width, first) = opened.listed();
+                let len = listed * width;
+                grow(&mut scratch.listed, len + mask_compact::SLACK);
+                for (byte, values) in high.iter().enumerate() {
+                    let words = &mut scratch.listed[..len];
+                    match byte {
+                        0 => difference::set_plane(width, values, first, words),
+                        _ => difference::put_plane(width, values, first + byte, words),
+                    }
+                }
+                Listed::Marks { marks: places, words: &scratch.listed }
+            }
+        };
+        Ok(opened)
+    }
+}
+
+/// The decoded streams of a class, as far as they are not consumed.
+struct Opened<'a> {
+    size: usize,
+    /// The number of planes, and the planes.
+    planes: usize,
+    low: [&'a [u8]; 8],
+    /// Whether the list, of at most one byte per element, is expanded to another plane.
+    in_planes: bool,
+    list: Listed<'a>,
+}
+
+enum Listed<'a> {
+    None,
+    Gaps(GapScatter<'a>),
+    /// A bitmask and the selected elements, with [`mask_compact::SLACK`] bytes behind them.
+    Marks {
+        marks: &'a [u8],
+        words: &'a [u8],
+    },
+}
+
+impl<'a> Opened<'a> {
+    /// The size of the elements that listed bytes are scattered to, and the byte that they start
+    /// at.
+    fn listed(&self) -> (usize, usize) {
+        if self.in_planes { (1, 0) } else { (self.size, self.planes) }
+    }
+
+    /// Restores the next elements: a multiple of eight, unless they are the last. `part` has room
+    /// for their differences.
+    fn restore(&mut self, rule: Rule, to: To<'_>, part: &mut [u8]) -> Result<()> {
+        let part = &mut part[..to.reference().len()];
+        self.next(part)?;
+        to.restore(rule, self.size, part);
+        Ok(())
+    }
+
+    /// All nonzero planes of the next elements, where the list is [a plane](Self::in_planes), and
+    /// their number. `part` has room for one plane.
+    fn all_planes<'b>(&mut self, elements: usize, part: &'b mut [u8]) -> Result<([&'b [u8]; 8], usize)>
+    where
+        'a: 'b,
+    {
+        let mut planes = self.next_planes(elements);
+        if matches!(self.list, Listed::None) {
+            return Ok((planes, self.planes));
+        }
+        let plane = &mut part[..elements];
+        plane.fill(0);
+        self.put_listed(plane)?;
+        planes[self.planes] = plane;
+        Ok((planes, self.planes + 1))
+    }
+
+    /// Merges the next differences: a multiple of eight, unless they are the last.
+    fn next(&mut self, elements: &mut [u8]) -> Result<()> {
+        let low = self.next_planes(elements.len() / self.size);
+        difference::join_planes(self.size, &low[..self.planes], elements);
+        self.put_listed(elements)
+    }
+
+    /// The low bytes of the next elements.
+    fn next_planes<'b>(&mut self, count: usize) -> [&'b [u8]; 8]
+    where
+        'a: 'b,
+    {
+        let mut low: [&[u8]; 8] = [&[]; 8];
+        for (plane, part) in self.low[..self.planes].iter_mut().zip(&mut low) {
+            (*part, *plane) = plane.split_at(count);
+        }
+        low
+    }
+
+    /// Scatters the listed bytes of the next elements.
+    fn put_listed(&mut self, elements: &mut [u8]) -> Result<()> {
+        let (size, first) = self.listed();
+        match &mut self.list {
+            Listed::None => Ok(()),
+            Listed::Gaps(list) => list.part(size, first, elements).ok_or_else(damaged_list),
+            Listed::Marks { marks, words } => {
+                let part;
+                (part, *marks) = marks.split_at(mask_compact::marks_len(elements.len() / size));
+                mask_compact::place(size, words, part, elements);
+                *words = &words[mask_compact::count_ones(part) * size..];
+                Ok(())
+            }
+        }
+    }
+
+    /// Refuses a list that is longer than its class.
+    fn finish(self) -> Result<()> {
+        match self.list {
+            Listed::Gaps(list) if !list.is_done() => Err(damaged_list()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn damaged_list() -> Error {
+    Error::corrupt("listed differences do not fit their chunk")
+}
