@@ -517,3 +517,45 @@ fn archives_of_memory_that_changes_are_whole_or_refused() {
         }
     }
 }
+
+#[test]
+fn large_raw_tensors_with_checksums_are_read_in_pieces_and_damage_is_found_in_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.zt");
+    // More than two pieces of 4 MiB, and a shorter last one.
+    let data: Vec<u8> = (0..(9 << 20) + 17).map(|n: usize| (n * 7 >> 3) as u8).collect();
+    let mut writer = Writer::create(&path).unwrap();
+    writer.add_with("x", &[data.len() as u64], &data).checksum(Checksum::Crc32c).write().unwrap();
+    writer.finish().unwrap();
+    assert_eq!(ztensor::open(&path).unwrap().read("x").unwrap(), data);
+
+    let bytes = std::fs::read(&path).unwrap();
+    for damaged in [100, 4 << 20, (5 << 20) + 1, (9 << 20) + 20] {
+        let mut bytes = bytes.clone();
+        bytes[64 + damaged] ^= 1;
+        let reader = ztensor::Reader::from_bytes(bytes).unwrap();
+        assert_eq!(reader.read("x").unwrap_err().kind(), Kind::Mismatch, "byte {damaged}");
+    }
+}
+
+#[test]
+fn compressed_tensors_with_checksums_are_hashed_and_decoded_from_one_read() {
+    let data: Vec<f32> = (0..300_000).map(|n| (n as f32).sin()).collect();
+    for compression in [Compression::Zstd(3), Compression::Z4ai(ztensor::Effort::Fast)] {
+        for map in [MapMode::Auto, MapMode::Never] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("packed.zt");
+            let mut writer = Writer::create(&path).unwrap();
+            let add = writer.add_with("x", &[data.len() as u64], &data);
+            add.compress(compression).checksum(Checksum::Sha256).write().unwrap();
+            writer.finish().unwrap();
+            let open = || ztensor::OpenOptions::default().map(map).open(&path).unwrap();
+            assert_eq!(open().read_as::<f32>("x").unwrap(), data);
+
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes[64 + 1000] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(open().read_as::<f32>("x").unwrap_err().kind(), Kind::Mismatch);
+        }
+    }
+}

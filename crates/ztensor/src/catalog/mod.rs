@@ -373,6 +373,12 @@ pub trait Decode: Send + Sync + std::fmt::Debug {
     /// `threads` is how many the decoder may use.
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()>;
 
+    /// The decoder of stored bytes that the caller has in memory, so that a checksum and the
+    /// decoder share one read; `None` where decoding reads ranges of its own.
+    fn stored(&self) -> Option<&dyn DecodeStored> {
+        None
+    }
+
     /// Bytes that decoding `range` produces, including those that are decoded and dropped: what
     /// [`Limits`](crate::Limits) count.
     fn work(&self, range: &Range<u64>) -> u64 {
@@ -383,6 +389,12 @@ pub trait Decode: Send + Sync + std::fmt::Debug {
     fn verify(&self, _sources: &Sources, _threads: usize) -> Option<Result<()>> {
         None
     }
+}
+
+/// Decoding from all stored bytes of [`Decode::extent`].
+pub trait DecodeStored {
+    /// Writes decoded bytes `range` to `out`, which has exactly that length.
+    fn decode_stored(&self, stored: &[u8], range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()>;
 }
 
 /// Objects by name. The hash is seeded at random and fast on short names.

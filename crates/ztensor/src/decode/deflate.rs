@@ -3,7 +3,7 @@ use std::ops::Range;
 use flate2::{Decompress, FlushDecompress, Status};
 
 use crate::error::{Error, Result};
-use crate::object::{Decode, Extent};
+use crate::object::{Decode, DecodeStored, Extent};
 use crate::source::Sources;
 
 /// How much of what nobody asked for is decoded at a time.
@@ -79,9 +79,18 @@ impl Decode for Deflate {
         Some(self.extent)
     }
 
-    fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], _threads: usize) -> Result<()> {
-        let input = sources.bytes(self.extent)?;
-        let mut stream = Stream::new(&input);
+    fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
+        sources.with_whole(self.extent, |input| self.decode_stored(input, range, out, threads))
+    }
+
+    fn stored(&self) -> Option<&dyn DecodeStored> {
+        Some(self)
+    }
+}
+
+impl DecodeStored for Deflate {
+    fn decode_stored(&self, input: &[u8], range: Range<u64>, out: &mut [u8], _threads: usize) -> Result<()> {
+        let mut stream = Stream::new(input);
         stream.discard(self.skip + range.start)?;
         stream.fill(out)?;
         if self.skip + range.end < self.total {

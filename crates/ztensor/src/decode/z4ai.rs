@@ -6,7 +6,7 @@ use z4ai::partial::{self, Outline};
 use crate::buffer::zeroed_vec;
 use crate::codec;
 use crate::error::{Error, Result};
-use crate::object::{Decode, Extent};
+use crate::object::{Decode, DecodeStored, Extent};
 use crate::source::Sources;
 
 /// Which frames a format holds.
@@ -38,9 +38,6 @@ enum Way {
     Chunks,
 }
 
-/// Shorter frames take few page faults.
-const WORTH_PREFETCHING: u64 = 256 << 10;
-
 /// Shorter frames are fetched as a whole: that is one request.
 const WORTH_CUTTING: u64 = 256 << 10;
 
@@ -64,10 +61,14 @@ impl Z4ai {
     /// Calls `then` with the frame, if it is what the file says it is.
     fn with_frame<T>(&self, sources: &Sources, then: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
         sources.with_bytes(self.extent, |frame| {
-            self.check_start(frame)?;
-            self.check_len(z4ai::inspect(frame).map_err(codec::broken_frame)?.content_len)?;
+            self.check_frame(frame)?;
             then(frame)
         })
+    }
+
+    fn check_frame(&self, frame: &[u8]) -> Result<()> {
+        self.check_start(frame)?;
+        self.check_len(z4ai::inspect(frame).map_err(codec::broken_frame)?.content_len)
     }
 
     fn check_start(&self, frame: &[u8]) -> Result<()> {
@@ -231,22 +232,32 @@ impl Decode for Z4ai {
         if out.is_empty() && self.len > 0 {
             return Ok(());
         }
+        let out_len = out.len() as u64;
         match self.way(sources, &range)? {
             Way::Whole => {}
             Way::Cut => return self.decode_cut(sources, range, out, threads),
             Way::Chunks => return self.decode_chunks(sources, range, out, threads),
         }
-        // Most of a frame is about to be read: faulting it in page by page would take longer.
-        if out.len() as u64 * 2 > self.len && self.extent.len >= WORTH_PREFETCHING {
-            let source = sources.get(self.extent.source)?;
-            if source.is_mapped() {
-                source.prefetch(self.extent.offset, self.extent.len);
-            }
+        let decode = |frame: &[u8]| self.decode_stored(frame, range, out, threads);
+        // Rows of a mapped frame touch few of its pages.
+        match out_len * 2 > self.len {
+            true => sources.with_whole(self.extent, decode),
+            false => sources.with_bytes(self.extent, decode),
         }
-        self.with_frame(sources, |frame| self.decode_part(frame, range, out, threads))
+    }
+
+    fn stored(&self) -> Option<&dyn DecodeStored> {
+        Some(self)
     }
 
     fn verify(&self, sources: &Sources, threads: usize) -> Option<Result<()>> {
         (self.generation == Generation::Present).then(|| self.pieces(sources, threads, |_| Ok(())))
+    }
+}
+
+impl DecodeStored for Z4ai {
+    fn decode_stored(&self, frame: &[u8], range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
+        self.check_frame(frame)?;
+        self.decode_part(frame, range, out, threads)
     }
 }

@@ -2,7 +2,7 @@ use std::io::Read;
 use std::ops::Range;
 
 use crate::error::{Error, Result};
-use crate::object::{Decode, Extent};
+use crate::object::{Decode, DecodeStored, Extent};
 use crate::source::Sources;
 
 /// One zstd frame that decodes to exactly `len` bytes.
@@ -52,12 +52,24 @@ impl Decode for Zstd {
         Some(self.extent)
     }
 
-    fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], _threads: usize) -> Result<()> {
+    fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         if out.is_empty() && self.len > 0 {
             return Ok(());
         }
-        let frame = sources.bytes(self.extent)?;
-        match ::zstd::zstd_safe::get_frame_content_size(&frame) {
+        sources.with_whole(self.extent, |frame| self.decode_stored(frame, range, out, threads))
+    }
+
+    fn stored(&self) -> Option<&dyn DecodeStored> {
+        Some(self)
+    }
+}
+
+impl DecodeStored for Zstd {
+    fn decode_stored(&self, frame: &[u8], range: Range<u64>, out: &mut [u8], _threads: usize) -> Result<()> {
+        if out.is_empty() && self.len > 0 {
+            return Ok(());
+        }
+        match ::zstd::zstd_safe::get_frame_content_size(frame) {
             Ok(Some(size)) if size != self.len => {
                 return Err(broken(format!("it declares {size} bytes, the file {}", self.len)));
             }
@@ -67,14 +79,13 @@ impl Decode for Zstd {
         if range == (0..self.len) {
             // The exact length of both sides is known, so no window is allocated,
             // and a frame that holds more or less than it should is noticed.
-            let written = ::zstd::bulk::decompress_to_buffer(&frame, out).map_err(broken)?;
+            let written = ::zstd::bulk::decompress_to_buffer(frame, out).map_err(broken)?;
             if written as u64 != self.len {
                 return Err(broken(format!("it holds {written} bytes, the file declares {}", self.len)));
             }
             return Ok(());
         }
-        let mut decoder =
-            ::zstd::stream::read::Decoder::with_buffer(&frame[..]).map_err(broken)?.single_frame();
+        let mut decoder = ::zstd::stream::read::Decoder::with_buffer(frame).map_err(broken)?.single_frame();
         let skipped =
             std::io::copy(&mut decoder.by_ref().take(range.start), &mut std::io::sink()).map_err(broken)?;
         if skipped != range.start {

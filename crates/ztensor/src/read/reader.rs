@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::base::crc32c_combine;
 use crate::buffer::zeroed_vec;
 use crate::digest::{Digest, Hasher};
 use crate::dtype::Element;
@@ -408,7 +409,7 @@ impl Reader {
         let work = |job: Job<'_>, way| {
             let bytes = job.out.len() as u64;
             let inner = parallel::share(threads, bytes, total);
-            self.run(job.component, job.skip, job.out, way, inner)
+            self.run(job.component, job.skip, job.out, job.checksum.as_deref(), way, inner)
                 .map_err(|error| self.at(job.name, error))?;
             advance(observer, bytes)
         };
@@ -427,13 +428,18 @@ impl Reader {
         jobs: &mut Vec<Job<'a>>,
     ) {
         let plain = matches!(component.storage, Storage::Plain(_));
-        // A digest is computed over the whole, so those are not cut.
-        if !plain || self.digest(component).is_some() || out.len() <= PIECE {
-            jobs.push(Job { name, component, skip: 0, out });
+        let digest = self.digest(component);
+        // CRC-32C values of pieces combine to that of the whole; other digests are sequential.
+        let combines = matches!(digest, None | Some(Digest::Crc32c(_)));
+        // Ranges of remote files are planned where requests are made (`remote::coalesce`).
+        if !plain || !combines || out.len() <= PIECE || self.is_remote(component) {
+            jobs.push(Job { name, component, skip: 0, out, checksum: None });
             return;
         }
+        let pieces = out.len().div_ceil(PIECE);
+        let checksum = digest.map(|digest| Arc::new(PieceChecksums::new(digest.clone(), pieces)));
         for (index, out) in out.chunks_mut(PIECE).enumerate() {
-            jobs.push(Job { name, component, skip: (index * PIECE) as u64, out });
+            jobs.push(Job { name, component, skip: (index * PIECE) as u64, out, checksum: checksum.clone() });
         }
     }
 
@@ -442,7 +448,15 @@ impl Reader {
         component.digest.as_ref().filter(|digest| self.options.verify && digest.hasher().is_some())
     }
 
-    fn run(&self, component: &Component, skip: u64, out: &mut [u8], way: Way, threads: usize) -> Result<()> {
+    fn run(
+        &self,
+        component: &Component,
+        skip: u64,
+        out: &mut [u8],
+        checksum: Option<&PieceChecksums>,
+        way: Way,
+        threads: usize,
+    ) -> Result<()> {
         let sources = &self.catalog.sources;
         let range = skip..skip + out.len() as u64;
         match (&component.storage, self.digest(component)) {
@@ -453,12 +467,27 @@ impl Reader {
                 let step = if way == Way::PastCache { PIECE } else { HASHED };
                 let mut hasher = hasher(digest);
                 for (index, piece) in out.chunks_mut(step).enumerate() {
-                    sources.read_by(way, *extent, (index * step) as u64, piece)?;
+                    sources.read_by(way, *extent, skip + (index * step) as u64, piece)?;
                     hasher.update(piece);
                 }
-                compare(hasher, digest)
+                match checksum {
+                    Some(pieces) => pieces.add(skip, out.len() as u64, hasher),
+                    None => compare(hasher, digest),
+                }
             }
             (storage, Some(digest)) => {
+                // One read for the checksum and the decoder, where it takes the stored bytes.
+                if let Storage::Encoded(decoder) = storage
+                    && let (Some(extent), Some(stored)) = (decoder.extent(), decoder.stored())
+                    && sources.get(extent.source)?.remote().is_none()
+                {
+                    return sources.with_whole(extent, |bytes| {
+                        let mut hasher = hasher(digest);
+                        hasher.update(bytes);
+                        compare(hasher, digest)?;
+                        stored.decode_stored(bytes, range, out, threads)
+                    });
+                }
                 self.hash_stored(component, digest)?;
                 storage.read(sources, range, out, threads)
             }
@@ -695,6 +724,37 @@ pub(crate) struct Job<'a> {
     pub(crate) component: &'a Component,
     pub(crate) skip: u64,
     pub(crate) out: &'a mut [u8],
+    /// Where the checksum of this piece is combined with those of the others.
+    pub(crate) checksum: Option<Arc<PieceChecksums>>,
+}
+
+/// CRC-32C values of the pieces of one component, read by several threads: the last one to arrive
+/// combines them and compares.
+pub(crate) struct PieceChecksums {
+    expected: Digest,
+    pieces: usize,
+    /// Offset, length and CRC-32C of each piece that was read.
+    read: std::sync::Mutex<Vec<(u64, u64, u32)>>,
+}
+
+impl PieceChecksums {
+    fn new(expected: Digest, pieces: usize) -> PieceChecksums {
+        PieceChecksums { expected, pieces, read: std::sync::Mutex::new(Vec::with_capacity(pieces)) }
+    }
+
+    fn add(&self, offset: u64, len: u64, hasher: Hasher) -> Result<()> {
+        let Hasher::Crc32c(crc) = hasher else {
+            return Err(Error::invalid("only CRC-32C values of pieces combine"));
+        };
+        let mut read = self.read.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        read.push((offset, len, crc));
+        if read.len() < self.pieces {
+            return Ok(());
+        }
+        read.sort_unstable();
+        let whole = read.iter().fold(0, |sum, &(_, len, crc)| crc32c_combine::combine(sum, crc, len));
+        compare(Hasher::Crc32c(whole), &self.expected)
+    }
 }
 
 pub(crate) fn hasher(digest: &Digest) -> Hasher {

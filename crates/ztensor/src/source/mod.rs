@@ -159,6 +159,10 @@ enum Slot {
     Lazy { label: String, opener: Opener, source: OnceLock<Arc<dyn Source>> },
 }
 
+/// Shorter extents of a mapping are left to page faults: `madvise` costs as much.
+/// (case: benchmark/bench.py, small and mixed distributions)
+const MIN_POPULATE: u64 = 256 << 10;
+
 /// The sources that a catalog's extents point into; all but the first are
 /// opened when they are first needed.
 #[derive(Default)]
@@ -250,8 +254,17 @@ impl Sources {
         self.get(extent.source)?.bytes(extent.offset, extent.len)
     }
 
-    /// Calls `then` with the bytes of an extent, which are in memory that was used before if they
-    /// had to be read.
+    /// The read policy of decoders that need all stored bytes: pages of a mapping are populated by
+    /// one `madvise` instead of a page fault each; otherwise positioned reads fill a pooled buffer.
+    pub(crate) fn with_whole<T>(&self, extent: Extent, then: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+        let source = self.get(extent.source)?;
+        if extent.len >= MIN_POPULATE && source.is_mapped() {
+            source.prefetch(extent.offset, extent.len);
+        }
+        self.with_bytes(extent, then)
+    }
+
+    /// Calls `then` with the bytes of an extent, in a pooled buffer if they had to be read.
     pub(crate) fn with_bytes<T>(&self, extent: Extent, then: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
         let source = self.get(extent.source)?;
         if source.remote().is_some() || source.is_mapped() {

@@ -300,8 +300,7 @@ impl Chunked {
             }
             return sources.read(chunk.extent, 0, out);
         }
-        let stored = sources.bytes(chunk.extent)?;
-        self.pipeline.decode(&stored, skipped, scratch, out)
+        sources.with_whole(chunk.extent, |stored| self.pipeline.decode(stored, skipped, scratch, out))
     }
 
     /// How much of a chunk is inside the dataset, by dimension, and the dimension
