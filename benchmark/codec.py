@@ -185,7 +185,7 @@ def row(
 
 
 def large_fresh_output(python: Path) -> None:
-    # Several models' worth of the same weights, decoded into memory nobody touched before. Each
+    # Several models' worth of the same weights, decoded into memory before its first touch. Each
     # copy is changed a little, lest the codec store it once only.
     large = CACHE / "large.bf16"
     if not large.exists():

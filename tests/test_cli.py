@@ -145,7 +145,7 @@ def on_terminal(*args: str | Path, **variables: str) -> tuple[int, str]:
     while True:
         try:
             piece = os.read(controller, 1 << 16)
-        except OSError:  # how Linux says that nobody has the terminal open any more
+        except OSError:  # how Linux reports that the terminal is closed
             break
         if not piece:
             break

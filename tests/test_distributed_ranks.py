@@ -80,7 +80,7 @@ def test_ranks_read_what_they_need(ranks: Ranks) -> None:
 
 @pytest.mark.parametrize("moment", ["writing", "finishing"])
 def test_a_killed_rank(ranks: Ranks, moment: str) -> None:
-    """Whoever dies and when: what was complete before is what is there afterwards."""
+    """Whichever rank is killed, and when: the last complete checkpoint stays."""
     victim = 1 if moment == "writing" else 0
     answers = ranks(3, "killed", path="checkpoint", version=1, victim=victim, moment=moment)
     assert answers[victim] == -signal.SIGKILL

@@ -271,7 +271,7 @@ def test_a_cache_that_others_can_write_to(
     cache.chmod(0o777)
     with pytest.raises(OSError, match="every user can write to it"):
         load_file(url)
-    cache.chmod(0o1777)  # like /tmp: nobody can replace the folder that is made in it
+    cache.chmod(0o1777)  # sticky, like /tmp: other users cannot replace the folder made in it
     assert equal(load_file(url), tensors())
     (folder,) = cache.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -186,7 +186,7 @@ def test_every_door_of_ztensor_opens_packed_files(model: Path) -> None:
     for name, tensor in plain.items():
         same = [t.reshape(-1).view(torch.uint8) for t in (tensor, packed[name])]
         assert torch.equal(*same) and packed[name].dtype == tensor.dtype, name
-    # Equal, but not tied: nobody's change is seen by the other.
+    # Equal, but not tied: a change to one does not show in the other.
     head, embed = packed["head.weight"], packed["model.embed_tokens.weight"]
     assert head.data_ptr() != embed.data_ptr()
     reader = ztensor.open("x.zstn")

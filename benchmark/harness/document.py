@@ -34,7 +34,7 @@ holds is how the numbers of one table compare.
 """
 
 FRESH = """“Of a fresh read” compares a copying load with a short program that does no more than the
-load must: all cores read the file at once into memory that nobody has touched, past the page cache
+load must: all cores read the file concurrently into untouched memory, bypassing the page cache
 if the file is not in it. The plain read that cold loads are measured by uses the same few megabytes
 of memory again and again, which no library that gives out memory of its own can do.
 """

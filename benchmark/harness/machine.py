@@ -1,4 +1,4 @@
-"""What was measured on, for whoever reads the numbers."""
+"""The machine a benchmark ran on."""
 
 from __future__ import annotations
 

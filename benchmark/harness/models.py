@@ -98,8 +98,8 @@ STYLES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 
 
 def make(dist: str, size: int, style: str, limit: int | None = None) -> dict[str, np.ndarray]:
-    """The tensors themselves: the same every time. ``limit`` keeps as many as fit into so many
-    bytes, for formats that hold no more."""
+    """The tensors themselves: the same every time. ``limit`` keeps as many as fit into that number
+    of bytes, for formats with a maximum size."""
     random = np.random.default_rng(0)
     # Drawn once and cut from different places: drawing is slower than everything measured.
     pool = STYLES[style](random, 1 << 24)

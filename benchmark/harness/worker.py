@@ -183,8 +183,8 @@ def plain_read(path: str, cold: bool) -> float:
 
 
 def fresh_read(path: str, cold: bool) -> float:
-    """All cores read at once, into memory that nobody has touched: what a copying load must do.
-    What is not cached comes past the cache, where the system lets it, by a few requests at a time.
+    """All cores read concurrently into untouched memory: what a copying load must do.
+    Uncached data is read with O_DIRECT, where the file system supports it, by a few requests in flight.
     """
     if cold:
         forget(path)

@@ -68,7 +68,7 @@ def code(dtype: DType | None) -> str:
 
 
 class Data(NamedTuple):
-    """Memory to be encoded, and what is known about it."""
+    """Memory to be encoded, with its element type and shape."""
 
     memory: Bytes
     kind: str
@@ -149,7 +149,7 @@ def tensor_memory(tensor: Any) -> AnyArray:
 
 
 def contents_of(file: Any, what: str) -> bytes:
-    """A file that lies in memory, where nobody can change it meanwhile."""
+    """A file in memory, as immutable bytes."""
     memory = memory_of(file, what)
     return memory if isinstance(memory, bytes) else bytes(memory)
 

@@ -150,7 +150,7 @@ def _load_bytes(data: bytes) -> dict[str, torch.Tensor]:
 class PackedFile(_open_any):
     """What ``safe_open`` returns for a packed file: the same calls, tensors decoded one by one."""
 
-    # Whoever opens files this way wants a model, whose tensors live and die together.
+    # Files opened this way hold a model, whose tensors have one lifetime.
     _pooled = True
 
     # Nothing of a packed file can be viewed, and threads of a load that failed may go on reading
@@ -178,7 +178,7 @@ class PackedFile(_open_any):
 class _BeingDecoded(str):
     """The path of a packed file that is open, and whose tensors are being decoded.
 
-    That ends when nobody has the path any more, nor what was opened by it.
+    That ends when neither the path nor a handle opened by it is referenced any more.
     """
 
     native: _native.Reader
@@ -414,7 +414,7 @@ def pack_model(
     """Packs the safetensors files of a model folder, single or in shards with their index.
 
     The packed files get the names under which ``from_pretrained(..., variant="z4ai")`` looks
-    for them, and stand beside the originals, or in ``out_folder`` with a copy of everything
+    for them, and are written next to the originals, or to ``out_folder`` with a copy of everything
     else that the folder holds (configuration, tokenizer), weights of other formats excepted.
 
     Packed files that are there already are refused, unless ``overwrite`` says to replace them; the

@@ -14,7 +14,7 @@ from ztensor._types import Progress
 def reporting(
     progress: Progress, total: int, label: str
 ) -> Iterator[Callable[[int], object] | None]:
-    """A function to tell how many more bytes are done, or ``None`` if nobody listens.
+    """A function to tell how many more bytes are done, or ``None`` without a listener.
 
     What needed no work, such as a view or a tied tensor, is reported at the end.
     """

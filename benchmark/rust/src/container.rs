@@ -80,7 +80,7 @@ fn open_many(folder: &Path) {
         .against("safetensors crate", 2.0, || {
             time(|| {
                 let file = File::open(&theirs).unwrap();
-                // SAFETY: the benchmark's own file, which nobody changes.
+                // SAFETY: the benchmark's own file, which does not change.
                 let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
                 SafeTensors::deserialize(&map).unwrap().len()
             })

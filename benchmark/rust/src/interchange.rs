@@ -39,7 +39,7 @@ fn open_safetensors(folder: &Path) {
         .against("safetensors crate", 2.0, || {
             time(|| {
                 let file = File::open(&path).unwrap();
-                // SAFETY: the benchmark's own file, which nobody changes.
+                // SAFETY: the benchmark's own file, which does not change.
                 let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
                 SafeTensors::deserialize(&map).unwrap().len()
             })

@@ -1,6 +1,6 @@
 //! What a failed command tells the person and the script.
 
-use ztensor::{Error, Kind};
+use ztensor::{Error, ErrorKind};
 
 use crate::{human, output};
 
@@ -66,10 +66,10 @@ impl Failure {
     /// The same as an error of the library, for callers that are programs.
     pub fn into_error(self) -> Error {
         let kind = match self.code {
-            IO => Kind::Io,
-            INTERRUPTED => Kind::Cancelled,
-            USAGE => Kind::InvalidArgument,
-            _ => Kind::Unsupported,
+            IO => ErrorKind::Io,
+            INTERRUPTED => ErrorKind::Cancelled,
+            USAGE => ErrorKind::InvalidArgument,
+            _ => ErrorKind::Unsupported,
         };
         self.error.unwrap_or_else(|| Error::new(kind, self.message))
     }
@@ -86,9 +86,9 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let code = match error.kind() {
-            Kind::Io => IO,
-            Kind::Cancelled => INTERRUPTED,
-            Kind::InvalidArgument | Kind::NotFound => USAGE,
+            ErrorKind::Io => IO,
+            ErrorKind::Cancelled => INTERRUPTED,
+            ErrorKind::InvalidArgument | ErrorKind::NotFound => USAGE,
             _ => BAD_FILE,
         };
         Failure { code, message: error.to_string(), error: Some(error) }

@@ -104,7 +104,7 @@ pub fn path(path: &std::path::Path) -> String {
     escaped(&path.display().to_string()).into_owned()
 }
 
-/// A name or text from a file, with its control characters written out: strangers'
+/// A name or text from a file, with its control characters escaped: untrusted
 /// text does not get to steer terminals.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     // Characters that turn the direction of text deceive as well as control characters do.

@@ -1,6 +1,6 @@
 //! Standard output and standard error, for text.
 //!
-//! Names, layouts, types and attributes are written by whoever made a file, and a terminal obeys
+//! Names, layouts, types and attributes come from untrusted files, and a terminal interprets
 //! what is printed to it. So commands print through the writers here and nowhere else (`clippy.toml`
 //! disallows the streams themselves): no control character but the line end gets through, whatever
 //! a command passes on. Text from files is also [`Untrusted`] where it becomes a field of a table,

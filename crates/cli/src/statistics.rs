@@ -45,7 +45,7 @@ pub struct Histogram {
 pub struct Steps {
     /// How many there are.
     pub count: usize,
-    /// Numbers farther from the mean than so many deviations are only counted: a
+    /// Values farther from the mean than this many standard deviations are only counted: a
     /// single outlier would push all others into one step.
     pub within: f64,
 }

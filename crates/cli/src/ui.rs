@@ -27,7 +27,7 @@ static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
     flag
 });
 
-/// Whether whoever started the program wants it not to hear that signal, as `nohup` does.
+/// Whether the signal was ignored when the program started, as `nohup` arranges.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

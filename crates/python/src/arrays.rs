@@ -61,7 +61,7 @@ struct Spare(Mutex<Vec<(MmapRaw, NonNull<u8>)>>);
 unsafe impl Send for Slab {}
 // SAFETY: as above.
 unsafe impl Sync for Slab {}
-// SAFETY: as above; these are nobody's.
+// SAFETY: as above; these bytes have no other owner.
 unsafe impl Send for Spare {}
 // SAFETY: as above.
 unsafe impl Sync for Spare {}
@@ -69,7 +69,7 @@ unsafe impl Sync for Spare {}
 impl Slab {
     /// Sixteen huge pages.
     const SIZE: usize = 32 << 20;
-    /// So many are kept.
+    /// Free slabs that are kept for reuse.
     const SPARE: usize = 2;
 
     fn new(spare: &Arc<Spare>) -> Option<Slab> {
@@ -105,7 +105,7 @@ pub(crate) struct Memory {
     keeps: Keeps,
 }
 
-// SAFETY: nobody else knows these bytes, and what keeps them can be dropped anywhere.
+// SAFETY: no other reference to these bytes exists, and what keeps them can be dropped anywhere.
 unsafe impl Send for Memory {}
 
 impl Memory {
@@ -124,7 +124,7 @@ impl Memory {
 
 impl AsMut<[u8]> for Memory {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: `keeps` holds `len` bytes from `data` on, which nobody else was given, in pages that
+        // SAFETY: `keeps` holds `len` bytes from `data` on, which are handed out once, in pages that
         // came cleared from the system, or were written to by others before.
         unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len) }
     }
@@ -227,7 +227,7 @@ pub(crate) fn large<'py>(
     unsafe { view(py, descr, dims, (data, len), owner) }
 }
 
-/// Bytes of an array, if so many can be addressed.
+/// Bytes of an array, if they can be addressed.
 fn byte_len(descr: &Bound<'_, PyArrayDescr>, dims: &Dims) -> Option<usize> {
     let mut sizes = dims.iter().map(|&size| usize::try_from(size).ok());
     let len = match dims.contains(&0) {

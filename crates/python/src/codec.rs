@@ -18,7 +18,7 @@ use crate::errors::{OrRaise, exception, invalid, of_codec};
 use crate::memory::pin;
 use crate::watch::Watch;
 
-/// Memory that is read while the interpreter runs on: whoever writes to it meanwhile gets a frame
+/// Memory that is read without the GIL: a concurrent write to it yields a frame
 /// of some mix of old and new, since the encoder copies each part before it looks at it.
 pub(crate) struct Input(PyBuffer<u8>, #[allow(dead_code)] Option<Py<PyAny>>);
 
@@ -81,7 +81,7 @@ impl Output {
     }
 }
 
-/// A frame to be decoded: the decoder checks before it trusts, so nobody may change the frame in
+/// A frame to be decoded: the decoder validates before it decodes, so the frame must not change in
 /// between. What can change is copied first.
 pub(crate) enum Frame<'py> {
     Fixed(Bound<'py, PyBytes>),
@@ -119,7 +119,7 @@ fn copied(py: Python<'_>, bytes: &[u8]) -> PyResult<Vec<u8>> {
 
 pub(crate) fn no_memory(py: Python<'_>, len: u64) -> PyErr {
     let message = format!("no memory for {len} bytes");
-    exception(py, &ztensor::Error::new(ztensor::Kind::Limit, message))
+    exception(py, &ztensor::Error::new(ztensor::ErrorKind::Limit, message))
 }
 
 /// New `bytes` of that length, filled by `fill` while the interpreter runs on.
@@ -140,7 +140,7 @@ pub(crate) fn new_bytes<'py>(
         // SAFETY: `object` is a bytes object, whose memory this is.
         let start = unsafe { ffi::PyBytes_AsString(object.as_ptr()) }.cast::<u8>();
         ztensor::advise_huge(start, size as usize);
-        // SAFETY: the object is new, has `size` bytes and nobody else has it yet; it is dropped
+        // SAFETY: the object is new, has `size` bytes and is not shared yet; it is dropped
         // unless all of them were written.
         let out = unsafe { std::slice::from_raw_parts_mut(start, size as usize) };
         py.detach(|| fill(out)).or_raise(py)?;
@@ -209,7 +209,7 @@ pub(crate) fn z4ai_check_size(py: Python<'_>, len: u64, stored: u64, max_bytes: 
         "a frame of {stored} bytes declares {len} decoded ones, the limit is {most}; \
          pass a larger max_bytes if the frame is trusted"
     );
-    Err(exception(py, &ztensor::Error::new(ztensor::Kind::Limit, message)))
+    Err(exception(py, &ztensor::Error::new(ztensor::ErrorKind::Limit, message)))
 }
 
 /// What a frame decodes to.
@@ -266,7 +266,7 @@ pub(crate) fn z4ai_inspect(py: Python<'_>, frame: Frame<'_>) -> PyResult<Info> {
 /// `"frame"` or `"delta"`, if bytes start like one.
 #[pyfunction]
 pub(crate) fn z4ai_kind_of(data: Input) -> Option<&'static str> {
-    // Whoever changes the bytes meanwhile changes the answer, and nothing else.
+    // A concurrent write changes the answer, and nothing else.
     let start = data.bytes();
     let start = start[..start.len().min(16)].to_vec();
     if z4ai::is_frame(&start) {
@@ -307,7 +307,7 @@ pub(crate) fn z4ai_delta_decompress<'py>(
     if len != reference.len() as u64 {
         // Found before anything is allocated.
         let message = format!("the delta's reference has {len} bytes, this one {}", reference.len());
-        return Err(exception(py, &ztensor::Error::new(ztensor::Kind::Mismatch, message)));
+        return Err(exception(py, &ztensor::Error::new(ztensor::ErrorKind::Mismatch, message)));
     }
     new_bytes(py, len, |out| z4ai::delta::decompress_into(frame, reference, out, &options).map_err(of_codec))
 }

@@ -132,7 +132,7 @@ unsafe extern "C" fn delete(managed: *mut ManagedTensor) {
     drop(unsafe { Box::from_raw(managed.cast::<Exported>()) });
 }
 
-/// A capsule that nobody consumed still owns its tensor; a consumer renames it.
+/// An unconsumed capsule still owns its tensor; a consumer renames it.
 unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
     // SAFETY: Python calls this with a capsule that `capsule` made.
     unsafe {

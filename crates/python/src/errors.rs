@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use ztensor::{Error, Kind};
+use ztensor::{Error, ErrorKind};
 
 static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
@@ -12,12 +12,12 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let make = || -> PyResult<PyErr> {
         let make = MAKE.import(py, "ztensor._errors", "make")?;
         let kind = match error.kind() {
-            Kind::Io => "io",
-            Kind::Corrupt => "corrupt",
-            Kind::NotFound => "not_found",
-            Kind::InvalidArgument => "invalid_argument",
-            Kind::Mismatch => "mismatch",
-            Kind::Limit => "limit",
+            ErrorKind::Io => "io",
+            ErrorKind::Corrupt => "corrupt",
+            ErrorKind::NotFound => "not_found",
+            ErrorKind::InvalidArgument => "invalid_argument",
+            ErrorKind::Mismatch => "mismatch",
+            ErrorKind::Limit => "limit",
             Kind::UnknownFormat => "unknown_format",
             _ => "unsupported",
         };
@@ -66,12 +66,12 @@ pub(crate) fn finished(py: Python<'_>, message: &str) -> PyErr {
 /// An error of the codec as one of the library.
 pub(crate) fn of_codec(error: z4ai::Error) -> Error {
     let kind = match error.kind() {
-        z4ai::ErrorKind::Corrupt => Kind::Corrupt,
-        z4ai::ErrorKind::InvalidArgument => Kind::InvalidArgument,
-        z4ai::ErrorKind::LimitExceeded => Kind::Limit,
-        z4ai::ErrorKind::Mismatch => Kind::Mismatch,
-        z4ai::ErrorKind::Cancelled => Kind::Cancelled,
-        _ => Kind::Unsupported,
+        z4ai::ErrorKind::Corrupt => ErrorKind::Corrupt,
+        z4ai::ErrorKind::InvalidArgument => ErrorKind::InvalidArgument,
+        z4ai::ErrorKind::LimitExceeded => ErrorKind::Limit,
+        z4ai::ErrorKind::Mismatch => ErrorKind::Mismatch,
+        z4ai::ErrorKind::Cancelled => ErrorKind::Cancelled,
+        _ => ErrorKind::Unsupported,
     };
     Error::new(kind, error.to_string())
 }

@@ -9,7 +9,7 @@ use pyo3::types::PyBytes;
 use ztensor::remote::Options;
 use ztensor::source::{self, MapMode, MemorySource, Source};
 use ztensor::zstn::{self, Info, PackOptions, PackStats, UnpackOptions};
-use ztensor::{Destination, Error, Kind, Observer};
+use ztensor::{Destination, Error, ErrorKind, Observer};
 
 use crate::codec::{Input, effort, limits, new_bytes};
 use crate::errors::OrRaise;
@@ -107,7 +107,7 @@ fn pack_to_file(
 /// An error that is about what was read, unless it is about writing.
 fn about(error: Error, source: &dyn Source) -> Error {
     match error.kind() {
-        Kind::Io | Kind::Cancelled => error,
+        ErrorKind::Io | ErrorKind::Cancelled => error,
         _ => error.in_file(source.label()),
     }
 }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use ztensor::ahead::{Ahead, Limits};
+use ztensor::read::prefetch::{DecodeAhead, Limits};
 use ztensor::source::{MapMode, MemorySource};
 use ztensor::{Component, Object, OpenOptions, PicklePolicy, Verification};
 
@@ -25,7 +25,7 @@ pub(crate) struct Reader {
     inner: Arc<ztensor::Reader>,
     pool: arrays::Pool,
     /// What decodes this file's tensors before they are asked for, and the file's number there.
-    ahead: OnceLock<(Arc<Ahead<arrays::Memory>>, usize)>,
+    ahead: OnceLock<(Arc<DecodeAhead<arrays::Memory>>, usize)>,
     /// Tensors whose digests were compared before they were viewed: once is enough.
     verified: Mutex<HashSet<String>>,
 }
@@ -364,7 +364,7 @@ impl Reader {
             let reads = parts.iter().map(|((name, item, sizes, offsets, lengths), memory)| {
                 // SAFETY: no two destinations overlap.
                 let out = unsafe { memory.bytes_mut() };
-                ztensor::Part { name, item: *item, sizes, offsets, lengths, out }
+                ztensor::Subarray { name, item: *item, sizes, offsets, lengths, out }
             });
             self.inner.read_parts(reads.collect(), Some(observer))?;
             parts.iter().try_for_each(|((name, ..), memory)| {
@@ -425,9 +425,9 @@ pub(crate) fn decode_ahead(readers: Vec<Py<Reader>>) {
     let files = readers.iter().map(|reader| Arc::clone(&reader.get().inner)).collect();
     let pool = arrays::Pool::default();
     let allocate = move |len| pool.take(usize::try_from(len).ok()?);
-    let ahead = Arc::new(Ahead::start(files, threads, Limits::default(), allocate));
+    let ahead = Arc::new(DecodeAhead::start(files, threads, Limits::default(), allocate));
     for (file, reader) in readers.iter().enumerate() {
-        let _ = reader.get().ahead.set((Arc::clone(&ahead), file)); // somebody else may have been faster
+        let _ = reader.get().ahead.set((Arc::clone(&ahead), file)); // another thread may have been faster
     }
 }
 

@@ -9,7 +9,7 @@ use numpy::{IntoPyArray, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyDict};
-use ztensor::{Checksum, Compression, Kind, Tensor, WriteOptions};
+use ztensor::{Checksum, Compression, ErrorKind, Tensor, WriteOptions};
 
 use crate::errors::{OrRaise, finished, invalid};
 use crate::export::bytes_of;
@@ -188,7 +188,7 @@ impl Writer {
         let mut torn = false;
         let result = Watch::new(progress).run(py, |observer| {
             let written = writer.write_many_observed(&named, options, Some(observer));
-            torn = written.as_ref().is_err_and(|error| error.kind() != Kind::InvalidArgument);
+            torn = written.as_ref().is_err_and(|error| error.kind() != ErrorKind::InvalidArgument);
             written?;
             ties.iter().try_for_each(|(name, first, shape)| writer.tie_shaped(name, first, shape))
         });

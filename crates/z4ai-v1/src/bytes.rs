@@ -65,7 +65,7 @@ impl<'a> Bytes<'a> {
         self.rest.len()
     }
 
-    /// Version 1 has no checksums, so bytes nobody reads are a broken frame.
+    /// Version 1 has no checksums, so unread bytes mean a broken frame.
     pub(super) fn finish(&self, what: &str) -> Result<()> {
         match self.rest.len() {
             0 => Ok(()),

@@ -304,7 +304,7 @@ fn arrays_are_kept() {
     assert_eq!(z4ai::compress(&[0; 12], &bad).unwrap_err().kind(), z4ai::ErrorKind::InvalidArgument);
 }
 
-/// Large outputs are written past the caches, by whole lines of memory: wherever those start.
+/// Large outputs use non-temporal stores of whole cache lines, whatever the alignment.
 #[test]
 fn large_outputs_are_decoded_to_any_place() {
     for (kind, effort) in [

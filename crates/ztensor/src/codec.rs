@@ -2,9 +2,9 @@
 
 use z4ai::ErrorKind;
 
+use crate::catalog::elements;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::object::elements;
 
 /// No frame decodes to more than this many times its own length.
 pub(crate) const MAX_EXPANSION: u64 = 1 << 24;

@@ -12,7 +12,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// What a caller can do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum ErrorKind {
     /// The operating system refused or failed: look at the path, the disk, the permissions.
     Io,
     /// The file breaks a rule of its format: get another copy of it.
@@ -37,7 +37,7 @@ pub enum Kind {
 pub struct Error(Box<Inner>);
 
 struct Inner {
-    kind: Kind,
+    kind: ErrorKind,
     rule: Option<&'static str>,
     message: String,
     file: Option<String>,
@@ -47,7 +47,7 @@ struct Inner {
 
 impl Error {
     /// An error of `kind` with a message that says what was found and expected.
-    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error(Box::new(Inner {
             kind,
             rule: None,
@@ -60,39 +60,39 @@ impl Error {
 
     /// The file breaks `rule`, an identifier that the format's documentation explains.
     pub fn corrupt(rule: &'static str, message: impl Into<String>) -> Self {
-        let mut error = Self::new(Kind::Corrupt, message);
+        let mut error = Self::new(ErrorKind::Corrupt, message);
         error.0.rule = Some(rule);
         error
     }
 
     /// The file uses something that this version does not know.
     pub fn unsupported(message: impl Into<String>) -> Self {
-        Self::new(Kind::Unsupported, message)
+        Self::new(ErrorKind::Unsupported, message)
     }
 
     /// Nothing has that name.
     pub fn not_found(message: impl Into<String>) -> Self {
-        Self::new(Kind::NotFound, message)
+        Self::new(ErrorKind::NotFound, message)
     }
 
     /// The call is wrong, whatever the file says.
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self::new(Kind::InvalidArgument, message)
+        Self::new(ErrorKind::InvalidArgument, message)
     }
 
     /// Two things that must agree differ.
     pub fn mismatch(message: impl Into<String>) -> Self {
-        Self::new(Kind::Mismatch, message)
+        Self::new(ErrorKind::Mismatch, message)
     }
 
     /// A declared size exceeds a limit.
     pub fn limit(message: impl Into<String>) -> Self {
-        Self::new(Kind::Limit, message)
+        Self::new(ErrorKind::Limit, message)
     }
 
     /// The observer asked to stop.
     pub fn cancelled() -> Self {
-        Self::new(Kind::Cancelled, "cancelled by the caller")
+        Self::new(ErrorKind::Cancelled, "cancelled by the caller")
     }
 
     /// An operating-system error, with what was being done.
@@ -103,7 +103,7 @@ impl Error {
 
     /// An operating-system error that `message` describes in full.
     pub(crate) fn io_message(message: String, cause: std::io::Error) -> Self {
-        let mut error = Self::new(Kind::Io, message);
+        let mut error = Self::new(ErrorKind::Io, message);
         error.0.cause = Some(cause);
         error
     }
@@ -132,14 +132,14 @@ impl Error {
 
     /// Bytes of an unknown format as unsupported data: what the codec's callers are promised.
     pub(crate) fn as_unsupported(mut self) -> Self {
-        if self.0.kind == Kind::UnknownFormat {
-            self.0.kind = Kind::Unsupported;
+        if self.0.kind == ErrorKind::UnknownFormat {
+            self.0.kind = ErrorKind::Unsupported;
         }
         self
     }
 
     /// What a caller can do about it.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 

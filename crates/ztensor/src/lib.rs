@@ -71,11 +71,11 @@ pub use catalog::{Component, Extent, Layout, Object, Shape};
 pub use digest::{Checksum, Digest};
 pub use dtype::{DType, Element};
 pub use edit::{compact, compact_to, merge, remove_tensors, repair, replace_tensor};
-pub use error::{Error, Kind, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use format::Format;
 pub use format::{gguf, zstn};
 pub use progress::Observer;
-pub use read::{Limits, OpenOptions, Part, PicklePolicy, Reader, Verification};
+pub use read::{Limits, OpenOptions, PicklePolicy, Reader, Subarray, Verification};
 pub use tensor::value::{Attributes, Value};
 pub use tensor::{Array, Tensor};
 #[doc(hidden)]
@@ -90,15 +90,13 @@ pub use catalog as object;
 #[doc(hidden)]
 pub use delta as model_delta;
 #[doc(hidden)]
-pub use read::prefetch as ahead;
+pub use error::ErrorKind as Kind;
+#[doc(hidden)]
+pub use read::{Subarray as Part, prefetch as ahead};
 #[doc(hidden)]
 pub use tensor::{to_f64 as numbers, value};
 #[doc(hidden)]
 pub use write::{assemble, export};
-
-use base::{crc32c_combine as crc, huge_pages as buffer, simd};
-use catalog::validate;
-use write::{atomic, compress, destination, disk, vectored as gather};
 
 /// Opens a tensor file of any format: the same as [`Reader::open`].
 pub fn open(path: impl AsRef<std::path::Path>) -> Result<Reader> {

@@ -119,7 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Kind;
+    use crate::ErrorKind;
 
     type Owned = (Vec<u64>, Vec<u64>);
 
@@ -227,6 +227,6 @@ mod tests {
         proved(&[3, 200_000], &columns).unwrap();
         // All in one place: no plane separates them, and there are too many pairs.
         let same = vec![(vec![0], vec![1]); 200_000];
-        assert_eq!(proved(&[200_000], &same).unwrap_err().kind(), Kind::Unsupported);
+        assert_eq!(proved(&[200_000], &same).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 }

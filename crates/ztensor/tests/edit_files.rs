@@ -299,7 +299,7 @@ fn read_only_files_and_folders() {
         set(&path, file_mode);
         set(&inner, folder_mode);
     }
-    // The superuser may write anything, so somebody else must try. The program is
+    // The superuser may write anything, so another user must try. The program is
     // copied because it may lie where others cannot go.
     let program = folder.path().join("program");
     // Another process copies it: one that was written here is busy while a thread forks.
@@ -330,7 +330,7 @@ fn writing_to_copy_on_write_pages_changes_no_file_and_no_read() {
     assert!(extent.offset + extent.len <= region.len as u64);
     let scribble = |byte| {
         // SAFETY: the range was checked to lie inside the region, which is writable,
-        // lives as long as the reader, and is read by nobody.
+        // lives as long as the reader, and is not read.
         unsafe { region.ptr.add(extent.offset as usize).write_bytes(byte, extent.len as usize) };
     };
     scribble(1);

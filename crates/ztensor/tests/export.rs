@@ -13,7 +13,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use ztensor::export::{ExportFormat, ExportOptions, ExportSource, TensorList, export, export_to};
 use ztensor::source::MemorySource;
 use ztensor::zstn::{self, PackOptions};
-use ztensor::{Attributes, DType, Effort, Kind, Layout, Object, Reader, Result, Tensor, Value};
+use ztensor::{Attributes, DType, Effort, ErrorKind, Layout, Object, Reader, Result, Tensor, Value};
 
 fn exported(source: &dyn ExportSource, format: ExportFormat, options: &ExportOptions<'_>) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -194,7 +194,7 @@ fn a_failed_export_leaves_the_old_file_and_nothing_else() {
         assert_eq!((error.rule(), error.tensor()), (Some("test.broken"), Some("b")));
         let stop = |_: u64| false;
         let options = ExportOptions::default().observer(Some(&stop));
-        assert_eq!(export(&failing.0, &path, format, &options).unwrap_err().kind(), Kind::Cancelled);
+        assert_eq!(export(&failing.0, &path, format, &options).unwrap_err().kind(), ErrorKind::Cancelled);
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         std::fs::remove_file(&path).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -238,7 +238,7 @@ fn what_a_target_cannot_hold_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
         let error = export(&source, &path, format, &ExportOptions::default()).unwrap_err();
-        assert!(matches!(error.kind(), Kind::Unsupported | Kind::InvalidArgument), "{error}");
+        assert!(matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::InvalidArgument), "{error}");
         assert!(error.to_string().contains(what), "{what}: {error}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is written before");
         if format != Npy {

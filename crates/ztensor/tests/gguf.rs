@@ -7,7 +7,7 @@ use std::path::Path;
 use common::{conformance, fixtures};
 use ztensor::export::{ExportFormat, ExportOptions, ExportSource, TensorList, export_to};
 use ztensor::gguf::{self, GgmlType};
-use ztensor::{Array, Attributes, DType, Error, Kind, Layout, Reader, Tensor, Value};
+use ztensor::{Array, Attributes, DType, Error, ErrorKind, Layout, Reader, Tensor, Value};
 
 fn exported(source: &dyn ExportSource) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
@@ -67,8 +67,8 @@ fn big_endian_blocks_are_marked_and_not_dequantized() {
     let reader = Reader::open(fixtures::folder("gguf").join("big_endian.gguf")).unwrap();
     let tensor = reader.read_object("blocks").unwrap();
     assert_eq!(tensor.attribute("byte_order"), Some(&Value::from("big")));
-    assert_eq!(tensor.dequantize().unwrap_err().kind(), Kind::Unsupported);
-    assert_eq!(exported(&reader).unwrap_err().kind(), Kind::Unsupported);
+    assert_eq!(tensor.dequantize().unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(exported(&reader).unwrap_err().kind(), ErrorKind::Unsupported);
     assert!(reader.view("F32").is_err(), "turning bytes round takes a copy");
     assert!(reader.view("I8").is_ok(), "single bytes have no order");
 }
@@ -150,7 +150,7 @@ fn what_the_format_cannot_hold_is_refused_by_name() {
         None,
     );
     let list = TensorList { tensors: vec![("w".into(), short.unwrap())], attributes: Attributes::new() };
-    assert_eq!(exported(&list).unwrap_err().kind(), Kind::InvalidArgument);
+    assert_eq!(exported(&list).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
 fn dtype_len(shape: &[u64], dtype: DType) -> usize {
@@ -252,7 +252,7 @@ fn counts_and_lengths_are_held_against_the_bytes_left() {
     }
     // More arrays of small numbers than is reasonable: each takes a value in memory.
     let array = [&7u32.to_le_bytes()[..], &(3u64 << 20).to_le_bytes(), &vec![1; 3 << 20]].concat();
-    assert_eq!(with_pair(9, &array).open().unwrap_err().kind(), Kind::Limit);
+    assert_eq!(with_pair(9, &array).open().unwrap_err().kind(), ErrorKind::Limit);
 }
 
 #[test]
@@ -262,13 +262,13 @@ fn values_of_no_type_are_refused_by_name() {
     assert_eq!(with_pair(7, &[2]).rule(), "gguf.bool");
     let nested = [&9u32.to_le_bytes()[..], &1u64.to_le_bytes(), &[0; 40]].concat();
     let error = with_pair(9, &nested).open().unwrap_err();
-    assert_eq!(error.kind(), Kind::Unsupported);
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("\"key\": the value is an array of arrays"), "{error}");
     let array = [&13u32.to_le_bytes()[..], &1u64.to_le_bytes(), &[0; 40]].concat();
     assert_eq!(with_pair(9, &array).rule(), "gguf.value-type");
     let mut taken = File::default();
     taken.pair("gguf.types", 4, &[0; 4]);
-    assert_eq!(taken.open().unwrap_err().kind(), Kind::Unsupported);
+    assert_eq!(taken.open().unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]
@@ -370,7 +370,7 @@ fn unknown_types_reach_to_the_next_tensor() {
     assert_eq!(object.attribute("ggml_type"), Some(&Value::from(99)));
     assert_eq!(reader.view_component("w", "blocks").unwrap(), [7; 64]);
     assert_eq!(reader.view_component("q8_1", "blocks").unwrap(), [7; 10]);
-    assert_eq!(reader.read_object("w").unwrap().dequantize().unwrap_err().kind(), Kind::Unsupported);
+    assert_eq!(reader.read_object("w").unwrap().dequantize().unwrap_err().kind(), ErrorKind::Unsupported);
     assert_eq!(with_tensor(&[1], 1 << 31, 0, 4).rule(), "gguf.type");
 }
 
@@ -380,7 +380,7 @@ fn other_versions_are_refused_by_number() {
         let mut bytes = File::default().bytes();
         bytes[4..8].copy_from_slice(&version.to_le_bytes());
         let error = Reader::from_bytes(bytes).unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("GGUF version"), "{error}");
     }
     assert!(File::default().open().unwrap().is_empty());
@@ -417,7 +417,7 @@ fn parts_belong_together() {
     let part = |folder: &Path, n: u32| folder.join(format!("split-0000{n}-of-00003.gguf"));
     let missing = open_split(|folder| std::fs::remove_file(part(folder, 3)).unwrap());
     let error = missing.unwrap_err();
-    assert_eq!(error.kind(), Kind::Io);
+    assert_eq!(error.kind(), ErrorKind::Io);
     assert!(error.to_string().contains("split-00003-of-00003.gguf"), "{error}");
 
     let swapped = open_split(|folder| {

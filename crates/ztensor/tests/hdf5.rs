@@ -6,7 +6,7 @@ mod hostile;
 
 use common::{conformance, fixtures};
 use ztensor::object::Storage;
-use ztensor::{Format, Kind, OpenOptions, Reader};
+use ztensor::{ErrorKind, Format, OpenOptions, Reader};
 
 #[test]
 fn fixtures_read_as_h5py_reads_them() {
@@ -88,7 +88,7 @@ fn what_cannot_be_read_is_listed_and_refused_by_name() {
             let object = reader.get(name).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(object.layout.name(), layout, "{name}");
             let error = reader.read(name).unwrap_err();
-            assert_eq!(error.kind(), Kind::Unsupported, "{name}: {error}");
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
             assert_eq!(error.tensor(), Some(name));
             assert!(error.to_string().contains(word), "{error}");
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ztensor::source::MemorySource;
-use ztensor::{Compression, Effort, Error, Kind, Limits, OpenOptions, Reader, Result, Writer};
+use ztensor::{Compression, Effort, Error, ErrorKind, Limits, OpenOptions, Reader, Result, Writer};
 
 /// A `.zt` file of `count` tensors of `len` zeros.
 fn zeros(compression: Compression, count: usize, len: usize) -> Vec<u8> {
@@ -25,7 +25,7 @@ fn open(bytes: &[u8], limits: Limits) -> Reader {
 
 fn is_limit<T>(result: Result<T>) -> Error {
     let error = result.err().expect("a limit refuses this");
-    assert_eq!(error.kind(), Kind::Limit, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Limit, "{error}");
     error
 }
 
@@ -74,7 +74,7 @@ fn every_reading_call_is_held_to_the_total() {
         is_limit(small.read_rows("0", 0..100_000));
         is_limit(small.read_range_into("0", 0..100_000, &mut vec![0; 100_000]));
         assert_eq!(small.read_rows("0", 0..99_999).unwrap().len(), 99_999);
-        let part = |out| ztensor::Part {
+        let part = |out| ztensor::Subarray {
             name: "0",
             item: 1,
             sizes: &[100_000],

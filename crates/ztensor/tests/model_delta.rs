@@ -10,7 +10,7 @@ use common::{allocations, fixtures};
 use ztensor::model_delta::{self, ApplyOptions, Info, MakeOptions, MakeStats};
 use ztensor::source::MemorySource;
 use ztensor::zstn::{self, PackOptions};
-use ztensor::{Compression, DType, Effort, Kind, Reader, Result, Tensor, WriteOptions, Writer};
+use ztensor::{Compression, DType, Effort, ErrorKind, Reader, Result, Tensor, WriteOptions, Writer};
 
 /// Weights as bf16: a few exponents, random mantissas.
 fn weights(count: usize, seed: u64) -> Vec<u8> {
@@ -122,7 +122,7 @@ fn version_1_samples_are_applied() {
         let mut wrong = base.clone();
         *wrong.last_mut().unwrap() ^= 1;
         let error = apply(&wrong, &delta).unwrap_err();
-        assert_eq!(error.kind(), Kind::Mismatch, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
     }
     let changes = info(&sample("z4dm_finetune.blob")).changes;
     assert!(changes.iter().any(|change| change.how == "copy") && changes.iter().any(|c| c.how == "delta"));
@@ -313,7 +313,7 @@ fn any_other_base_is_refused_before_anything_is_written() {
         std::fs::write(path("base"), wrong).unwrap();
         let error = model_delta::apply(path("base"), path("d.z4dm"), path("out"), &ApplyOptions::default());
         let error = error.unwrap_err();
-        assert_eq!(error.kind(), Kind::Mismatch);
+        assert_eq!(error.kind(), ErrorKind::Mismatch);
         assert!(error.to_string().contains("base"), "{error}");
         assert!(!path("out").exists());
     }
@@ -344,11 +344,11 @@ fn chains_are_checked_link_by_link() {
     for wrong in [vec![0, 2], vec![1, 0], vec![0, 2, 1], vec![0, 0]] {
         let chain: Vec<_> = wrong.iter().map(|&index: &usize| &deltas[index]).collect();
         let error = model_delta::apply_chain(path("0"), &chain, path("out"), &options).unwrap_err();
-        assert_eq!(error.kind(), Kind::Mismatch);
+        assert_eq!(error.kind(), ErrorKind::Mismatch);
         assert!(error.to_string().contains("do not follow"), "{error}");
     }
     let error = model_delta::apply_chain(path("1"), &deltas, path("out"), &options).unwrap_err();
-    assert_eq!(error.kind(), Kind::Mismatch);
+    assert_eq!(error.kind(), ErrorKind::Mismatch);
     assert!(model_delta::apply_chain::<&Path>(path("0"), &[], path("out"), &options).is_err());
     let left = std::fs::read_dir(&folder).unwrap().count();
     assert_eq!(left, 7, "no output and no intermediate file is left");
@@ -576,9 +576,9 @@ fn decoding_the_base_again_and_again_is_charged() {
         error.kind()
     };
     // What one segment after another takes from the same tensor is decoded once.
-    assert_eq!(refused(&["a/data"; 1000]), Kind::Mismatch);
-    assert_eq!(refused(&["a/data", "b/data", "a/data", "b/data"]), Kind::Mismatch);
-    assert_eq!(refused(&["a/data", "b/data"].repeat(500)), Kind::Limit);
+    assert_eq!(refused(&["a/data"; 1000]), ErrorKind::Mismatch);
+    assert_eq!(refused(&["a/data", "b/data", "a/data", "b/data"]), ErrorKind::Mismatch);
+    assert_eq!(refused(&["a/data", "b/data"].repeat(500)), ErrorKind::Limit);
 }
 
 #[test]
@@ -627,11 +627,11 @@ fn a_zt_file_is_changed_in_place() {
         // A wrong delta, and one that is given up half way, leave the file as it was.
         std::fs::write(path("other"), make(&target, &family().base)).unwrap();
         let wrong = model_delta::apply_in_place(path("model.zt"), path("other"), &ApplyOptions::default());
-        assert_eq!(wrong.unwrap_err().kind(), Kind::Mismatch);
+        assert_eq!(wrong.unwrap_err().kind(), ErrorKind::Mismatch);
         let stop = |_: u64| false;
         let options = ApplyOptions { observer: Some(&stop), ..Default::default() };
         let stopped = model_delta::apply_in_place(path("model.zt"), path("d"), &options).unwrap_err();
-        assert_eq!(stopped.kind(), Kind::Cancelled);
+        assert_eq!(stopped.kind(), ErrorKind::Cancelled);
         assert!(std::fs::read(path("model.zt")).unwrap() == before);
 
         let open = ztensor::open(path("model.zt")).unwrap();

@@ -4,7 +4,7 @@ mod common;
 
 use common::zip::{self, Member};
 use common::{conformance, fixtures};
-use ztensor::{Kind, Reader};
+use ztensor::{ErrorKind, Reader};
 
 /// An array file with this header and this many bytes of data.
 fn npy_with(header: &str, data: usize) -> Vec<u8> {
@@ -110,7 +110,7 @@ fn every_broken_rule_of_arrays_is_named() {
     for (descr, why) in [("'|O'", "pickl"), ("[('a', '<f4'), ('b', '<i2')]", "structured"), ("'<q9'", "<q9")]
     {
         let error = conformance::open_hostile(&npy(descr, "False", "(1,)", 8), "npy").unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains(why), "{error}");
     }
 }
@@ -148,7 +148,7 @@ fn an_array_of_objects_does_not_hide_the_others() {
     );
     for (name, word) in [("objects", "unpickling"), ("fields", "structured")] {
         let error = reader.read(name).unwrap_err();
-        assert_eq!((error.kind(), error.tensor()), (Kind::Unsupported, Some(name)));
+        assert_eq!((error.kind(), error.tensor()), (ErrorKind::Unsupported, Some(name)));
         assert!(error.to_string().contains(word), "{error}");
     }
 }
@@ -209,7 +209,7 @@ fn every_broken_rule_of_archives_is_named() {
     ] {
         let error =
             conformance::open_hostile(&zip::archive(&[stored("a.npy").with(change)]), "npz").unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains(why), "{error}");
     }
 }
@@ -248,8 +248,8 @@ fn damage_in_a_stored_array_is_noticed() {
     }
     let reader = Reader::from_bytes(bytes).unwrap();
     for name in ["a", "f"] {
-        assert_eq!(reader.read(name).unwrap_err().kind(), Kind::Mismatch);
-        assert_eq!(reader.verify(name).unwrap_err().kind(), Kind::Mismatch);
+        assert_eq!(reader.read(name).unwrap_err().kind(), ErrorKind::Mismatch);
+        assert_eq!(reader.verify(name).unwrap_err().kind(), ErrorKind::Mismatch);
     }
 }
 
@@ -258,7 +258,7 @@ fn a_decoded_size_beyond_the_limit_is_refused_before_it_is_decoded() {
     let bytes = zip::archive(&[Member::deflated("a.npy", &npy("'|u1'", "False", "(100000,)", 100_000))]);
     let options = ztensor::OpenOptions::default().max_component(99_999);
     let reader = options.open_source(std::sync::Arc::new(ztensor::source::MemorySource::new(bytes))).unwrap();
-    assert_eq!(reader.read("a").unwrap_err().kind(), Kind::Limit);
+    assert_eq!(reader.read("a").unwrap_err().kind(), ErrorKind::Limit);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 mod hostile;
 
 use common::{conformance, fixtures};
-use ztensor::{Format, Kind, Reader};
+use ztensor::{ErrorKind, Format, Reader};
 
 #[test]
 fn fixtures_read_as_onnx_reads_them() {
@@ -47,7 +47,7 @@ fn raw_data_is_viewed_in_place_and_any_range_can_be_read() {
     }
     let typed = Reader::open(folder.join("typed.onnx")).unwrap();
     assert!(typed.view("f32.7").is_ok() && typed.view("complex128.7").is_ok());
-    assert_eq!(typed.view("i64.7").unwrap_err().kind(), Kind::Unsupported);
+    assert_eq!(typed.view("i64.7").unwrap_err().kind(), ErrorKind::Unsupported);
     for (name, object) in typed.objects() {
         let whole = typed.read(name).unwrap();
         let sources = &typed.catalog().sources;
@@ -94,7 +94,7 @@ fn what_cannot_be_read_is_listed_and_refused_by_name() {
     ] {
         assert_eq!(reader.get(name).unwrap().layout.name(), layout);
         let error = reader.read(name).unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert_eq!(error.tensor(), Some(name));
         assert!(error.to_string().contains(word), "{error}");
     }

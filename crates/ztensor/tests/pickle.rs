@@ -4,7 +4,7 @@
 mod common;
 
 use common::{conformance, fixtures};
-use ztensor::{Kind, Reader, Value};
+use ztensor::{ErrorKind, Reader, Value};
 
 #[test]
 fn samples_read_as_their_makers_say() {
@@ -53,7 +53,7 @@ fn tensors_without_data_are_listed_and_say_why() {
     assert_eq!(reader.get("meta").unwrap().shape[..], [2, 3]);
     for (name, why) in [("meta", "meta tensor"), ("objects", "O8"), ("text", "U1")] {
         let error = reader.read(name).unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported, "{name}");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}");
         assert!(error.to_string().contains(why), "{error}");
         assert_eq!(reader.get(name).unwrap().attribute("absent"), Some(&Value::Bool(true)));
     }

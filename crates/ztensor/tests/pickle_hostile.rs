@@ -4,7 +4,7 @@ mod common;
 
 use common::conformance::{bytes_read_to_open, open_hostile};
 use common::zip::{self, Member};
-use ztensor::{Error, Kind, Reader, Result, Value};
+use ztensor::{Error, ErrorKind, Reader, Result, Value};
 
 /// Pickles, opcode by opcode.
 mod write {
@@ -97,7 +97,7 @@ fn all_refused(cases: &[(&str, &str, Vec<u8>)]) {
 
 fn unsupported(why: &str, bytes: &[u8]) {
     let error = refused(bytes, "pt");
-    assert_eq!(error.kind(), Kind::Unsupported, "{why}: {error}");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{why}: {error}");
 }
 
 #[test]
@@ -224,10 +224,10 @@ fn archives_that_disagree_with_themselves_are_refused() {
     open_hostile(&with(|m| m.iter_mut().for_each(|m| m.crc = 0)), "pt").unwrap();
 
     // The checksum of a storage is compared when it is read or verified, not when it is viewed.
-    assert_eq!(refused(&with(|m| m[1].crc ^= 1), "pt").kind(), Kind::Mismatch);
+    assert_eq!(refused(&with(|m| m[1].crc ^= 1), "pt").kind(), ErrorKind::Mismatch);
     let reader = Reader::from_bytes(with(|m| m[1].crc ^= 1)).unwrap();
     assert_eq!(reader.view("w").unwrap(), FLOATS);
-    assert_eq!(reader.verify("w").unwrap_err().kind(), Kind::Mismatch);
+    assert_eq!(reader.verify("w").unwrap_err().kind(), ErrorKind::Mismatch);
     let reader = Reader::from_bytes(with(|_| {})).unwrap();
     assert_eq!(reader.verify("w").unwrap(), ztensor::Verification::Checked);
 }
@@ -757,7 +757,7 @@ fn numpy_arrays_check_their_size_and_type() {
     {
         let reader = Reader::from_bytes(array(dtype(code, "|", names), &[2], data)).unwrap();
         let error = reader.read("w").unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains(code), "{error}");
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use server::{Fault, Server};
 use ztensor::export::{ExportFormat, ExportOptions, export_to};
 use ztensor::remote::{Options, store};
-use ztensor::{Checksum, Compression, Effort, Kind, OpenOptions, Reader, WriteOptions, Writer};
+use ztensor::{Checksum, Compression, Effort, ErrorKind, OpenOptions, Reader, WriteOptions, Writer};
 
 /// Some tensors, the bytes of each different; the large ones too long for one request.
 fn tensors() -> Vec<(String, Vec<f32>)> {
@@ -192,7 +192,7 @@ fn a_coded_tensor_that_is_damaged_is_found_out_by_its_rows() {
         damaged[at] ^= 1;
         let reader = ztensor::open(server.put("d.zt", &damaged, Some("1"))).unwrap();
         let error = reader.read_rows("w", 0..5).unwrap_err();
-        assert!(matches!(error.kind(), Kind::Corrupt | Kind::Unsupported), "{at}: {error}");
+        assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported), "{at}: {error}");
     }
 }
 
@@ -315,7 +315,7 @@ fn an_object_that_changes_is_never_mixed() {
         check_all(&reader);
         server.put("m.safetensors", changed, new_tag);
         let error = reader.read("t3").unwrap_err();
-        assert_eq!(error.kind(), Kind::Mismatch, "{tag:?} {new_tag:?}: {error}");
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{tag:?} {new_tag:?}: {error}");
         assert!(error.to_string().contains("changed"), "{error}");
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{conformance, fixtures};
 use safetensors::SafeTensors;
-use ztensor::{DType, Kind, Reader};
+use ztensor::{DType, ErrorKind, Reader};
 
 /// A file with this header and this many bytes of data.
 fn file(header: &str, data: usize) -> Vec<u8> {
@@ -142,7 +142,7 @@ fn every_broken_rule_is_named() {
     }
     let unknown =
         conformance::open_hostile(&one("\"F128\"", "[1]", "[0,16]", 16), "safetensors").unwrap_err();
-    assert_eq!(unknown.kind(), Kind::Unsupported);
+    assert_eq!(unknown.kind(), ErrorKind::Unsupported);
     assert!(unknown.to_string().contains("F128") && unknown.tensor() == Some("t"), "{unknown}");
 }
 

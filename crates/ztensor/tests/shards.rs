@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ztensor::export::{ExportFormat, ExportOptions, TensorList, export};
 use ztensor::source::MapMode;
-use ztensor::{Attributes, DType, Kind, OpenOptions, Reader, Tensor, Value};
+use ztensor::{Attributes, DType, ErrorKind, OpenOptions, Reader, Tensor, Value};
 
 /// Writes a file with tensors of these names, of one element that is the name's length.
 fn shard(path: &Path, names: &[&str], format: ExportFormat, deflate: Option<u32>) {
@@ -113,7 +113,7 @@ fn folders_prefer_one_format_and_name_what_is_ambiguous() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let error = Reader::open(path).unwrap_err();
-    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     std::fs::write(path.join("README.md"), "text").unwrap();
     std::fs::write(path.join("config.json"), "{}").unwrap();
     shard(&path.join("one.npz"), &["a"], ExportFormat::Npz, None);
@@ -126,7 +126,7 @@ fn folders_prefer_one_format_and_name_what_is_ambiguous() {
     assert_eq!(Reader::open(path).unwrap().format().name(), "safetensors");
     safetensors(path, "again.safetensors", &["bb"]);
     let error = Reader::open(path).unwrap_err();
-    assert_eq!(error.kind(), Kind::InvalidArgument, "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
     assert!(
         error.to_string().contains("2 separate models") && error.to_string().contains("again.safetensors")
     );
@@ -165,15 +165,15 @@ fn every_broken_rule_is_named() {
     // In another shard than the index says.
     assert_eq!(open(&[("a", PARTS[1])]).rule(), Some("shards.missing"));
     assert_eq!(open(&[]).rule(), Some("shards.empty"));
-    assert_eq!(open(&[("a", "absent.safetensors")]).kind(), Kind::Io);
-    assert_eq!(open(&[("a", "loop")]).kind(), Kind::Io);
+    assert_eq!(open(&[("a", "absent.safetensors")]).kind(), ErrorKind::Io);
+    assert_eq!(open(&[("a", "loop")]).kind(), ErrorKind::Io);
     // An index as a shard is not followed.
-    assert_eq!(open(&[("a", "model.safetensors.index.json")]).kind(), Kind::Unsupported);
+    assert_eq!(open(&[("a", "model.safetensors.index.json")]).kind(), ErrorKind::Unsupported);
     let json = |text: &str| {
         std::fs::write(path.join("y.index.json"), text).unwrap();
         Reader::open(path.join("y.index.json")).unwrap_err()
     };
-    assert_eq!(json("{}").kind(), Kind::Unsupported);
+    assert_eq!(json("{}").kind(), ErrorKind::Unsupported);
     assert_eq!(json("[]").rule(), Some("json.syntax"));
     assert_eq!(json(r#"{"weight_map":{"a":"x","a":"x"}}"#).rule(), Some("shards.duplicate"));
     assert_eq!(json(r#"{"weight_map":{},"weight_map":{}}"#).rule(), Some("shards.duplicate"));

@@ -3,7 +3,7 @@
 mod common;
 
 use common::fixtures;
-use ztensor::{Checksum, Compression, Kind, OpenOptions, Reader, Verification, WriteOptions, Writer};
+use ztensor::{Checksum, Compression, ErrorKind, OpenOptions, Reader, Verification, WriteOptions, Writer};
 
 /// Moves every tensor of `reader` into a new file in memory.
 fn moved(reader: &Reader, options: WriteOptions) -> ztensor::Result<Reader> {
@@ -73,7 +73,7 @@ fn damage_is_not_copied() {
     let reader = Reader::from_bytes(bytes.clone()).unwrap();
     for compression in [Compression::None, Compression::Zstd(1)] {
         let error = moved(&reader, WriteOptions { compression, ..Default::default() }).unwrap_err();
-        assert_eq!(error.kind(), Kind::Mismatch);
+        assert_eq!(error.kind(), ErrorKind::Mismatch);
         assert_eq!(error.tensor(), Some("a"));
     }
     let source = std::sync::Arc::new(ztensor::source::MemorySource::new(bytes));
@@ -87,10 +87,10 @@ fn names_that_are_there_already_are_refused_before_their_bytes_are_written() {
     let mut writer = Writer::new(std::io::sink()).unwrap();
     writer.add("equal", &[1], &[0u8]).unwrap();
     let error = writer.write_from(&reader, &["a", "equal"], WriteOptions::default(), None).unwrap_err();
-    assert_eq!(error.kind(), Kind::InvalidArgument);
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.to_string().contains("equal"), "{error}");
     assert_eq!(
         writer.write_from(&reader, &["missing"], WriteOptions::default(), None).unwrap_err().kind(),
-        Kind::NotFound
+        ErrorKind::NotFound
     );
 }

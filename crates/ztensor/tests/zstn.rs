@@ -10,7 +10,7 @@ use common::conformance::{self, Random};
 use common::{allocations, fixtures};
 use ztensor::source::MemorySource;
 use ztensor::zstn::{self, PackOptions, PackStats, UnpackOptions};
-use ztensor::{Effort, Error, Format, Kind, OpenOptions, Reader, Result, WriteOptions, Writer};
+use ztensor::{Effort, Error, ErrorKind, Format, OpenOptions, Reader, Result, WriteOptions, Writer};
 
 /// Weights as bf16: a few exponents, random mantissas.
 fn weights(count: usize, seed: u64) -> Vec<u8> {
@@ -97,7 +97,7 @@ fn version_3_samples_are_restored_and_read() {
         assert_eq!((info.version, info.original_len), (3, original.len() as u64));
         if name == "zstn_opaque" {
             let error = Reader::from_bytes(packed).unwrap_err();
-            assert_eq!(error.kind(), Kind::Unsupported);
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.to_string().contains("unpack"), "{error}");
             continue;
         }
@@ -212,7 +212,7 @@ fn rows_are_decoded_alone() {
     assert_eq!(reader.read_rows("v", 1_000_000..1_000_001).unwrap(), &data[2_000_000..2_000_002]);
     let limited = OpenOptions::default().max_component(1 << 20);
     let limited = limited.open_source(Arc::new(MemorySource::new(packed))).unwrap();
-    assert_eq!(limited.read("v").unwrap_err().kind(), Kind::Limit);
+    assert_eq!(limited.read("v").unwrap_err().kind(), ErrorKind::Limit);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn files_that_break_a_rule_are_packed_as_they_are() {
         let (packed, stats) = pack_with(&bytes, &PackOptions::default()).unwrap();
         assert!(stats.opaque && stats.tensors == 0);
         assert!(unpack(&packed).unwrap() == bytes);
-        assert_eq!(Reader::from_bytes(packed).unwrap_err().kind(), Kind::Unsupported);
+        assert_eq!(Reader::from_bytes(packed).unwrap_err().kind(), ErrorKind::Unsupported);
     }
     for foreign in
         [&b""[..], b"1234567", b"hello, this is text", &good[..100], &pack(&good), b"\x02\0\0\0\0\0\0\0[]"]
@@ -351,7 +351,7 @@ fn nothing_appears_under_the_final_name_unless_it_is_complete() {
     let stop = |bytes| done.fetch_add(bytes, Ordering::Relaxed) + bytes < 3000;
     let options = PackOptions { observer: Some(&stop), ..Default::default() };
     let error = zstn::pack(path("m.safetensors"), path("m.zstn"), &options).unwrap_err();
-    assert_eq!(error.kind(), Kind::Cancelled);
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
     zstn::pack(path("m.safetensors"), path("m.zstn"), &PackOptions::default()).unwrap();
     let mut damaged = std::fs::read(path("m.zstn")).unwrap();
     let middle = damaged.len() / 2;
@@ -363,9 +363,9 @@ fn nothing_appears_under_the_final_name_unless_it_is_complete() {
         assert!(error.to_string().contains("bad.zstn"), "{error}");
     }
     let options = UnpackOptions { limits: ztensor::Limits::default().max_total(100), ..Default::default() };
-    assert_eq!(zstn::unpack(path("m.zstn"), path("new"), &options).unwrap_err().kind(), Kind::Limit);
+    assert_eq!(zstn::unpack(path("m.zstn"), path("new"), &options).unwrap_err().kind(), ErrorKind::Limit);
     let missing = zstn::unpack(path("none.zstn"), path("new"), &UnpackOptions::default()).unwrap_err();
-    assert_eq!(missing.kind(), Kind::Io);
+    assert_eq!(missing.kind(), ErrorKind::Io);
     assert_eq!(std::fs::read(path("old")).unwrap(), b"old");
     let mut left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
     left.sort();
@@ -512,7 +512,7 @@ fn every_file_breaks_the_rule_it_is_named_for() {
         }
     }
     let wrong = crafted(1, &[7; 8], &[(1, 1, 8, 8)], 8);
-    assert_eq!(unpack(&wrong).unwrap_err().kind(), Kind::Mismatch);
+    assert_eq!(unpack(&wrong).unwrap_err().kind(), ErrorKind::Mismatch);
     let newer = b"ZSTN\x05\0\0\0".to_vec();
     assert!(unpack(&newer).unwrap_err().to_string().contains("version 5"));
 }

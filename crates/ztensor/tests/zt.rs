@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use ztensor::object::Role;
 use ztensor::source::{MapMode, MemorySource};
 use ztensor::{
-    Array, Attributes, Checksum, Compression, DType, Kind, Layout, OpenOptions, Reader, Tensor, Value,
+    Array, Attributes, Checksum, Compression, DType, ErrorKind, Layout, OpenOptions, Reader, Tensor, Value,
     Verification, WriteOptions, Writer,
 };
 
@@ -180,7 +180,7 @@ proptest! {
             let expected = &bytes[start as usize * row..end as usize * row];
             prop_assert_eq!(reader.read_rows("w", start..end).unwrap(), expected);
         }
-        prop_assert_eq!(reader.read_rows("w", 0..shape[0] + 1).unwrap_err().kind(), Kind::InvalidArgument);
+        prop_assert_eq!(reader.read_rows("w", 0..shape[0] + 1).unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
 }
 
@@ -295,7 +295,7 @@ fn a_file_larger_than_memory_is_mapped_and_read_in_part() {
     let source = reader.catalog().sources.get(0).unwrap();
     assert!(source.copy_on_write().is_some(), "a copy-on-write mapping needs no swap");
     let limited = OpenOptions::default().max_component(1 << 30).open(&path).unwrap();
-    assert_eq!(limited.read("w").unwrap_err().kind(), Kind::Limit);
+    assert_eq!(limited.read("w").unwrap_err().kind(), ErrorKind::Limit);
 }
 
 #[test]
@@ -329,21 +329,21 @@ fn wrong_calls_say_what_is_wrong() {
     writer.add("w", &[2], &[1f32, 2.0]).unwrap();
     let twice = writer.add("w", &[2], &[1f32, 2.0]).unwrap_err();
     assert!(twice.to_string().contains("already"), "{twice}");
-    assert_eq!(writer.add("x", &[3], &[1f32]).unwrap_err().kind(), Kind::InvalidArgument);
+    assert_eq!(writer.add("x", &[3], &[1f32]).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let level = writer.add_with("x", &[1], &[1f32]).compress(Compression::Zstd(23)).write().unwrap_err();
     assert!(level.to_string().contains("23"), "{level}");
     assert!(writer.add_csr("s", [1, 1], &[1f32], &[-1i64], &[0u64, 1]).is_err());
-    assert_eq!(writer.tie("t", "missing").unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(writer.tie("t", "missing").unwrap_err().kind(), ErrorKind::NotFound);
     writer.finish().unwrap();
 
     let reader = Reader::open(&path).unwrap();
-    assert_eq!(reader.view_as::<f64>("w").unwrap_err().kind(), Kind::InvalidArgument);
+    assert_eq!(reader.view_as::<f64>("w").unwrap_err().kind(), ErrorKind::InvalidArgument);
     let missing = reader.read("W").unwrap_err();
-    assert_eq!(missing.kind(), Kind::NotFound);
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
     assert!(missing.to_string().contains("did you mean \"w\"") && missing.to_string().contains("model.zt"));
-    assert_eq!(reader.read_into("w", &mut [0; 7]).unwrap_err().kind(), Kind::InvalidArgument);
+    assert_eq!(reader.read_into("w", &mut [0; 7]).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let unmapped = OpenOptions::default().map(MapMode::Never).open(&path).unwrap();
-    assert_eq!(unmapped.view("w").unwrap_err().kind(), Kind::Unsupported);
+    assert_eq!(unmapped.view("w").unwrap_err().kind(), ErrorKind::Unsupported);
     assert_eq!(unmapped.read_as::<f32>("w").unwrap(), [1.0, 2.0]);
 }
 
@@ -364,9 +364,9 @@ fn flipped_bits_of_checked_tensors_are_noticed() {
             let mut bytes = bytes.clone();
             bytes[at as usize] ^= 4;
             let reader = Reader::from_bytes(bytes).unwrap();
-            assert_eq!(reader.read("w").unwrap_err().kind(), Kind::Mismatch);
-            assert_eq!(reader.verify("w").unwrap_err().kind(), Kind::Mismatch);
-            assert_eq!(reader.verify_all(None).unwrap_err().kind(), Kind::Mismatch);
+            assert_eq!(reader.read("w").unwrap_err().kind(), ErrorKind::Mismatch);
+            assert_eq!(reader.verify("w").unwrap_err().kind(), ErrorKind::Mismatch);
+            assert_eq!(reader.verify_all(None).unwrap_err().kind(), ErrorKind::Mismatch);
         }
     }
 }
@@ -379,13 +379,13 @@ fn things_that_are_not_files_are_refused_at_once() {
     let empty = Reader::open(path("empty.zt")).unwrap_err();
     assert!(empty.to_string().contains("empty"), "{empty}");
     assert!(Reader::from_bytes(Vec::new()).is_err());
-    assert_eq!(Reader::open(path("missing.zt")).unwrap_err().kind(), Kind::Io);
+    assert_eq!(Reader::open(path("missing.zt")).unwrap_err().kind(), ErrorKind::Io);
     std::os::unix::fs::symlink(path("loop.zt"), path("loop.zt")).unwrap();
-    assert_eq!(Reader::open(path("loop.zt")).unwrap_err().kind(), Kind::Io);
+    assert_eq!(Reader::open(path("loop.zt")).unwrap_err().kind(), ErrorKind::Io);
     let fifo = path("pipe.zt");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    assert_eq!(Reader::open(&fifo).unwrap_err().kind(), Kind::InvalidArgument);
-    assert_eq!(Reader::open("/dev/zero").unwrap_err().kind(), Kind::InvalidArgument);
+    assert_eq!(Reader::open(&fifo).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(Reader::open("/dev/zero").unwrap_err().kind(), ErrorKind::InvalidArgument);
     std::fs::write(path("text.zt"), b"just some text").unwrap();
     let text = Reader::open(path("text.zt")).unwrap_err();
     assert!(text.to_string().contains("text file") && text.to_string().contains("text.zt"), "{text}");
@@ -429,7 +429,7 @@ fn an_observer_sees_every_byte_and_can_stop() {
     assert_eq!(seen.into_inner(), 80_000);
     assert_eq!(
         reader.read_many(requests(&tensors, &mut buffers), Some(&|_| false)).unwrap_err().kind(),
-        Kind::Cancelled
+        ErrorKind::Cancelled
     );
 }
 
@@ -534,7 +534,7 @@ fn large_raw_tensors_with_checksums_are_read_in_pieces_and_damage_is_found_in_ea
         let mut bytes = bytes.clone();
         bytes[64 + damaged] ^= 1;
         let reader = ztensor::Reader::from_bytes(bytes).unwrap();
-        assert_eq!(reader.read("x").unwrap_err().kind(), Kind::Mismatch, "byte {damaged}");
+        assert_eq!(reader.read("x").unwrap_err().kind(), ErrorKind::Mismatch, "byte {damaged}");
     }
 }
 
@@ -555,7 +555,7 @@ fn compressed_tensors_with_checksums_are_hashed_and_decoded_from_one_read() {
             let mut bytes = std::fs::read(&path).unwrap();
             bytes[64 + 1000] ^= 1;
             std::fs::write(&path, bytes).unwrap();
-            assert_eq!(open().read_as::<f32>("x").unwrap_err().kind(), Kind::Mismatch);
+            assert_eq!(open().read_as::<f32>("x").unwrap_err().kind(), ErrorKind::Mismatch);
         }
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use minicbor::Encoder;
-use ztensor::{Kind, Reader};
+use ztensor::{ErrorKind, Reader};
 
 use common::conformance;
 
@@ -570,7 +570,7 @@ fn other_versions_and_encodings_are_refused_by_name() {
             e.map(0).unwrap();
         });
         let error = Reader::from_bytes(file(&[], &manifest)).unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains(version), "{error}");
     }
     let unknown = dense(|data| {
@@ -579,7 +579,7 @@ fn other_versions_and_encodings_are_refused_by_name() {
     });
     let reader = Reader::from_bytes(unknown).unwrap();
     let error = reader.read("w").unwrap_err();
-    assert_eq!(error.kind(), Kind::Unsupported);
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("lz77") && error.to_string().contains("\"w\""), "{error}");
 }
 

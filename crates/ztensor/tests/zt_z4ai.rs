@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::conformance::{self, Random};
 use ztensor::source::{MapMode, MemorySource, Source};
 use ztensor::{
-    Checksum, Compression, DType, Effort, Kind, Layout, OpenOptions, Reader, Tensor, WriteOptions, Writer,
+    Checksum, Compression, DType, Effort, ErrorKind, Layout, OpenOptions, Reader, Tensor, WriteOptions,
+    Writer,
 };
 
 fn z4ai(effort: Effort) -> WriteOptions {
@@ -118,7 +119,7 @@ fn rows_decode_only_their_chunks() {
         reader.get("w").unwrap().component("data").unwrap().extent().unwrap()
     };
     assert!(extent.len < data.len() as u64 * 3 / 4);
-    // Damage in the first chunk is met by those who read it, and by nobody else.
+    // Damage in the first chunk fails only reads that touch it.
     bytes[extent.offset as usize + 1000] ^= 4;
     let reader = Reader::from_bytes(bytes).unwrap();
     assert_eq!(reader.read("w").unwrap_err().rule(), Some("z4ai.frame"));
@@ -141,7 +142,7 @@ fn what_does_not_shrink_is_stored_as_it_is() {
     assert_eq!(encoding(&reader, "n"), "raw");
     assert_eq!(reader.view("n").unwrap(), noise);
     let error = Compression::from_effort("fastest").unwrap_err();
-    assert_eq!(error.kind(), Kind::InvalidArgument);
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.to_string().contains("\"fast\", \"default\""), "{error}");
 }
 
@@ -227,7 +228,7 @@ fn limits_are_obeyed_and_views_refused() {
     });
     let source = Arc::new(MemorySource::new(bytes));
     let limited = OpenOptions::default().max_component(9999).open_source(source).unwrap();
-    assert_eq!(limited.read("w").unwrap_err().kind(), Kind::Limit);
+    assert_eq!(limited.read("w").unwrap_err().kind(), ErrorKind::Limit);
     assert_eq!(limited.read_rows("w", 0..99).unwrap(), &data[..9900]);
     let refused = limited.view("w").unwrap_err();
     assert!(refused.to_string().contains("z4ai"), "{refused}");

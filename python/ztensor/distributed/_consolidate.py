@@ -32,7 +32,7 @@ OBJECTS, PATHS = "ztensor.objects", "ztensor.paths"
 """Attributes of a consolidated file: what a checkpoint has besides tensors, as JSON."""
 
 _BATCH = 128 << 20
-"""Tensors that are compressed or uploaded are held in memory up to so many bytes, or one."""
+"""Bytes of compressed or uploaded tensors that are held in memory, at most; a larger one is held alone."""
 
 
 def consolidate(

@@ -216,7 +216,7 @@ def split(location: str | os.PathLike[str], options: StorageOptions = None) -> t
 
 
 class NewFile(NamedTuple):
-    """A file on its way to its name."""
+    """A new file that is not yet visible under its name."""
 
     descriptor: int
     """Open for reading and writing."""

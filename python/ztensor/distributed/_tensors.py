@@ -98,7 +98,7 @@ class CheckpointTensors:
         return list(self.checkpoint.tensors)
 
     def entry(self, name: str) -> TensorEntry:
-        """What is known of a tensor."""
+        """The entry of a tensor: dtype, shape and chunks."""
         try:
             return self.checkpoint.tensors[name]
         except KeyError:

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use ztensor::{Format, Kind, Reader, Verification};
+use ztensor::{ErrorKind, Format, Reader, Verification};
 
 use super::Common;
 use crate::args::Verify;
@@ -38,7 +38,7 @@ fn verify(path: &Path, values: bool, common: Common) -> Outcome {
                 }
                 Err(error) => {
                     match error.kind() {
-                        Kind::Limit => refused += 1,
+                        ErrorKind::Limit => refused += 1,
                         _ => failures += 1,
                     }
                     writeln!(out, "{error}")?;
@@ -55,7 +55,7 @@ fn verify(path: &Path, values: bool, common: Common) -> Outcome {
             path.display(),
             human::counted(count, "tensor")
         );
-        return Err(ztensor::Error::new(Kind::Limit, message).into());
+        return Err(ztensor::Error::new(ErrorKind::Limit, message).into());
     }
     if failures > 0 {
         out.flush()?;

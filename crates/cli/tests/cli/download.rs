@@ -14,7 +14,7 @@ struct Hub {
     /// Requests: path and range.
     asked: Mutex<Vec<(String, Option<u64>)>>,
     token: Option<&'static str>,
-    /// Answers stop after so many bytes of a file, this often.
+    /// Responses stop after this many bytes of a file, this often.
     cuts: Mutex<u32>,
     /// Where files really are: requests for them are redirected there.
     elsewhere: Option<String>,
@@ -125,7 +125,7 @@ fn download(place: &Place, endpoint: &str, args: &[&str]) -> Run {
     command.output().unwrap().into()
 }
 
-/// Two shards, their index, a configuration, and what nobody asked for.
+/// Two shards, their index, a configuration, and files that are not wanted.
 fn model(place: &Place) -> Vec<(&'static str, Vec<u8>)> {
     let mut files = Vec::new();
     for (tensor, file) in
@@ -312,7 +312,7 @@ fn what_servers_say_is_not_believed() {
         format!(r#"[{{"type": "file", "path": "m.safetensors", "size": 4, "lfs": {{"oid": "{:064}"}}}}]"#, 0);
     download(&place, &Arc::new(hub).start(), &[]).fails(3, &["m.safetensors", "damaged"]);
     assert!(got(&place).is_empty());
-    // Nobody is there, and no such model.
+    // A refused connection, and a model that does not exist.
     download(&place, "http://127.0.0.1:1", &[]).fails(4, &["127.0.0.1:1"]);
     place.run(&["download-hf", "../model", "-o", "got"]).fails(2, &["owner/name"]);
 }

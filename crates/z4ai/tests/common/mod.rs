@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// A frame written by an earlier release, and what is known about its original.
+/// A frame written by an earlier release, with the element type and hash of its original.
 pub struct Sample {
     pub name: String,
     pub kind: String,

@@ -21,7 +21,7 @@ pub(crate) fn zeroed_vec<T: bytemuck::Zeroable>(len: u64) -> Result<Vec<T>> {
     Ok(buffer)
 }
 
-/// Asks for huge pages behind a large buffer that nobody has touched yet: the
+/// Asks for huge pages behind a large buffer before its first touch: the
 /// first touch then costs one fault per 2 MiB instead of one per 4 KiB.
 pub fn advise_huge(start: *mut u8, len: usize) {
     const PAGE: usize = 4096;

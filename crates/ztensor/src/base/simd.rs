@@ -2,7 +2,7 @@
 //!
 //! A [`Kernel`] is ordinary portable code. [`run`] compiles it twice, once for
 //! the baseline and once with AVX2 allowed, and picks at run time: the compiler
-//! vectorises, nobody writes intrinsics, and both versions compute the same bits.
+//! auto-vectorises; there are no intrinsics, and both versions compute the same bits.
 
 /// A loop worth compiling for wider registers. Implementations mark `run` and
 /// what it calls `#[inline(always)]`: only inlined code gets the wider registers.

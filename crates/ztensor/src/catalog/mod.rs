@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::format::zt::{ALIGNMENT, MAGIC};
 use crate::source::Sources;
-use crate::value::{Attributes, Value};
+use crate::tensor::value::{Attributes, Value};
 
 /// The sizes of a tensor's dimensions, outermost first; empty for a scalar.
 pub type Shape = SmallVec<[u64; 4]>;

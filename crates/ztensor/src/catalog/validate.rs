@@ -1,8 +1,8 @@
 //! What every object must satisfy, whatever format it came from.
 
+use crate::catalog::{Catalog, Component, Extent, Layout, MAX_RANK, Object};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
-use crate::object::{Catalog, Component, Extent, Layout, MAX_RANK, Object};
 
 /// Checks an object's structure: a rank within bounds, the components its
 /// layout needs, and sizes that agree with its shape. Contents are not touched.

@@ -1,7 +1,7 @@
 use std::ops::Range;
 
+use crate::catalog::{Component, Decode, Extent, Storage};
 use crate::error::{Error, Result};
-use crate::object::{Component, Decode, Extent, Storage};
 use crate::read::Runs;
 use crate::source::{Sources, zeroed};
 

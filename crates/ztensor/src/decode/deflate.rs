@@ -2,11 +2,11 @@ use std::ops::Range;
 
 use flate2::{Decompress, FlushDecompress, Status};
 
+use crate::catalog::{Decode, DecodeStored, Extent};
 use crate::error::{Error, Result};
-use crate::object::{Decode, DecodeStored, Extent};
 use crate::source::Sources;
 
-/// How much of what nobody asked for is decoded at a time.
+/// Bytes that are decoded at a time to skip to the requested range.
 const SCRATCH: usize = 32 << 10;
 
 /// A raw deflate stream, or what of it comes after its first `skip` bytes.

@@ -1,5 +1,5 @@
 //! Decoders that more than one format needs, each behind the one door of
-//! [`Decode`](crate::object::Decode).
+//! [`Decode`](crate::catalog::Decode).
 
 mod assembled;
 mod deflate;
@@ -23,8 +23,8 @@ pub(crate) use unknown::UnknownEncoding;
 pub(crate) use z4ai::{Generation, PIECE, Z4ai};
 pub(crate) use zstd::Zstd;
 
+use crate::catalog::Storage;
 use crate::error::{Error, Result};
-use crate::object::Storage;
 use crate::source::{Sources, check_range};
 
 impl Storage {

@@ -1,7 +1,7 @@
 use std::ops::Range;
 
+use crate::catalog::{Decode, Extent};
 use crate::error::{Error, Result};
-use crate::object::{Decode, Extent};
 use crate::source::Sources;
 
 /// Something that cannot be read as numbers: the file opens, other tensors can

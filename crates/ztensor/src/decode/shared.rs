@@ -1,11 +1,11 @@
 use std::ops::Range;
 
+use crate::catalog::{Decode, Extent, Storage};
 use crate::error::Result;
-use crate::object::{Decode, Extent, Storage};
 use crate::source::Sources;
 
 /// Bytes that equal another component's and are stored once for both. The two are not tied:
-/// nobody may find them to be one place, or one view of it would change with the other.
+/// they must not be treated as tied, or writing to one view would change the other.
 #[derive(Debug)]
 pub(crate) struct Shared(pub(crate) Storage);
 

@@ -2,9 +2,9 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::base::parallel;
+use crate::catalog::{Decode, Extent, Shape, Storage, StridedView, elements};
 use crate::error::{Error, Result};
-use crate::object::{Decode, Extent, Shape, Storage, StridedView, elements};
-use crate::parallel;
 use crate::source::{Sources, check_range};
 
 /// Rows that are gathered together when a row's elements lie far apart: a cache
@@ -94,7 +94,7 @@ pub(crate) fn strided(
 /// The strides, in elements, of a Fortran-ordered array: the first index runs fastest.
 pub(crate) fn fortran_strides(shape: &[u64]) -> Shape {
     let mut step = 1u64;
-    // Sizes that overflow are refused by whoever multiplies them out.
+    // Sizes that overflow are refused where they are multiplied.
     shape
         .iter()
         .map(|size| {

@@ -1,7 +1,7 @@
 use std::ops::Range;
 
+use crate::catalog::{Decode, Extent, Storage};
 use crate::error::Result;
-use crate::object::{Decode, Extent, Storage};
 use crate::source::Sources;
 
 /// Elements stored in the other byte order.

@@ -1,7 +1,7 @@
 use std::ops::Range;
 
+use crate::catalog::{Decode, Extent};
 use crate::error::{Error, Result, quoted};
-use crate::object::{Decode, Extent};
 use crate::source::Sources;
 
 /// An encoding that this version does not know: the file opens, other tensors

@@ -3,10 +3,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use z4ai::partial::{self, Outline};
 
-use crate::buffer::zeroed_vec;
+use crate::base::huge_pages::zeroed_vec;
+use crate::catalog::{Decode, DecodeStored, Extent};
 use crate::codec;
 use crate::error::{Error, Result};
-use crate::object::{Decode, DecodeStored, Extent};
 use crate::source::Sources;
 
 /// Which frames a format holds.
@@ -29,7 +29,7 @@ pub(crate) struct Z4ai {
 }
 
 /// How a frame, or what is needed of it, comes here.
-enum Way {
+enum DecodePath {
     /// All of it at once.
     Whole,
     /// All chunks that are needed at once: requests take long.
@@ -90,18 +90,18 @@ impl Z4ai {
 
     /// How what a range needs comes here: frames without an index cannot be cut, and what is mapped
     /// need not be.
-    fn way(&self, sources: &Sources, range: &Range<u64>) -> Result<Way> {
+    fn path(&self, sources: &Sources, range: &Range<u64>) -> Result<DecodePath> {
         if self.generation == Generation::First || self.extent.len < WORTH_CUTTING {
-            return Ok(Way::Whole);
+            return Ok(DecodePath::Whole);
         }
         let source = sources.get(self.extent.source)?;
         let stored = self.extent.offset..self.extent.offset.saturating_add(self.extent.len);
         Ok(match source.remote() {
-            Some(far) if far.holds(stored) => Way::Chunks,
-            Some(_) if *range == (0..self.len) => Way::Whole,
-            Some(_) => Way::Cut,
-            None if source.is_mapped() => Way::Whole,
-            None => Way::Chunks,
+            Some(far) if far.holds(stored) => DecodePath::Chunks,
+            Some(_) if *range == (0..self.len) => DecodePath::Whole,
+            Some(_) => DecodePath::Cut,
+            None if source.is_mapped() => DecodePath::Whole,
+            None => DecodePath::Chunks,
         })
     }
 
@@ -233,10 +233,10 @@ impl Decode for Z4ai {
             return Ok(());
         }
         let out_len = out.len() as u64;
-        match self.way(sources, &range)? {
-            Way::Whole => {}
-            Way::Cut => return self.decode_cut(sources, range, out, threads),
-            Way::Chunks => return self.decode_chunks(sources, range, out, threads),
+        match self.path(sources, &range)? {
+            DecodePath::Whole => {}
+            DecodePath::Cut => return self.decode_cut(sources, range, out, threads),
+            DecodePath::Chunks => return self.decode_chunks(sources, range, out, threads),
         }
         let decode = |frame: &[u8]| self.decode_stored(frame, range, out, threads);
         // Rows of a mapped frame touch few of its pages.

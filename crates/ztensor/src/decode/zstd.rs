@@ -1,8 +1,8 @@
 use std::io::Read;
 use std::ops::Range;
 
+use crate::catalog::{Decode, DecodeStored, Extent};
 use crate::error::{Error, Result};
-use crate::object::{Decode, DecodeStored, Extent};
 use crate::source::Sources;
 
 /// One zstd frame that decodes to exactly `len` bytes.

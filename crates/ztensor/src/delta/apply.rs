@@ -12,18 +12,18 @@ use super::container;
 use super::model::Model;
 use super::segments::{BaseCheck, Delta, How, Place};
 use super::v1;
-use crate::atomic::{AtomicFile, scratch_file};
+use crate::base::parallel;
+use crate::catalog::{Decode, Storage};
 use crate::codec;
 use crate::decode::Z4ai;
-use crate::destination::Destination;
 use crate::digest::Digest;
-use crate::error::{Error, Kind, Result};
-use crate::object::{Decode, Storage};
-use crate::parallel;
+use crate::error::{Error, ErrorKind, Result};
 use crate::progress::{Observer, advance, finish};
 use crate::read::Limits;
 use crate::remote::Options;
 use crate::source::{self, MapMode, Source, Sources, zeroed};
+use crate::write::atomic::{AtomicFile, scratch_file};
+use crate::write::destination::Destination;
 
 /// How to apply a delta.
 #[derive(Clone, Copy, Default)]
@@ -104,7 +104,7 @@ fn apply_one(base: &Path, delta: &Arc<Delta>, to: &Destination, options: &ApplyO
         .map_err(|error| Error::io("cannot write", error).in_file(output))?;
     let mut out = BufWriter::with_capacity(1 << 16, file);
     let len = applier.write(&mut out, options).map_err(|error| match error.kind() {
-        Kind::Io => error.in_file(output),
+        ErrorKind::Io => error.in_file(output),
         _ => error.in_file(delta.source.label()),
     })?;
     let file =

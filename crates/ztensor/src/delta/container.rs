@@ -8,10 +8,10 @@ use twox_hash::XxHash3_64;
 
 use super::segments::{BaseCheck, Delta, How, Place, Segment};
 use super::{ModelDigest, v1};
+use crate::catalog::Extent;
 use crate::codec;
 use crate::decode::Generation;
 use crate::error::{Error, Result};
-use crate::object::Extent;
 use crate::source::Source;
 
 pub(crate) const MAGIC: &[u8; 4] = b"Z4DM";

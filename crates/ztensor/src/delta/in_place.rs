@@ -7,9 +7,9 @@ use super::apply::{Applier, ApplyOptions, open};
 use super::model::Model;
 use super::restored::Restored;
 use super::segments::{BaseCheck, How};
+use crate::catalog::{Component, Object, Storage};
 use crate::digest::Checksum;
 use crate::error::{Error, Result};
-use crate::object::{Component, Object, Storage};
 use crate::progress::{advance, finish};
 use crate::read::{OpenOptions, Reader};
 use crate::write::{WriteOptions, Writer};
@@ -44,7 +44,7 @@ pub fn apply_in_place(
     if !matches!(delta.base, BaseCheck::Model(_)) {
         return Err(Error::unsupported("deltas of version 1 are for .safetensors files").in_file(path));
     }
-    // From here on nobody else changes the file.
+    // From here on no other process changes the file.
     let mut writer = Writer::append(path)?;
     writer.set_threads(options.threads);
     let applier =
@@ -107,7 +107,7 @@ fn kept(object: &Object, restored: &Restored) -> Option<Object> {
 }
 
 /// The kind of digest that the tensor of that name had.
-fn checksum(target: &Reader, before: &crate::object::Objects, name: &str) -> Checksum {
+fn checksum(target: &Reader, before: &crate::catalog::Objects, name: &str) -> Checksum {
     let had = before.get(name).or_else(|| target.get(name).ok());
     let digest = had.and_then(|object| object.components.first()?.1.digest.as_ref());
     digest.and_then(|digest| digest.checksum()).unwrap_or_default()

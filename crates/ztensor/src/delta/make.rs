@@ -13,17 +13,17 @@ use super::container::{Output, Stored};
 use super::matching::Matcher;
 use super::model::{Fingerprint, Model};
 use super::segments::Place;
-use crate::atomic::{AtomicFile, scratch_file};
+use crate::base::parallel;
+use crate::catalog::{Extent, Storage};
 use crate::codec;
-use crate::destination::Destination;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::Format;
-use crate::object::{Extent, Storage};
-use crate::parallel;
 use crate::progress::{Observer, advance, finish};
 use crate::read::Limits;
 use crate::read::Reader;
 use crate::source::{MemorySource, Source};
+use crate::write::atomic::{AtomicFile, scratch_file};
+use crate::write::destination::Destination;
 use crate::write::{WriteOptions, Writer};
 
 /// How to make a delta.
@@ -83,7 +83,7 @@ pub fn make(
     }
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let stats = Maker::new(&base, &target, options)?.write(&mut out).map_err(|error| match error.kind() {
-        Kind::Io => error.in_file(output),
+        ErrorKind::Io => error.in_file(output),
         _ => error,
     })?;
     let file =
@@ -271,7 +271,7 @@ impl<'a> Maker<'a> {
         {
             return Ok(Choice::Stored(vec![(piece.extent.len, Stored::Copy(place))]));
         }
-        // What has one hash has the same bytes, or somebody made it so: compare.
+        // Equal hashes mean equal bytes unless the collision is forged: compare.
         if let Some(first) = earlier
             && sources.bytes(pieces[first].extent)? == content
         {

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use super::model::Model;
+use crate::catalog::{Component, Layout, Object, Shape};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::object::{Component, Layout, Object, Shape};
 
 /// How many tensors of the base a tensor without a namesake is compared with.
 const TRIED: usize = 24;

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use twox_hash::XxHash3_128;
 
 use super::ModelDigest;
-use crate::error::{Error, Kind, Result, quoted};
+use crate::base::parallel;
+use crate::catalog::{Component, Extent, Object, Storage};
+use crate::error::{Error, ErrorKind, Result, quoted};
 use crate::format::safetensors;
-use crate::object::{Component, Extent, Object, Storage};
-use crate::parallel;
 use crate::progress::{Observer, advance};
 use crate::read::Limits;
 use crate::read::{OpenOptions, Reader};
@@ -46,7 +46,7 @@ impl Model {
         let options = OpenOptions::default().threads(threads).limits(limits);
         match options.clone().open(path) {
             Ok(reader) => Ok(Self::of(reader)),
-            Err(error) if matches!(error.kind(), Kind::Io | Kind::InvalidArgument) => Err(error),
+            Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::InvalidArgument) => Err(error),
             Err(error) => {
                 let source = source::open(path, MapMode::Auto, &Options::default())?;
                 Self::lenient(source, options)?.ok_or(error.as_unsupported())
@@ -59,7 +59,7 @@ impl Model {
         let options = OpenOptions::default().threads(threads).limits(limits);
         match options.clone().open_source(source.clone()) {
             Ok(reader) => Ok(Self::of(reader)),
-            Err(error) if error.kind() == Kind::Io => Err(error),
+            Err(error) if error.kind() == ErrorKind::Io => Err(error),
             Err(error) => Self::lenient(source, options)?.ok_or(error.as_unsupported()),
         }
     }

@@ -1,8 +1,8 @@
 //! What a delta consists of: segments whose contents one after another are the target.
 
+use crate::catalog::Extent;
 use crate::decode::Generation;
 use crate::error::Result;
-use crate::object::Extent;
 use crate::source::Source;
 use std::sync::Arc;
 

@@ -9,11 +9,11 @@ use blake2::digest::consts::U8;
 use super::apply::wrong_base;
 use super::model::Model;
 use super::segments::{BaseCheck, Delta, How, Place, Segment};
+use crate::catalog::Extent;
 use crate::codec;
 use crate::decode::Generation;
 use crate::error::{Error, Result};
 use crate::format::{Format, safetensors};
-use crate::object::Extent;
 use crate::source::{Cursor, Source};
 
 pub(super) const VERSION: u8 = 1;

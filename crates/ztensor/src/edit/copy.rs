@@ -3,16 +3,16 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use crate::destination::Destination;
+use crate::catalog::{Catalog, Component, Extent, Storage};
 use crate::edit::lock::Lock;
 use crate::edit::session::check_magic;
 use crate::error::{Error, Result, quoted};
 use crate::format::{self, Context, zt};
-use crate::object::{Catalog, Component, Extent, Storage};
 use crate::progress::{Observer, advance};
 use crate::remote::{self, Place};
 use crate::source::MapMode;
 use crate::write::Writer;
+use crate::write::destination::Destination;
 
 /// Writes a file without some of its tensors, and returns the size of the new file.
 ///
@@ -164,7 +164,7 @@ fn open(path: &Path) -> Result<Catalog> {
     catalog.map_err(|error| error.in_file(path))
 }
 
-/// The right to put a new file under a name: nobody may be editing the old one.
+/// The right to put a new file under a name: no editor may hold the old one.
 struct Claim(Option<Lock>);
 
 impl Claim {

@@ -94,7 +94,7 @@ impl Journal {
         }
         match Journal::describe(source, self.good_len) {
             Ok(found) => Ok(found.tail_crc == self.tail_crc),
-            Err(error) if error.kind() == crate::error::Kind::Io => Err(error),
+            Err(error) if error.kind() == crate::error::ErrorKind::Io => Err(error),
             Err(_) => Ok(false),
         }
     }
@@ -134,20 +134,20 @@ pub(crate) fn is_beside(path: &Path) -> bool {
 }
 
 /// The good part of a file, and whether a journal said which it is.
-pub(crate) struct Settled {
+pub(crate) struct Committed {
     pub(crate) source: Arc<dyn Source>,
     pub(crate) by_journal: bool,
 }
 
 /// The part of a file that is good: `source` itself, unless an editor is at work
 /// or died at it, or finished between opening the file and now.
-pub(crate) fn settle(path: &Path, source: Arc<dyn Source>, mode: MapMode) -> Result<Settled> {
+pub(crate) fn committed(path: &Path, source: Arc<dyn Source>, mode: MapMode) -> Result<Committed> {
     if let Some(good_len) = good_len(path, &*source)? {
         if good_len == source.len() {
-            return Ok(Settled { source, by_journal: true });
+            return Ok(Committed { source, by_journal: true });
         }
     } else if unchanged(path, &*source) {
-        return Ok(Settled { source, by_journal: false });
+        return Ok(Committed { source, by_journal: false });
     }
     drop(source);
     // The length may change again and again while editors come and go.
@@ -156,10 +156,10 @@ pub(crate) fn settle(path: &Path, source: Arc<dyn Source>, mode: MapMode) -> Res
         let source = FileSource::open(path, mode)?;
         match good_len(path, &source)? {
             Some(good_len) => {
-                return Ok(Settled { source: Arc::new(source.limited_to(good_len)), by_journal: true });
+                return Ok(Committed { source: Arc::new(source.limited_to(good_len)), by_journal: true });
             }
             None if unchanged(path, &source) => {
-                return Ok(Settled { source: Arc::new(source), by_journal: false });
+                return Ok(Committed { source: Arc::new(source), by_journal: false });
             }
             None => std::thread::yield_now(),
         }

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::disk;
 use crate::edit::journal::{self, Journal};
 use crate::error::{Error, Result};
 use crate::trusted::{self, Access, Found};
+use crate::write::disk;
 
 /// The right to edit one file, held until it is dropped or its process ends.
 #[derive(Debug)]

@@ -8,12 +8,12 @@
 
 use std::path::Path;
 
+use crate::catalog::{Catalog, Component, Extent, Layout, Storage};
 use crate::digest::Digest;
 use crate::dtype::Element;
 use crate::edit::session::Session;
 use crate::error::{Error, Result, quoted};
 use crate::format::zt::{ALIGNMENT, MAGIC, manifest};
-use crate::object::{Catalog, Component, Extent, Layout, Storage};
 use crate::tensor::check_type;
 
 /// Where [`replace_tensor`] put the new data.

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use crate::disk;
+use crate::catalog::Catalog;
 use crate::edit::journal::Journal;
 use crate::edit::lock::{self, Lock};
 use crate::error::{Error, Result};
 use crate::format::zt;
-use crate::object::Catalog;
 use crate::source::{FileSource, MapMode, Source};
+use crate::write::disk;
 
 /// A file whose editor we are. Dropped before [`commit`](Session::commit), it
 /// leaves the file as it was.
@@ -85,7 +85,7 @@ impl Session {
         session.recover()?;
         let source = session.source()?;
         session.good_len = source.len();
-        let catalog = zt::parse_settled(source)?;
+        let catalog = zt::parse_committed(source)?;
         session.stage = Stage::Whole;
         Ok((session, catalog))
     }

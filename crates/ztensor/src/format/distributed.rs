@@ -11,15 +11,15 @@ use indexmap::IndexMap;
 use sha2::{Digest as _, Sha256};
 
 use super::shards::{self, moved};
+use crate::catalog::{Catalog, Component, Layout, Object, Shape, Storage, elements};
 use crate::decode::Assembled;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::format::Context;
 use crate::format::json::Scanner;
-use crate::object::{Catalog, Component, Layout, Object, Shape, Storage, elements};
 use crate::remote::store;
 use crate::source::{self, MapMode, Source, Sources};
-use crate::value::Value;
+use crate::tensor::value::Value;
 
 /// The file that makes a folder a checkpoint; it is written last.
 pub(crate) const NAME: &str = "checkpoint.json";

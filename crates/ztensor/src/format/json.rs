@@ -1,6 +1,6 @@
 //! A pull scanner for the JSON that tensor files carry.
 //!
-//! It borrows strings from the text, allocates nothing for what nobody asks
+//! It borrows strings from the text, allocates nothing for what the caller does not ask
 //! for, and accepts exactly what JSON allows (no trailing commas, no control
 //! characters in strings, no lone surrogates, no leading zeros).
 

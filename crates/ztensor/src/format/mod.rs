@@ -22,11 +22,11 @@ pub(crate) mod zt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::{Error, Kind, Result};
-use crate::export::{ExportFormat, Exporter};
-use crate::object::Catalog;
+use crate::catalog::Catalog;
+use crate::error::{Error, ErrorKind, Result};
 use crate::remote::{self, Options};
 use crate::source::{self, Access, FAR_JUMP, MapMode, Source};
+use crate::write::export::{ExportFormat, Exporter};
 
 /// A file format that this library reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -130,7 +130,7 @@ pub(crate) struct Driver {
     pub(crate) tail: Option<Tail>,
     /// Reads the catalog. Tensor data is not touched.
     pub(crate) parse: fn(Arc<dyn Source>, &Context) -> Result<Catalog>,
-    /// The export targets of this format, if it can be written by [`export`](crate::export).
+    /// The export targets of this format, if it can be written by [`export`](crate::write::export).
     pub(crate) exporters: &'static [(ExportFormat, Exporter)],
 }
 

@@ -14,14 +14,14 @@ use std::sync::{Arc, OnceLock};
 
 use indexmap::IndexMap;
 
+use crate::base::parallel;
+use crate::catalog::{Catalog, Decode, Extent, Object, Storage, StridedView};
 use crate::error::{Error, Result, quoted};
 use crate::format::json::Scanner;
 use crate::format::{Context, Format, distributed, folder_extensions, parse};
-use crate::object::{Catalog, Decode, Extent, Object, Storage, StridedView};
-use crate::parallel;
 use crate::remote::{self, store};
 use crate::source::{self, MapMode, Sources};
-use crate::value::{Attributes, Value};
+use crate::tensor::value::{Attributes, Value};
 
 /// A larger index is refused before it is read: it would name millions of tensors.
 const MAX_INDEX: u64 = 256 << 20;

@@ -12,8 +12,8 @@ use std::ops::Range;
 
 use rawzip::{CompressionMethod, EntryFlags, ReaderAt, ZipLocalFileHeader, ZipLocator};
 
+use crate::catalog::Extent;
 use crate::error::{Error, Result, quoted};
-use crate::object::Extent;
 use crate::source::Source;
 
 /// What a zip archive with at least one member starts with.
@@ -43,7 +43,7 @@ pub(crate) struct Entry {
 }
 
 /// Members of this mean size have their local headers fetched all at once: one by one, each
-/// would wait for the disk, or drag in a read-ahead's worth of data that nobody has asked for.
+/// would wait for the disk, or pull in a readahead window of data that is not needed.
 const FAR_APART: u64 = 256 << 10;
 /// About the size of a local header with its name.
 const LOCAL_HEADER: u64 = 512;

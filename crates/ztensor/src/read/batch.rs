@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::base::parallel;
+use crate::catalog::{Component, Storage};
 use crate::error::{Error, Result};
-use crate::object::{Component, Storage};
-use crate::parallel;
 use crate::progress::{Observer, advance};
 use crate::read::{Job, Reader, compare, hasher};
 use crate::source::{Remote, Staged};
@@ -20,18 +20,18 @@ type Ranges = BTreeMap<u32, Vec<Range<u64>>>;
 impl Reader {
     /// Whether a component's bytes come from a source where every read is a request.
     pub(crate) fn is_remote(&self, component: &Component) -> bool {
-        component.extent().is_some_and(|extent| self.far(extent.source).is_some())
+        component.extent().is_some_and(|extent| self.remote_source(extent.source).is_some())
     }
 
-    fn far(&self, source: u32) -> Option<&dyn Remote> {
+    fn remote_source(&self, source: u32) -> Option<&dyn Remote> {
         // One that cannot be opened says so when it is read.
         self.catalog().sources.get(source).ok()?.remote()
     }
 
-    /// How many requests for a component's bytes may be under way; 1 if they are on this machine.
+    /// How many requests for a component's bytes may be under mode; 1 if they are on this machine.
     pub(crate) fn requests_at_a_time(&self, component: &Component) -> usize {
-        let far = component.extent().and_then(|extent| self.far(extent.source));
-        far.map_or(1, |far| far.budget().connections)
+        let remote = component.extent().and_then(|extent| self.remote_source(extent.source));
+        remote.map_or(1, |remote| remote.budget().connections)
     }
 
     /// Fills buffers from remote sources.
@@ -51,8 +51,9 @@ impl Reader {
             }
         }
         for (source, requests) in requests {
-            let far = self.far(source).ok_or_else(|| Error::invalid("this source is not remote"))?;
-            far.read_many(requests, &mut |bytes| advance(observer, bytes))?;
+            let remote =
+                self.remote_source(source).ok_or_else(|| Error::invalid("this source is not remote"))?;
+            remote.read_many(requests, &mut |bytes| advance(observer, bytes))?;
         }
         let digests = jobs.iter().filter_map(|job| Some((job, self.digest(job.component)?))).collect();
         parallel::for_each(self.options().threads, digests, |(job, digest)| {
@@ -110,7 +111,7 @@ impl Reader {
 
     /// What a batch may hold: two are there at a time, and a decoder holds a copy of its part.
     fn share(&self, component: &Component) -> Option<u64> {
-        Some(self.far(component.extent()?.source)?.budget().memory / 4)
+        Some(self.remote_source(component.extent()?.source)?.budget().memory / 4)
     }
 
     /// What to fetch for a batch. A tensor that alone is more than its share is fetched by its
@@ -127,7 +128,7 @@ impl Reader {
     }
 
     /// Fetches, with few requests, what reading these tensors one after another is going to
-    /// need, as far as memory for it is allowed. Nothing happens for files on this machine.
+    /// need, as remote as memory for it is allowed. Nothing happens for files on this machine.
     pub fn stage(&self, names: &[&str]) -> Result<Vec<Staged>> {
         let mut ranges = Ranges::new();
         let mut left = u64::MAX;
@@ -149,8 +150,9 @@ impl Reader {
 
     /// Fetches ranges, into memory of what was fetched `before`.
     fn fetch(&self, ranges: &Ranges, before: Vec<Staged>) -> Result<Vec<Staged>> {
-        let far = ranges.iter().filter_map(|(source, ranges)| Some((self.far(*source)?, ranges)));
+        let remote =
+            ranges.iter().filter_map(|(source, ranges)| Some((self.remote_source(*source)?, ranges)));
         let mut before = before.into_iter();
-        far.map(|(far, ranges)| far.stage(ranges, before.next())).collect()
+        remote.map(|(remote, ranges)| remote.stage(ranges, before.next())).collect()
     }
 }

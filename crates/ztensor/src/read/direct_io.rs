@@ -1,19 +1,19 @@
 //! Reading much of a file that the system's cache has nothing of.
 //!
 //! Through the cache every byte costs a page that must be found and made, and a copy: with few
-//! cores that, and not the device, is the limit. Past the cache the bytes come at the device's
-//! speed, but none is there for the next load. So a first load takes half of them each way, at
+//! cores that, and not the device, is the limit. With `O_DIRECT` they come at the device's
+//! speed, but none is cached for the next load. So a first load reads half in each mode, at
 //! the same time. A file of which something is cached has been read before: then all goes
 //! through the cache, and the load after that one finds the file there.
 
+use crate::base::parallel::{self, End};
+use crate::catalog::Storage;
 use crate::error::Result;
-use crate::object::Storage;
-use crate::parallel::{self, End};
 use crate::read::{Job, Reader};
-use crate::source::Way;
+use crate::source::ReadMode;
 
-/// Less is read soon enough by the usual way.
-const MUCH: u64 = 64 << 20;
+/// Less is read soon enough by the usual mode.
+const MIN_COLD_READ: u64 = 64 << 20;
 /// Smaller pieces are not worth a request to the device each.
 const LARGE: usize = 1 << 20;
 /// Places where the cache is asked for the file.
@@ -27,7 +27,7 @@ impl Reader {
         let large: Vec<_> = jobs.iter().filter(|job| is_large(job)).collect();
         let total: u64 = large.iter().map(|job| job.out.len() as u64).sum();
         let mut probes = large.iter().step_by((large.len() / PROBES).max(1));
-        total >= MUCH && probes.all(|job| self.is_uncached(job))
+        total >= MIN_COLD_READ && probes.all(|job| self.is_uncached(job))
     }
 
     /// Whether the middle of what a job reads is not in the system's cache. What is before it
@@ -39,12 +39,12 @@ impl Reader {
     }
 
     /// Works on all jobs, which are in the order of the file: on the first half through the
-    /// cache, on the other half past it, and whoever is done first helps.
+    /// cache, on the other half with `O_DIRECT`; the thread that finishes first helps the other.
     pub(crate) fn read_first(
         &self,
         threads: usize,
         jobs: Vec<Job<'_>>,
-        work: impl Fn(Job<'_>, Way) -> Result<()> + Sync,
+        work: impl Fn(Job<'_>, ReadMode) -> Result<()> + Sync,
     ) -> Result<()> {
         let total: usize = jobs.iter().map(|job| job.out.len()).sum();
         let ends = jobs.iter().scan(0, |sum, job| {
@@ -53,8 +53,8 @@ impl Reader {
         });
         let half = ends.take_while(|&sum| sum < total - total / 2).count() + 1;
         parallel::from_both_ends((threads, REQUESTS), jobs, half, |job, end| {
-            let way = if end == End::Back && is_large(&job) { Way::PastCache } else { Way::Cached };
-            work(job, way)
+            let mode = if end == End::Back && is_large(&job) { ReadMode::Direct } else { ReadMode::Cached };
+            work(job, mode)
         })
     }
 }
@@ -104,7 +104,7 @@ mod tests {
             !self.cached
         }
 
-        fn read_past_cache(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        fn read_direct(&self, offset: u64, out: &mut [u8]) -> Result<()> {
             self.past_cache.fetch_add(out.len() as u64, Ordering::Relaxed);
             self.memory.read_at(offset, out)
         }
@@ -161,6 +161,6 @@ mod tests {
     fn a_first_read_compares_digests() {
         let bytes = file(Checksum::Crc32c, true);
         let error = load(&bytes, false).0.unwrap_err();
-        assert_eq!(error.kind(), crate::Kind::Mismatch);
+        assert_eq!(error.kind(), crate::ErrorKind::Mismatch);
     }
 }

@@ -7,8 +7,8 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use crate::catalog::{Component, Storage};
 use crate::error::{Error, Result};
-use crate::object::{Component, Storage};
 use crate::read::Reader;
 
 /// How much a call may decode. The default has room for every file that holds mostly data.
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn refusals_name_what_raises_the_limit() {
         let total = Limits::default().max_total(10).check(11, 1 << 40).unwrap_err();
-        assert_eq!(total.kind(), crate::Kind::Limit);
+        assert_eq!(total.kind(), crate::ErrorKind::Limit);
         for option in ["max_total_bytes", "--max-total-bytes", "OpenOptions::max_total"] {
             assert!(total.to_string().contains(option), "{total}");
         }

@@ -16,5 +16,5 @@ pub(crate) use limits::Charge;
 pub use limits::Limits;
 pub(crate) use reader::{Job, compare, hasher};
 pub use reader::{OpenOptions, PicklePolicy, Reader, Verification};
-pub use subarray::Part;
 pub(crate) use subarray::Runs;
+pub use subarray::Subarray;

@@ -1,22 +1,22 @@
 //! Decoding tensors before they are asked for.
 //!
-//! Whoever loads a model is busy with other things while it is being read: modules are made, names
-//! are matched. Threads of an [`Ahead`] decode meanwhile, in the order of the files, never more than
-//! fits a budget of bytes that nobody has taken yet.
+//! While a model is loaded, its consumer also builds modules and matches names. The threads of
+//! [`DecodeAhead`] decode concurrently, in the order of the files, never more than
+//! fits a budget of bytes that the consumer has not taken yet.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::object::Storage;
+use crate::catalog::Storage;
 use crate::read::Reader;
 
-/// Tensors that are being decoded for somebody who has not asked for them yet, into memory of type `M`.
+/// Tensors that are decoded ahead of the consumer, into memory of type `M`.
 ///
 /// Whole dense tensors are decoded, as by [`Reader::read_range_into`]. It is only a help: a tensor that it
 /// has not begun with, or that it failed to decode, is the caller's to read, who then gets the error too.
 /// Threads end with their work, with the first failure, and soon after the last handle is dropped.
-pub struct Ahead<M> {
+pub struct DecodeAhead<M> {
     shared: Arc<Shared<M>>,
     /// Threads do not survive a fork, and a lock may have been held by one of them then.
     process: u32,
@@ -25,9 +25,9 @@ pub struct Ahead<M> {
 /// What is decoded ahead.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Decoded bytes that nobody has taken yet, and those being decoded, are together no more.
+    /// Limit on decoded bytes that are not taken yet, including those being decoded.
     pub budget: u64,
-    /// Tensors of fewer bytes are left to whoever asks: that is as fast.
+    /// Smaller tensors are decoded by the consumer on demand: that is as fast.
     pub smallest: u64,
     /// So are tensors of more, which all threads of a read can share.
     pub largest: u64,
@@ -54,7 +54,7 @@ struct State<M> {
     next: usize,
     /// Bytes that are decoded or being decoded, and not taken.
     held: u64,
-    /// Nobody needs more of them.
+    /// The consumer needs no more of them.
     ended: bool,
 }
 
@@ -73,15 +73,15 @@ enum Stage<M> {
     Gone,
 }
 
-impl<M: AsMut<[u8]> + Send + 'static> Ahead<M> {
-    /// Starts decoding on so many threads. `allocate` gives memory of a length; where it has none, no
+impl<M: AsMut<[u8]> + Send + 'static> DecodeAhead<M> {
+    /// Starts decoding on `threads` threads. `allocate` gives memory of a length; where it has none, no
     /// more is decoded.
     pub fn start(
         readers: Vec<Arc<Reader>>,
         threads: usize,
         limits: Limits,
         allocate: impl Fn(u64) -> Option<M> + Send + Sync + 'static,
-    ) -> Ahead<M> {
+    ) -> DecodeAhead<M> {
         let mut tensors = Vec::new();
         for (reader, file) in readers.iter().enumerate() {
             for (name, object) in file.objects() {
@@ -105,7 +105,7 @@ impl<M: AsMut<[u8]> + Send + 'static> Ahead<M> {
                 .name("ztensor-ahead".to_owned())
                 .spawn(move || shared.work(&*allocate));
         }
-        Ahead { shared, process: std::process::id() }
+        DecodeAhead { shared, process: std::process::id() }
     }
 
     /// A tensor of reader number `reader`, if it is there already.
@@ -174,7 +174,7 @@ impl<M: AsMut<[u8]>> Shared<M> {
         }
     }
 
-    /// The next tensor that nobody has begun with, as soon as there is room for it.
+    /// The next tensor that no thread has claimed, as soon as the budget has room for it.
     fn claim(&self) -> Option<usize> {
         let mut state = self.lock();
         loop {
@@ -230,7 +230,7 @@ impl<M> Drop for Failed<'_, M> {
     }
 }
 
-impl<M> Drop for Ahead<M> {
+impl<M> Drop for DecodeAhead<M> {
     fn drop(&mut self) {
         if self.process == std::process::id() {
             self.shared.lock().ended = true;
@@ -239,9 +239,9 @@ impl<M> Drop for Ahead<M> {
     }
 }
 
-impl<M> fmt::Debug for Ahead<M> {
+impl<M> fmt::Debug for DecodeAhead<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ahead").field("process", &self.process).finish_non_exhaustive()
+        f.debug_struct("DecodeAhead").field("process", &self.process).finish_non_exhaustive()
     }
 }
 
@@ -273,9 +273,9 @@ mod tests {
         (packed, tensors)
     }
 
-    fn start(reader: &Arc<Reader>, threads: usize, budget: u64) -> Ahead<Vec<u8>> {
+    fn start(reader: &Arc<Reader>, threads: usize, budget: u64) -> DecodeAhead<Vec<u8>> {
         let limits = Limits { budget, smallest: 1, largest: u64::MAX };
-        Ahead::start(vec![Arc::clone(reader)], threads, limits, |len| Some(vec![0; len as usize]))
+        DecodeAhead::start(vec![Arc::clone(reader)], threads, limits, |len| Some(vec![0; len as usize]))
     }
 
     fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
@@ -370,7 +370,7 @@ mod tests {
         let (file, _) = packed(2);
         let reader = Arc::new(Reader::from_bytes(file).unwrap());
         let limits = Limits { smallest: 1, ..Limits::default() };
-        let ahead = Ahead::<Vec<u8>>::start(vec![Arc::clone(&reader)], 1, limits, |_| None);
+        let ahead = DecodeAhead::<Vec<u8>>::start(vec![Arc::clone(&reader)], 1, limits, |_| None);
         wait_until("the end of the work", || !ahead.is_at_work());
         assert!(ahead.take(0, "0").is_none() && ahead.take(0, "1").is_none());
     }

@@ -6,20 +6,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::base::crc32c_combine;
-use crate::buffer::zeroed_vec;
+use crate::base::huge_pages::zeroed_vec;
+use crate::base::parallel;
+use crate::catalog::{Catalog, Component, Extent, Object, Role, Storage};
 use crate::digest::{Digest, Hasher};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
 use crate::format::{self, Context, Format};
-use crate::object::{Catalog, Component, Extent, Object, Role, Storage};
-use crate::parallel;
 use crate::progress::{Observer, advance};
 use crate::read::{Charge, Limits};
 use crate::remote::{self, Place};
-use crate::source::{MapMode, MemorySource, Source, Way, check_range};
+use crate::source::{MapMode, MemorySource, ReadMode, Source, check_range};
 use crate::suggest;
+use crate::tensor::value::Attributes;
 use crate::tensor::{Array, Tensor, check_type, typed_view};
-use crate::value::Attributes;
 
 /// How to open a file.
 #[derive(Debug, Clone)]
@@ -243,7 +243,7 @@ impl Reader {
         &self.catalog.attributes
     }
 
-    /// Whether a journal beside the file said which part of it is good: an edit is under way, or
+    /// Whether a journal beside the file said which part of it is good: an edit is under mode, or
     /// was interrupted, and this is the state before it.
     pub fn is_limited_by_journal(&self) -> bool {
         self.catalog.by_journal
@@ -373,9 +373,10 @@ impl Reader {
         }
         charge.check(self)?;
         jobs.sort_by_key(|job| job.component.extent().map(|extent| (extent, job.skip)));
-        let (far, near): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| self.is_remote(job.component));
-        self.run_all(near, observer)?;
-        self.read_remote(far, observer)
+        let (remote, local): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|job| self.is_remote(job.component));
+        self.run_all(local, observer)?;
+        self.read_remote(remote, observer)
     }
 
     /// Fills buffers with stored bytes as they are, without decoding and without comparing digests:
@@ -406,17 +407,17 @@ impl Reader {
         // that is more than one.
         let total = jobs.iter().map(|job| job.out.len() as u64).sum();
         let threads = parallel::resolve(self.options.threads);
-        let work = |job: Job<'_>, way| {
+        let work = |job: Job<'_>, mode| {
             let bytes = job.out.len() as u64;
             let inner = parallel::share(threads, bytes, total);
-            self.run(job.component, job.skip, job.out, job.checksum.as_deref(), way, inner)
+            self.run(job.component, job.skip, job.out, job.checksum.as_deref(), mode, inner)
                 .map_err(|error| self.at(job.name, error))?;
             advance(observer, bytes)
         };
         if threads > 1 && self.is_first_read(&jobs) {
             return self.read_first(threads, jobs, work);
         }
-        parallel::for_each(threads, jobs, |job| work(job, Way::Cached))
+        parallel::for_each(threads, jobs, |job| work(job, ReadMode::Cached))
     }
 
     /// Cuts a request into pieces that threads can share.
@@ -454,20 +455,20 @@ impl Reader {
         skip: u64,
         out: &mut [u8],
         checksum: Option<&PieceChecksums>,
-        way: Way,
+        mode: ReadMode,
         threads: usize,
     ) -> Result<()> {
         let sources = &self.catalog.sources;
         let range = skip..skip + out.len() as u64;
         match (&component.storage, self.digest(component)) {
-            (Storage::Plain(extent), None) => sources.read_by(way, *extent, skip, out),
+            (Storage::Plain(extent), None) => sources.read_by(mode, *extent, skip, out),
             (storage, None) => storage.read(sources, range, out, threads),
             (Storage::Plain(extent), Some(digest)) => {
                 // Hash each piece while it is in the processor's cache; devices want large ones.
-                let step = if way == Way::PastCache { PIECE } else { HASHED };
+                let step = if mode == ReadMode::Direct { PIECE } else { HASHED };
                 let mut hasher = hasher(digest);
                 for (index, piece) in out.chunks_mut(step).enumerate() {
-                    sources.read_by(way, *extent, skip + (index * step) as u64, piece)?;
+                    sources.read_by(mode, *extent, skip + (index * step) as u64, piece)?;
                     hasher.update(piece);
                 }
                 match checksum {
@@ -512,7 +513,7 @@ impl Reader {
         self.read_range_with(name, range, out, threads)
     }
 
-    /// The same on at most so many threads.
+    /// The same on at most `threads` threads.
     pub fn read_range_with(
         &self,
         name: &str,

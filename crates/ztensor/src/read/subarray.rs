@@ -6,17 +6,17 @@
 
 use std::ops::Range;
 
-use crate::buffer::zeroed_vec;
+use crate::base::huge_pages::zeroed_vec;
+use crate::base::parallel;
+use crate::catalog::{Component, Storage};
 use crate::error::{Error, Result};
-use crate::object::{Component, Storage};
-use crate::parallel;
 use crate::progress::{Observer, advance};
 use crate::read::Charge;
 use crate::read::Reader;
 
 /// A box of a dense tensor, and the memory that it goes to in row-major order.
 #[derive(Debug)]
-pub struct Part<'a> {
+pub struct Subarray<'a> {
     /// The tensor.
     pub name: &'a str,
     /// Bytes of one item. Sub-byte elements are counted in whole bytes by the caller.
@@ -41,7 +41,7 @@ impl Reader {
     /// Fills many buffers with boxes of dense tensors, in parallel. All are checked before the
     /// first byte is written. Boxes that are whole tensors are compared with their digests;
     /// parts of tensors cannot be, unless the encoding has checksums of its own.
-    pub fn read_parts(&self, parts: Vec<Part<'_>>, observer: Option<&dyn Observer>) -> Result<()> {
+    pub fn read_parts(&self, parts: Vec<Subarray<'_>>, observer: Option<&dyn Observer>) -> Result<()> {
         let (mut whole, mut spans) = (Vec::new(), Vec::new());
         for part in parts {
             let component = self.dense(part.name)?;
@@ -118,7 +118,7 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    fn of(part: &Part<'_>, total: u64) -> Result<Runs> {
+    fn of(part: &Subarray<'_>, total: u64) -> Result<Runs> {
         let runs = Runs::new(part.item, part.sizes, part.offsets, part.lengths)?;
         if runs.total != total {
             return Err(Error::invalid(format!("the tensor has {total} bytes, not {}", runs.total)));
@@ -272,7 +272,7 @@ mod tests {
         let mut out = vec![0u16; lengths.iter().product::<u64>() as usize];
         let bytes = bytemuck::cast_slice_mut(&mut out);
         let part =
-            Part { name: "x", item: 2, sizes: &SHAPE, offsets: &offsets, lengths: &lengths, out: bytes };
+            Subarray { name: "x", item: 2, sizes: &SHAPE, offsets: &offsets, lengths: &lengths, out: bytes };
         reader.read_parts(vec![part], None)?;
         Ok(out)
     }
@@ -316,7 +316,7 @@ mod tests {
         let mut out = [0; 2];
         let mut part = |sizes: &[u64], lengths: &[u64], item| {
             let offsets = vec![0; lengths.len()];
-            let part = Part { name: "x", item, sizes, offsets: &offsets, lengths, out: &mut out };
+            let part = Subarray { name: "x", item, sizes, offsets: &offsets, lengths, out: &mut out };
             reader.read_parts(vec![part], None)
         };
         assert!(part(&[37, 19, 23], &[1, 1], 2).is_err());
@@ -338,7 +338,7 @@ mod tests {
         for (offset, length) in [(1 << 20, 100), (17, (5 << 20) - 18)] {
             let (sizes, offsets, lengths) = ([rows, 5 << 20], [0, offset], [rows, length]);
             let mut out = vec![0; (rows * length) as usize];
-            let part = Part {
+            let part = Subarray {
                 name: "x",
                 item: 1,
                 sizes: &sizes,
@@ -351,7 +351,7 @@ mod tests {
             let spans = runs.spans("x", component, part.out);
             assert!(spans.iter().all(|span| span.end - span.start == span.out.len() as u64));
             assert!(spans.iter().all(|span| span.out.len() as u64 <= SPAN));
-            let part = Part {
+            let part = Subarray {
                 name: "x",
                 item: 1,
                 sizes: &sizes,

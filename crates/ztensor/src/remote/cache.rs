@@ -21,11 +21,11 @@ use object_store::ObjectMeta;
 use sha2::{Digest, Sha256};
 
 use super::settings::Settings;
-use crate::atomic::AtomicFile;
-use crate::destination::Destination;
 use crate::error::{Error, Result};
 use crate::source::zeroed;
 use crate::trusted::{self, Access, Found};
+use crate::write::atomic::AtomicFile;
+use crate::write::destination::Destination;
 
 const CHECKSUM: usize = 4;
 

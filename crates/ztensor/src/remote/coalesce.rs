@@ -30,7 +30,7 @@ pub(super) struct Span<'a> {
 pub(super) enum Place<'s> {
     /// Into this memory.
     Wanted(&'s mut [u8]),
-    /// Nowhere: so many lie between those that are wanted.
+    /// Discarded: bytes of a gap between two requested ranges.
     Between(usize),
     /// There are no more.
     Done,
@@ -50,7 +50,7 @@ impl<'a> Span<'a> {
         self.at == self.range.end
     }
 
-    /// Bytes that somebody wants; the others lie between.
+    /// Requested bytes; the others are gaps.
     pub(super) fn wanted(&self) -> u64 {
         self.parts.iter().map(|(_, out)| out.len() as u64).sum()
     }
@@ -73,7 +73,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// So many of the next bytes have come to where they belong.
+    /// The next `len` bytes were received into their destination.
     pub(super) fn advance(&mut self, len: usize) {
         self.at += len as u64;
         debug_assert!(self.at <= self.range.end, "no place is longer than what is missing");
@@ -102,7 +102,7 @@ impl<'a> Span<'a> {
 }
 
 /// The requests for these buffers: sorted, close ones joined, long ones cut.
-pub(super) fn spans(mut wanted: Vec<(u64, &mut [u8])>, connections: usize) -> Vec<Span<'_>> {
+pub(super) fn coalesce_ranges(mut wanted: Vec<(u64, &mut [u8])>, connections: usize) -> Vec<Span<'_>> {
     wanted.retain(|(_, out)| !out.is_empty());
     wanted.sort_by_key(|(offset, _)| *offset);
     let total: u64 = wanted.iter().map(|(_, out)| out.len() as u64).sum();
@@ -188,7 +188,7 @@ mod tests {
         let requests =
             wanted.iter().zip(&mut outs).map(|((offset, _), out)| (*offset, &mut out[..])).collect();
         let mut ranges = Vec::new();
-        for mut span in spans(requests, connections) {
+        for mut span in coalesce_ranges(requests, connections) {
             ranges.push(span.missing());
             // Bytes come in pieces of any length.
             for (round, start) in span.missing().step_by(1000).enumerate() {

@@ -1,7 +1,7 @@
 //! Many requests at a time, and their bytes to where they belong.
 //!
 //! Copying to memory that was never touched takes about as long as receiving, so for large amounts
-//! several threads do it, each in a lane of its own with its share of the requests.
+//! several threads do it, each in a worker_runtime of its own with its share of the requests.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -12,17 +12,17 @@ use futures_util::TryStreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
-use super::pace::{self, Pace};
+use super::limiter::{self, ConcurrencyLimiter};
 use super::runtime::{self, Client};
 use super::settings::Settings;
+use crate::base::parallel;
 use crate::error::Result;
-use crate::parallel;
 
 /// A request that fills its own memory, and says how many bytes that were.
 pub(super) type Request<'a> = BoxFuture<'a, Result<u64>>;
 
 /// How long to wait for bytes before asking whether they are still wanted.
-const TICK: Duration = pace::WINDOW;
+const TICK: Duration = limiter::WINDOW;
 
 /// Fewer requests than this are left to the threads that there are.
 const WORTH_SHARING: usize = 8;
@@ -55,12 +55,12 @@ impl<'a, T: Send, R: Fn(Client, T) -> Request<'a> + Sync> Work<'_, T, R> {
     async fn receive(
         &self,
         client: Client,
-        mut pace: Pace,
+        mut limiter: ConcurrencyLimiter,
         tick: &mut (dyn FnMut() -> Result<()> + Send),
     ) -> Result<()> {
         let mut under_way = FuturesUnordered::new();
         loop {
-            while under_way.len() < pace.limit()
+            while under_way.len() < limiter.limit()
                 && let Some(part) = self.next()
             {
                 under_way.push((self.request)(client.clone(), part));
@@ -73,15 +73,15 @@ impl<'a, T: Send, R: Fn(Client, T) -> Request<'a> + Sync> Work<'_, T, R> {
                 Err(_) => 0, // nothing yet: does anybody still want it?
             };
             self.arrived.fetch_add(bytes, Ordering::Relaxed);
-            pace.arrived(bytes, Instant::now());
+            limiter.arrived(bytes, Instant::now());
             tick()?;
         }
     }
 
-    /// The same in a lane of this thread.
+    /// The same in a worker_runtime of this thread.
     fn receive_here(&self, connections: usize, tick: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()> {
-        let pace = Pace::new(connections, self.near, Instant::now());
-        runtime::lane()?.wait(self.settings, |client| self.receive(client, pace, tick))?
+        let limiter = ConcurrencyLimiter::new(connections, self.near, Instant::now());
+        runtime::worker_runtime()?.wait(self.settings, |client| self.receive(client, limiter, tick))?
     }
 
     /// What a helping thread does.
@@ -115,8 +115,8 @@ pub(super) fn all<'a, T: Send>(
     let mut tell = || done(work.arrived.swap(0, Ordering::Relaxed));
     if count < WORTH_SHARING {
         let client = runtime::client(settings)?;
-        let pace = Pace::new(connections, false, Instant::now());
-        return runtime::wait(work.receive(client, pace, &mut tell))?;
+        let limiter = ConcurrencyLimiter::new(connections, false, Instant::now());
+        return runtime::wait(work.receive(client, limiter, &mut tell))?;
     }
     let threads = parallel::resolve(0).min(THREADS).min(connections);
     let share = connections.div_ceil(threads);
@@ -146,7 +146,7 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::error::{Error, Kind};
+    use crate::error::{Error, ErrorKind};
     use crate::remote::{Options, Place, place};
 
     fn requests(count: u64) -> Vec<Request<'static>> {
@@ -194,6 +194,6 @@ mod tests {
             ticks += 1;
             if ticks > 20 { Err(Error::cancelled()) } else { Ok(()) }
         });
-        assert_eq!(stopped.unwrap_err().kind(), Kind::Cancelled);
+        assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Cancelled);
     }
 }

@@ -1,20 +1,20 @@
-//! How many requests a lane has under way.
+//! How many requests a worker_runtime has under way.
 //!
 //! Bytes from afar come slowly, and many requests share the wait. Bytes from nearby come as fast
 //! as they can be put away: there a few requests are faster than many, whose bytes push each other
-//! out of the cache while they wait. So where a server answers at once a lane starts with a few,
+//! out of the cache while they wait. So where a server answers at once a worker_runtime starts with a few,
 //! goes over to all it may have as soon as too little comes, and now and then tries whether more
 //! would bring more.
 
 use std::time::{Duration, Instant};
 
-/// What a lane starts with: the next answer is on its way while one is read.
-const FEW: usize = 2;
+/// Initial requests in flight: the next response is in transit while one is read.
+const INITIAL_IN_FLIGHT: usize = 2;
 /// What arrives is summed up for so long before something is decided.
 pub(super) const WINDOW: Duration = Duration::from_millis(50);
-/// Bytes a second in one lane; below, it waits for the other side.
+/// Bytes a second in one worker_runtime; below, it waits for the other side.
 const ENOUGH: f64 = 300e6;
-/// More requests are kept if they bring so many times as much.
+/// More requests in flight are kept if throughput grows by this factor.
 const BETTER: f64 = 1.2;
 /// Windows before more requests are tried; twice as many after every vain trial.
 const PAUSE: u32 = 8;
@@ -23,7 +23,7 @@ const PAUSE: u32 = 8;
 pub(super) const NEAR: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct ConcurrencyLimiter {
     limit: usize,
     most: usize,
     since: Instant,
@@ -34,11 +34,11 @@ pub(super) struct Pace {
     pause: u32,
 }
 
-impl Pace {
-    /// At most so many requests, and all of them at once unless the server is nearby.
-    pub(super) fn new(most: usize, near: bool, now: Instant) -> Pace {
-        let limit = if near { most.min(FEW) } else { most };
-        Pace { limit, most, since: now, bytes: 0, before: None, rest: PAUSE, pause: PAUSE }
+impl ConcurrencyLimiter {
+    /// At most this many requests in flight; all of them from the start unless latency is low.
+    pub(super) fn new(most: usize, near: bool, now: Instant) -> ConcurrencyLimiter {
+        let limit = if near { most.min(INITIAL_IN_FLIGHT) } else { most };
+        ConcurrencyLimiter { limit, most, since: now, bytes: 0, before: None, rest: PAUSE, pause: PAUSE }
     }
 
     /// How many requests may be under way.
@@ -46,7 +46,7 @@ impl Pace {
         self.limit
     }
 
-    /// So many bytes have arrived; none, when time has passed.
+    /// Accounts for received bytes; 0 when only time has passed.
     pub(super) fn arrived(&mut self, bytes: u64, now: Instant) {
         self.bytes += bytes;
         let passed = now.saturating_duration_since(self.since);
@@ -75,17 +75,17 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// How many requests a lane of sixteen has at the end of each window, where `rate` says what
-    /// so many requests bring in a second.
+    /// Requests in flight, of sixteen, at the end of each window; `rate` gives the throughput of a
+    /// number of requests in bytes per second.
     fn paced(near: bool, windows: usize, rate: impl Fn(usize) -> f64) -> Vec<usize> {
         let mut now = Instant::now();
-        let mut pace = Pace::new(16, near, now);
+        let mut limiter = ConcurrencyLimiter::new(16, near, now);
         let mut step = || {
             for _ in 0..5 {
                 now += WINDOW / 5;
-                pace.arrived((rate(pace.limit()) * WINDOW.as_secs_f64() / 5.0) as u64, now);
+                limiter.arrived((rate(limiter.limit()) * WINDOW.as_secs_f64() / 5.0) as u64, now);
             }
-            pace.limit()
+            limiter.limit()
         };
         (0..windows).map(|_| step()).collect()
     }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn far_servers_are_asked_for_all_at_once() {
         assert!(paced(false, 50, |_| 1e9).iter().all(|limit| *limit == 16));
-        assert_eq!(Pace::new(1, true, Instant::now()).limit(), 1);
+        assert_eq!(ConcurrencyLimiter::new(1, true, Instant::now()).limit(), 1);
     }
 
     #[test]
@@ -105,15 +105,15 @@ mod tests {
     #[test]
     fn fast_ones_stay_few_while_more_bring_nothing() {
         let limits = paced(true, 200, |_| 1e9);
-        let trials: Vec<usize> = (0..200).filter(|n| limits[*n] != FEW).collect();
+        let trials: Vec<usize> = (0..200).filter(|n| limits[*n] != INITIAL_IN_FLIGHT).collect();
         assert_eq!(trials, [8, 26, 60, 126], "ever rarer, and each a window long");
-        assert!(limits.iter().all(|limit| *limit <= 2 * FEW));
+        assert!(limits.iter().all(|limit| *limit <= 2 * INITIAL_IN_FLIGHT));
     }
 
     #[test]
     fn fast_ones_become_more_while_that_helps() {
         let limits = paced(true, 100, |requests| (requests as f64 * 200e6).min(1.7e9));
-        assert_eq!(limits[7], FEW);
+        assert_eq!(limits[7], INITIAL_IN_FLIGHT);
         assert!(limits[12..].iter().filter(|limit| **limit == 8).count() > 80, "{limits:?}");
         let limits = paced(true, 100, |requests| requests as f64 * 200e6);
         assert!(limits[12..].iter().all(|limit| *limit == 16), "{limits:?}");

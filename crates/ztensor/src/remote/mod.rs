@@ -53,8 +53,6 @@ pub mod web;
 pub(crate) use location::local;
 pub use location::{Location, Place, Scheme, is_url, place};
 pub use options::Options;
-#[cfg(feature = "remote")]
-use {coalesce as plan, fetch as receive, limiter as pace, pinned as object, raw_http as direct};
 
 #[cfg(feature = "remote")]
 pub(crate) use source::RemoteSource;

@@ -9,12 +9,12 @@ use object_store::path::Path as Key;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::cache::Cache;
+use super::coalesce::{Block, Span};
 use super::collect::collect;
-use super::pace::NEAR;
-use super::plan::{Block, Span};
+use super::limiter::NEAR;
 use super::runtime::Client;
 use super::settings::Settings;
-use super::{Location, Options, failure, plan, receive, runtime};
+use super::{Location, Options, coalesce, failure, fetch, runtime};
 use crate::error::{Error, Result};
 
 /// Where the first request looks, which also tells the object's length and identity.
@@ -144,15 +144,15 @@ impl Object {
         done: &mut (dyn FnMut(u64) -> Result<()> + Send),
     ) -> Result<()> {
         let fetched = match &self.cache {
-            None => receive::all(
-                plan::spans(requests, self.settings.connections),
+            None => fetch::all(
+                coalesce::coalesce_ranges(requests, self.settings.connections),
                 &self.settings,
                 self.near,
                 |client, span| async move { self.fetch_span(&client, span).await }.boxed(),
                 done,
             ),
-            Some(cache) => receive::all(
-                plan::blocks(requests, self.len()),
+            Some(cache) => fetch::all(
+                coalesce::blocks(requests, self.len()),
                 &self.settings,
                 self.near,
                 |client, block| async move { self.fetch_block(&client, cache, block).await }.boxed(),

@@ -22,7 +22,7 @@ use reqwest::Url;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::plan::{Place, Span};
+use super::coalesce::{Place, Span};
 use super::{Location, http};
 
 /// Heads of answers are shorter, or not for us.
@@ -32,7 +32,7 @@ const MOST_HEADERS: usize = 64;
 /// A server that has answered otherwise so often is not asked this way again.
 const STRIKES: usize = 3;
 
-/// A server that can be asked without its client, and the connections to it that nobody uses.
+/// A plain-HTTP server and its idle keep-alive connections.
 pub(super) struct Direct {
     base: Url,
     /// Header lines of every request.
@@ -227,7 +227,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::remote::plan;
+    use crate::remote::coalesce;
 
     const TIMEOUTS: Timeouts = Timeouts {
         connect: Duration::from_secs(5),
@@ -303,7 +303,7 @@ mod tests {
     async fn fetch(direct: &Direct) -> (bool, Range<u64>, Vec<u8>) {
         let mut out = vec![0; 30];
         let (first, second) = out.split_at_mut(10);
-        let mut span = plan::spans(vec![(10, first), (30, second)], 1).pop().unwrap();
+        let mut span = coalesce::coalesce_ranges(vec![(10, first), (30, second)], 1).pop().unwrap();
         let fetched = direct.fetch(&meta().location, &meta(), &mut span).await;
         (fetched, span.missing(), out)
     }

@@ -7,7 +7,7 @@
 //! happen in another thread for longer than it takes to store a pointer.
 //!
 //! Single requests run on two threads of their own. Large amounts are received in
-//! [`Lane`]s: what a thread waits for arrives on that very thread, and is copied to
+//! [`WorkerRuntime`]s: what a thread waits for arrives on that very thread, and is copied to
 //! where it belongs while it is still in its cache.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use object_store::ObjectStore;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::direct::Direct;
+use super::raw_http::Direct;
 use super::settings::Settings;
 use crate::error::{Error, Result};
 
@@ -32,7 +32,7 @@ struct Process {
     id: u32,
     runtime: Runtime,
     clients: Clients,
-    lanes: Mutex<Vec<Lane>>,
+    runtimes: Mutex<Vec<WorkerRuntime>>,
     next: OnceLock<Box<Process>>,
 }
 
@@ -71,26 +71,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A runtime without threads: everything it does, it does on the thread that waits for it.
-struct Lane {
+struct WorkerRuntime {
     runtime: Runtime,
     clients: Clients,
 }
 
-/// A lane that one thread has for itself.
-pub(super) struct Taken {
+/// A worker_runtime that one thread has for itself.
+pub(super) struct RuntimeGuard {
     process: &'static Process,
-    lane: Option<Lane>,
+    worker_runtime: Option<WorkerRuntime>,
 }
 
-impl Taken {
+impl RuntimeGuard {
     /// Runs requests of the client for these settings, and waits for what comes of them.
     pub(super) fn wait<F>(&self, settings: &Settings, requests: impl FnOnce(Client) -> F) -> Result<F::Output>
     where
         F: Future + Send,
         F::Output: Send,
     {
-        let Some(Lane { runtime, clients }) = &self.lane else {
-            return Err(Error::invalid("a lane that was given back"));
+        let Some(WorkerRuntime { runtime, clients }) = &self.worker_runtime else {
+            return Err(Error::invalid("a worker_runtime that was given back"));
         };
         let requests = requests(clients.get(runtime, settings)?);
         block_on(runtime, async {
@@ -103,29 +103,29 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for RuntimeGuard {
     fn drop(&mut self) {
-        if let Some(lane) = self.lane.take() {
-            let mut lanes = lock(&self.process.lanes);
-            if lanes.len() < LANES && self.process.id == std::process::id() {
-                lanes.push(lane);
+        if let Some(worker_runtime) = self.worker_runtime.take() {
+            let mut runtimes = lock(&self.process.runtimes);
+            if runtimes.len() < LANES && self.process.id == std::process::id() {
+                runtimes.push(worker_runtime);
             } else {
-                drop(lanes);
-                lane.runtime.shutdown_background();
+                drop(runtimes);
+                worker_runtime.runtime.shutdown_background();
             }
         }
     }
 }
 
-/// A lane that nobody uses, or a new one.
-pub(super) fn lane() -> Result<Taken> {
+/// An idle worker runtime, or a new one.
+pub(super) fn worker_runtime() -> Result<RuntimeGuard> {
     let process = Process::current()?;
-    let unused = lock(&process.lanes).pop();
-    let lane = match unused {
-        Some(lane) => lane,
-        None => Lane { runtime: build(Builder::new_current_thread())?, clients: Clients::default() },
+    let unused = lock(&process.runtimes).pop();
+    let worker_runtime = match unused {
+        Some(worker_runtime) => worker_runtime,
+        None => WorkerRuntime { runtime: build(Builder::new_current_thread())?, clients: Clients::default() },
     };
-    Ok(Taken { process, lane: Some(lane) })
+    Ok(RuntimeGuard { process, worker_runtime: Some(worker_runtime) })
 }
 
 fn build(mut builder: Builder) -> Result<Runtime> {
@@ -152,8 +152,8 @@ impl Process {
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(WORKERS);
         let runtime = build(builder)?;
-        let (clients, lanes, next) = (Clients::default(), Mutex::default(), OnceLock::new());
-        Ok(Box::new(Process { id, runtime, clients, lanes, next }))
+        let (clients, runtimes, next) = (Clients::default(), Mutex::default(), OnceLock::new());
+        Ok(Box::new(Process { id, runtime, clients, runtimes, next }))
     }
 
     /// This process's own.

@@ -15,9 +15,9 @@ use object_store::{
     BackoffConfig, ClientConfigKey, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig,
 };
 
-use super::direct::{Direct, Timeouts};
 use super::http::{self, Connector, Redirects};
 use super::location::Scheme;
+use super::raw_http::{Direct, Timeouts};
 use super::{Location, Options, failure, hub};
 use crate::error::{Error, Result, quoted};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use super::object::{First, Object};
+use super::pinned::{First, Object};
 use super::{Location, Options};
 use crate::error::{Error, Result};
 use crate::format::index_at_tail;
@@ -12,7 +12,7 @@ use crate::source::{Access, Budget, Remote, Source, Staged, check_range, zeroed}
 
 /// Bytes that the first request asks for: most headers and tails are shorter.
 const FIRST: u64 = 256 << 10;
-/// Parsers ask for a few bytes at a time: they get so many, and twice as many
+/// Parsers request a few bytes at a time: readahead starts with this many and doubles
 /// when they go on where the last ones ended.
 const AHEAD: u64 = 64 << 10;
 const FARTHEST: u64 = 2 << 20;
@@ -38,7 +38,7 @@ struct Known {
     /// What parsers asked for since.
     parsed: Segments,
     parsed_len: u64,
-    /// What is about to be decoded, as long as somebody holds it.
+    /// Staged bytes that are about to be decoded, while a caller holds them.
     staged: BTreeMap<u64, Weak<Vec<u8>>>,
     /// Whether a parser is at work, how far it gets ahead, and where it was last.
     parsing: bool,
@@ -62,7 +62,7 @@ impl Known {
         holds(*start, &bytes).then_some((*start, bytes))
     }
 
-    /// Copies what is known of a range, from both of its ends; says what is missing between.
+    /// Copies the buffered prefix and suffix of a range; returns the missing middle.
     fn copy(&self, offset: u64, out: &mut [u8]) -> Range<usize> {
         let (mut from, mut to) = (0, out.len());
         while from < to

@@ -9,11 +9,11 @@ use std::io::{Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::atomic::AtomicFile;
-use crate::destination::Destination;
 use crate::error::{Error, Result};
 use crate::remote::{Options, Place, hub, place};
 use crate::source::{self, MapMode};
+use crate::write::atomic::AtomicFile;
+use crate::write::destination::Destination;
 
 /// One file below a folder or a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -204,7 +204,7 @@ mod remote {
 
     use super::{Entry, Error, MOST_ENTRIES, Options, Result};
     use crate::remote::collect::collect;
-    use crate::remote::object::key;
+    use crate::remote::pinned::key;
     use crate::remote::settings::Settings;
     use crate::remote::{Location, failure, runtime};
 

@@ -12,10 +12,10 @@ use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload};
 use tokio::task::JoinHandle;
 
 use super::settings::Settings;
-use super::{Location, Options, failure, object, runtime};
+use super::{Location, Options, failure, pinned, runtime};
 use crate::error::{Error, Result};
 
-/// Parts get twice as large after every so many, because stores take 10,000 of them:
+/// Part size doubles after every `DOUBLE_AFTER` parts, because stores accept 10,000 of them:
 /// enough for half a terabyte with the usual size.
 const EQUAL_PARTS: u32 = 2000;
 /// Bytes that are on their way at a time, or two parts.
@@ -47,7 +47,7 @@ impl Upload {
             let message = "a web server cannot be written to: use s3://, gs:// or az://, or write a file";
             return Err(Error::unsupported(message).in_file(url));
         }
-        let key = object::key(location)?;
+        let key = pinned::key(location)?;
         if key.as_ref().is_empty() || location.key().ends_with('/') {
             return Err(Error::invalid("this URL names a folder; a file name is needed").in_file(url));
         }

@@ -2,7 +2,7 @@
 //! found by their local headers, whatever the directory says of them.
 
 use super::containers::{Scanner, join};
-use super::{Kind, Severity};
+use super::{ErrorKind, Severity};
 use crate::format::zip::{self, Method};
 use crate::source::MemorySource;
 

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use super::pickle::{self, End, Followed, Nested};
-use super::{Finding, Kind, Severity, archive, keras, onnx};
+use super::{ErrorKind, Finding, Severity, archive, keras, onnx};
 use crate::format::pickle::opcode as op;
 use crate::format::{Probe, Verdict, zip};
 use crate::source::MemorySource;

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use super::containers::Scanner;
-use super::{Kind, Severity, policy};
+use super::{ErrorKind, Severity, policy};
 use crate::error::{Error, Result};
 use crate::format::json;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::containers::Scanner;
-use super::{Kind, Severity};
+use super::{ErrorKind, Severity};
 use crate::error::{Error, Result};
 use crate::format::onnx::wire::{self, Field, fields};
 use crate::source::{Cursor, MemorySource};

@@ -12,11 +12,11 @@ use rustix::io::ReadWriteFlags;
 use crate::edit::journal;
 use crate::error::{Error, Result};
 use crate::format::zt::MAGIC;
-use crate::source::{CowRegion, Source, check_range, direct};
+use crate::source::{CowRegion, Source, check_range, o_direct};
 
 /// Whether a file may be mapped.
 ///
-/// A mapped file that somebody truncates kills the process that touches the lost
+/// Truncating a mapped file kills the process that touches the lost
 /// part (`SIGBUS`); [`MapMode::Never`] reads instead and gets an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MapMode {
@@ -39,14 +39,14 @@ pub struct FileSource {
     map: OnceLock<std::result::Result<memmap2::Mmap, String>>,
     /// The mapping whose writable pages are handed out; never read from here.
     cow: OnceLock<Option<MmapRaw>>,
-    /// The file once more, for reading past the cache.
+    /// The file opened again with `O_DIRECT`.
     direct: OnceLock<Option<File>>,
     /// Length and time of the last change when the file was opened, if its lock could not be had.
     unlocked: Option<(u64, SystemTime)>,
 }
 
-/// How long to wait for an editor that is overwriting a tensor in place. Whoever can read a file
-/// can hold its lock, so that nothing may depend on getting it.
+/// How long to wait for an editor that is overwriting a tensor in place. Any process that can
+/// read a file can hold its lock, so correctness must not depend on getting it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The same while a trusted journal says that an editor is at work.
@@ -59,7 +59,7 @@ impl FileSource {
         let path = path.as_ref();
         let file = std::fs::OpenOptions::new()
             .read(true)
-            // Opening a pipe would otherwise wait for somebody to write to it.
+            // Opening a FIFO would otherwise block until a writer opens it.
             .custom_flags(OFlags::NONBLOCK.bits() as i32)
             .open(path)
             .map_err(|error| Error::io("cannot open", error).in_file(path))?;
@@ -225,12 +225,12 @@ impl Source for FileSource {
         found == Err(rustix::io::Errno::AGAIN)
     }
 
-    fn read_past_cache(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+    fn read_direct(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         check_range(self.len, offset, out.len() as u64).map_err(|error| error.in_file(&self.path))?;
-        let direct = self.direct.get_or_init(|| direct::open(&self.file));
-        match direct.as_ref().map(|file| direct::read(file, offset, out)) {
+        let direct = self.direct.get_or_init(|| o_direct::open(&self.file));
+        match direct.as_ref().map(|file| o_direct::read(file, offset, out)) {
             Some(Ok(true)) => self.check_unchanged(),
-            // What fails there is read the usual way, which also says what is wrong.
+            // What fails there is read the usual mode, which also says what is wrong.
             _ => self.read_at(offset, out),
         }
     }
@@ -294,7 +294,7 @@ mod tests {
         FileSource::with_patience(file, path.to_owned(), MapMode::Auto, Duration::ZERO).unwrap()
     }
 
-    /// Whoever can read a file can hold its lock.
+    /// Any process that can read a file can hold its lock.
     fn locked(path: &Path) -> File {
         let other = File::open(path).unwrap();
         flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();

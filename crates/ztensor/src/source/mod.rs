@@ -21,13 +21,10 @@ pub use file::{FileSource, MapMode};
 pub use memory::MemorySource;
 pub use remote::{Access, Budget, Remote, Staged};
 
-use o_direct as direct;
-use pool as spare;
-pub(crate) use sibling as beside;
-use spare::Spare;
+use pool::BufferPool;
 
+use crate::catalog::Extent;
 use crate::error::{Error, Result};
-use crate::object::Extent;
 use crate::remote::{self as places, Options, Place};
 
 /// Bytes of a known length that can be read at any position.
@@ -70,12 +67,12 @@ pub trait Source: Send + Sync + fmt::Debug {
 
     /// Like [`read_at`](Source::read_at), but leaves no copy in the system's cache where that can
     /// be avoided: for large amounts that are not there yet.
-    fn read_past_cache(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+    fn read_direct(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.read_at(offset, out)
     }
 
     /// A second, copy-on-write view of all bytes, for callers that hand out
-    /// writable memory. `None` if the source cannot be mapped that way.
+    /// writable memory. `None` if the source cannot be mapped that mode.
     fn copy_on_write(&self) -> Option<CowRegion> {
         None
     }
@@ -140,16 +137,16 @@ pub(crate) fn check_range(total: u64, offset: u64, len: u64) -> Result<()> {
 /// Large ones are backed by huge pages, which the caller's first touch then fills
 /// several times faster.
 pub(crate) fn zeroed(len: u64) -> Result<Vec<u8>> {
-    crate::buffer::zeroed_vec::<u8>(len)
+    crate::base::huge_pages::zeroed_vec::<u8>(len)
 }
 
 /// How bytes come from a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ReadMode {
     /// Through the system's cache, which has them the next time.
     Cached,
     /// Past it, which is cheaper.
-    PastCache,
+    Direct,
 }
 
 type Opener = Box<dyn Fn() -> Result<Arc<dyn Source>> + Send + Sync>;
@@ -169,7 +166,7 @@ const MIN_POPULATE: u64 = 256 << 10;
 pub struct Sources {
     slots: Vec<Slot>,
     /// What was read from sources that are not mapped goes here, again and again.
-    spare: Spare,
+    pool: BufferPool,
 }
 
 impl Sources {
@@ -272,27 +269,27 @@ impl Sources {
         }
         check_range(source.len(), extent.offset, extent.len)
             .map_err(|error| error.in_file(source.label()))?;
-        let mut buffer = self.spare.take(extent.len)?;
+        let mut buffer = self.pool.take(extent.len)?;
         let bytes = &mut buffer[..extent.len as usize];
         let done = source.read_at(extent.offset, bytes).and_then(|()| then(bytes));
-        self.spare.put(buffer);
+        self.pool.put(buffer);
         done
     }
 
     /// Fills `out` with the bytes of an extent from `skip` on.
     pub fn read(&self, extent: Extent, skip: u64, out: &mut [u8]) -> Result<()> {
-        self.read_by(Way::Cached, extent, skip, out)
+        self.read_by(ReadMode::Cached, extent, skip, out)
     }
 
-    /// The same, by way of the system's cache or past it.
-    pub(crate) fn read_by(&self, way: Way, extent: Extent, skip: u64, out: &mut [u8]) -> Result<()> {
+    /// The same, by mode of the system's cache or past it.
+    pub(crate) fn read_by(&self, mode: ReadMode, extent: Extent, skip: u64, out: &mut [u8]) -> Result<()> {
         let source = self.get(extent.source)?;
         check_range(extent.len, skip, out.len() as u64)
             .and_then(|()| check_range(source.len(), extent.offset, extent.len))
             .map_err(|error| error.in_file(source.label()))?;
-        match way {
-            Way::Cached => source.read_at(extent.offset + skip, out),
-            Way::PastCache => source.read_past_cache(extent.offset + skip, out),
+        match mode {
+            ReadMode::Cached => source.read_at(extent.offset + skip, out),
+            ReadMode::Direct => source.read_direct(extent.offset + skip, out),
         }
     }
 

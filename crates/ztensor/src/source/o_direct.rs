@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 /// Positions, addresses and lengths that every device takes are multiples of this.
 const BLOCK: usize = 4096;
 
-/// The same file, opened again for reading past the cache; `None` where that is not possible.
+/// The same file, opened again with `O_DIRECT`; `None` where the file system does not support it.
 pub(super) fn open(file: &File) -> Option<File> {
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     std::fs::OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(same).ok()

@@ -3,9 +3,9 @@
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use super::{Sources, zeroed};
+use crate::base::parallel;
+use crate::catalog::Extent;
 use crate::error::Result;
-use crate::object::Extent;
-use crate::parallel;
 
 /// A piece stays in the cache between being read and being used.
 const PIECE: u64 = 1 << 20;
@@ -93,7 +93,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::error::{Error, Kind};
+    use crate::error::{Error, ErrorKind};
     use crate::source::MemorySource;
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
             pieces += 1;
             if pieces == 3 { Err(Error::cancelled()) } else { Ok(()) }
         });
-        assert_eq!((stopped.unwrap_err().kind(), pieces), (Kind::Cancelled, 3));
+        assert_eq!((stopped.unwrap_err().kind(), pieces), (ErrorKind::Cancelled, 3));
         assert!(sources.for_pieces(Extent::new(1, all), 2, |_| Ok(())).is_err(), "beyond the end");
     }
 }

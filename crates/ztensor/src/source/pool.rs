@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::buffer::zeroed_vec;
+use crate::base::huge_pages::zeroed_vec;
 use crate::error::Result;
 
 /// Buffers that are kept, at most: one for each of a few threads.
@@ -13,11 +13,11 @@ const COUNT: usize = 4;
 /// Longer ones are given back.
 const LONGEST: usize = 64 << 20;
 
-/// Buffers that nobody is using.
+/// Free buffers, kept for reuse.
 #[derive(Default)]
-pub(super) struct Spare(Mutex<Vec<Vec<u8>>>);
+pub(super) struct BufferPool(Mutex<Vec<Vec<u8>>>);
 
-impl Spare {
+impl BufferPool {
     /// A buffer of at least `len` bytes, whatever they are: the shortest that is long enough.
     pub(super) fn take(&self, len: u64) -> Result<Vec<u8>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,21 +47,21 @@ mod tests {
 
     #[test]
     fn the_shortest_that_is_long_enough() {
-        let spare = Spare::default();
+        let pool = BufferPool::default();
         for len in [300, 100, 200] {
-            spare.put(vec![1; len]);
+            pool.put(vec![1; len]);
         }
-        assert_eq!(spare.take(150).unwrap().len(), 200);
-        assert_eq!(spare.take(150).unwrap().len(), 300);
-        assert_eq!(spare.take(150).unwrap(), [0; 150], "new");
-        assert!(spare.0.into_inner().unwrap().is_empty(), "the one of 100 made room");
+        assert_eq!(pool.take(150).unwrap().len(), 200);
+        assert_eq!(pool.take(150).unwrap().len(), 300);
+        assert_eq!(pool.take(150).unwrap(), [0; 150], "new");
+        assert!(pool.0.into_inner().unwrap().is_empty(), "the one of 100 made room");
     }
 
     #[test]
     fn few_are_kept_and_none_that_are_long() {
-        let spare = Spare::default();
-        spare.put(vec![0; LONGEST + 1]);
-        (0..2 * COUNT).for_each(|_| spare.put(vec![0; 10]));
-        assert_eq!(spare.0.into_inner().unwrap().len(), COUNT);
+        let pool = BufferPool::default();
+        pool.put(vec![0; LONGEST + 1]);
+        (0..2 * COUNT).for_each(|_| pool.put(vec![0; 10]));
+        assert_eq!(pool.0.into_inner().unwrap().len(), COUNT);
     }
 }

@@ -111,7 +111,7 @@ fn open_without_links(path: &Path, shown: &Path) -> Result<File> {
     let failed =
         |error: rustix::io::Errno| Error::io("cannot open external data", error.into()).in_file(shown);
     let folder_flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::PATH;
-    // Not blocking: a pipe would otherwise wait for somebody to write to it.
+    // Not blocking: opening a FIFO would otherwise block until a writer opens it.
     let file_flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mut parts = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name),

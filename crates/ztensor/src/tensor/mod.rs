@@ -10,13 +10,13 @@ pub mod value;
 
 use std::borrow::Cow;
 
+use crate::catalog::validate;
+use crate::catalog::{Component, Extent, Layout, Object, Role, Shape, elements};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::format::gguf::{self, GgmlType};
 use crate::format::zt::manifest::role;
-use crate::object::{Component, Extent, Layout, Object, Role, Shape, elements};
-use crate::validate;
-use crate::value::{Attributes, Value};
+use crate::tensor::value::{Attributes, Value};
 
 /// The bytes of one component, borrowed from a mapping or owned.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,7 +49,7 @@ impl<'a> Array<'a> {
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         check_type::<T>(self.dtype)?;
         let count = self.bytes.len() / size_of::<T>();
-        let mut vec = crate::buffer::zeroed_vec::<T>(count as u64)?;
+        let mut vec = crate::base::huge_pages::zeroed_vec::<T>(count as u64)?;
         bytemuck::cast_slice_mut(&mut vec).copy_from_slice(&self.bytes);
         Ok(vec)
     }
@@ -222,7 +222,7 @@ impl<'a> Tensor<'a> {
         })?;
         if self.attribute(gguf::ORDER_ATTRIBUTE).is_some() {
             return Err(Error::unsupported(
-                "its blocks are from a big-endian file, whose scales nobody agrees on how to turn round",
+                "its blocks are from a big-endian file, for which the byte order of block scales is not defined",
             ));
         }
         let blocks = &self.require(role)?.bytes;
@@ -232,7 +232,7 @@ impl<'a> Tensor<'a> {
                 let len = blocks.len();
                 Error::invalid(format!("{len} bytes are not a {ggml_type} tensor of shape {:?}", self.shape))
             })?;
-        let mut data = crate::buffer::zeroed_vec::<f32>(count)?;
+        let mut data = crate::base::huge_pages::zeroed_vec::<f32>(count)?;
         gguf::dequantize(ggml_type, blocks, &mut data, 0)?;
         Ok(Dense { shape: self.shape.clone(), data })
     }
@@ -332,7 +332,7 @@ impl<T: Element> Coo<T> {
 
 fn zeros<T: Element>(shape: &[u64]) -> Result<Vec<T>> {
     let count = elements(shape).ok_or_else(|| Error::limit("the dense tensor would not fit in memory"))?;
-    crate::buffer::zeroed_vec(count)
+    crate::base::huge_pages::zeroed_vec(count)
 }
 
 /// Row pointers start at 0, never fall and end at the number of values; columns exist.

@@ -6,12 +6,12 @@
 
 use std::ops::Range;
 
-use crate::buffer::zeroed_vec;
+use crate::base::huge_pages::zeroed_vec;
+use crate::base::parallel;
+use crate::catalog::elements;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::numbers;
-use crate::object::elements;
-use crate::parallel;
+use crate::tensor::to_f64;
 use crate::tensor::{Array, Tensor};
 
 /// Elements that one thread decodes at a time, at least.
@@ -119,15 +119,15 @@ fn parameter(tensor: &Tensor<'_>, name: &str, allowed: Range<usize>) -> Result<u
 
 fn floats(array: &Array<'_>) -> Result<Vec<f32>> {
     let mut floats = Vec::new();
-    numbers::for_each(array.dtype, &array.bytes, |number| floats.push(number as f32))?;
+    to_f64::for_each(array.dtype, &array.bytes, |number| floats.push(number as f32))?;
     Ok(floats)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::Layout;
-    use crate::value::{Attributes, Value};
+    use crate::catalog::Layout;
+    use crate::tensor::value::{Attributes, Value};
 
     fn tensor(shape: &[u64], bits: i64, size: i64, packing: &str, words: &[u32]) -> Tensor<'static> {
         let groups = shape.iter().product::<u64>().div_ceil(size as u64);
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn words_with_bits_to_spare() {
-        // Ten codes of three bits; the two highest bits are nobody's.
+        // Ten codes of three bits; the two highest bits are unused.
         let word = (0..10).fold(0u32, |word, place| word | (place % 8) << (3 * place)) | 0xc000_0000;
         let found = dequantize(&tensor(&[9], 3, 16, "10_per_i32", &[word])).unwrap();
         assert_eq!(found, [0, 1, 2, 3, 4, 5, 6, 7, 0].map(|code| code as f32 * 0.5));

@@ -11,12 +11,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use crate::buffer::zeroed_vec;
-use crate::crc;
+use crate::base::crc32c_combine;
+use crate::base::huge_pages::zeroed_vec;
+use crate::base::parallel;
+use crate::catalog::{Component, Storage};
 use crate::digest::{Digest, Hasher};
 use crate::error::{Error, Result};
-use crate::object::{Component, Storage};
-use crate::parallel;
 use crate::partition;
 use crate::progress::{Observer, advance};
 use crate::read::Runs;
@@ -269,7 +269,7 @@ impl<'a> Part<'a> {
             return Ok(());
         };
         seen.sort_unstable();
-        let whole = seen.iter().fold(0, |crc, (_, len, piece)| crc::combine(crc, *piece, *len));
+        let whole = seen.iter().fold(0, |crc, (_, len, piece)| crc32c_combine::combine(crc, *piece, *len));
         compare(Hasher::Crc32c(whole), digest)
     }
 }
@@ -277,7 +277,7 @@ impl<'a> Part<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Checksum, Compression, Effort, Kind, OpenOptions, Writer};
+    use crate::{Checksum, Compression, Effort, ErrorKind, OpenOptions, Writer};
 
     /// Files of one chunk each, and what they are made of.
     struct Files {
@@ -391,7 +391,7 @@ mod tests {
             bytes[(extent.offset + extent.len / 2) as usize] ^= 1;
             std::fs::write(&path, bytes).unwrap();
             let error = assembled(&files, &shape, &boxes, 2).map(drop).unwrap_err();
-            assert_eq!(error.kind(), Kind::Mismatch, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
         }
         let boxes = boxes(&shape, &[1, 2]);
         let files = files(&shape, &boxes, (Compression::None, Checksum::None));

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use crate::destination::{Destination, Resolved};
-use crate::disk;
 use crate::error::{Error, Result};
 use crate::remote::{Options, Place, Upload};
+use crate::write::destination::{Destination, Resolved};
+use crate::write::disk;
 
 /// Asking the disk for less than this costs more than it saves.
 const WORTH_RESERVING: u64 = 1 << 20;

@@ -25,7 +25,7 @@ const LONG_WINDOWS_FROM: i32 = 9;
 const DOUBLE_FAST: std::ops::RangeInclusive<i32> = 3..=4;
 
 /// Weights have few matches, and looking for short ones takes longer than all the rest. Where a
-/// sample gets larger by no more than one part in so many, only long ones are looked for.
+/// sample grows by at most 1/SHORT_MATCH_LOSS, only long matches are searched for.
 const HARDLY_LARGER: usize = 400;
 
 /// A piece of the sample; there is one for each mebibyte, up to `PIECES`.

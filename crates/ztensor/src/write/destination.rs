@@ -9,9 +9,9 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
-use crate::disk;
 use crate::error::{Error, Result};
 use crate::remote::{self, Options, Place};
+use crate::write::disk;
 
 /// As many links as Linux follows in one path.
 const MOST_LINKS: usize = 40;
@@ -217,7 +217,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::atomic::write_atomically;
+    use crate::write::atomic::write_atomically;
 
     fn write(to: impl Into<Destination>, bytes: &[u8]) -> Result<()> {
         write_atomically(to, |out| out.write_all(bytes).map_err(|error| Error::io("cannot write", error)))
@@ -293,7 +293,7 @@ mod tests {
         write(Destination::explicit(null, false), b"gone").unwrap();
         write(Destination::explicit(null, true), b"gone").unwrap();
         assert!(std::fs::symlink_metadata(null).unwrap().file_type().is_char_device());
-        assert_eq!(write("/dev/full", b"x").unwrap_err().kind(), crate::Kind::Io);
+        assert_eq!(write("/dev/full", b"x").unwrap_err().kind(), crate::ErrorKind::Io);
         let (mut reader, writer) = std::io::pipe().unwrap();
         let path = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&writer));
         write(Destination::explicit(&path, false), b"through").unwrap();

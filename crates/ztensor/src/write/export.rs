@@ -19,19 +19,19 @@ use std::path::Path;
 
 use z4ai::Effort;
 
-use crate::atomic::AtomicFile;
-use crate::destination::Destination;
+use crate::catalog::{Layout, Object};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::format::exporter;
-use crate::gather::{Gather, LONGEST_PIECE};
-use crate::object::{Layout, Object};
 use crate::progress::{Observer, advance, finish};
 use crate::read::Reader;
 use crate::remote::Options;
 use crate::source::Staged;
 use crate::tensor::Tensor;
-use crate::value::{Attributes, Value};
+use crate::tensor::value::{Attributes, Value};
+use crate::write::atomic::AtomicFile;
+use crate::write::destination::Destination;
+use crate::write::vectored::{Gather, LONGEST_PIECE};
 
 /// A format that tensors can be exported to. (`.zt` files have their own
 /// [`Writer`](crate::Writer), which can do more.)
@@ -150,7 +150,7 @@ impl<'a> ExportOptions<'a> {
         self
     }
 
-    /// Packs with so many threads; 0 is one per core.
+    /// Threads to pack with; 0 is one per core.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
@@ -304,7 +304,7 @@ pub(crate) type Output<'a> = BufWriter<&'a mut dyn Write>;
 /// Small tensors are gathered in it; it stays in the cache while it is filled and written.
 const BUFFER: usize = 256 << 10;
 
-/// Tensors that are written together are at most so many bytes, or one.
+/// Bytes of tensors that are written in one batch, at most; a larger tensor is a batch of its own.
 const HELD: u64 = 8 << 20;
 
 impl<'a> Plan<'a> {
@@ -329,7 +329,7 @@ impl<'a> Plan<'a> {
     /// Asks the disk for what all tensors take.
     fn reserve(&self, file: &mut AtomicFile) -> Result<()> {
         if self.options.deflate.is_some() || self.format == ExportFormat::Zstn {
-            return Ok(()); // nobody knows yet
+            return Ok(()); // not known yet
         }
         let bytes = self.objects.iter().map(|(_, object)| object.byte_len());
         file.reserve(bytes.fold(0, u64::saturating_add)).map_err(write_failed)

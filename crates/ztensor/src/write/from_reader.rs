@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use crate::catalog::{ContentKey, Layout, Object, Role, Storage};
 use crate::digest::Hasher;
 use crate::error::{Error, Result};
-use crate::object::{ContentKey, Layout, Object, Role, Storage};
 use crate::progress::{Observer, advance};
 use crate::read::Reader;
 use crate::tensor::Tensor;
@@ -13,7 +13,7 @@ use crate::write::{Compression, WriteOptions, Writer, duplicate};
 /// Tensors are held in memory up to this many bytes, or one of them.
 const BATCH: u64 = 64 << 20;
 
-/// So many tensors of a remote file are fetched together, as far as they are small.
+/// Small tensors of a remote file that are fetched in one batch, at most.
 const STAGED: usize = 256;
 
 impl Writer<'_> {

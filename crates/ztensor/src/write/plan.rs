@@ -1,12 +1,12 @@
 //! A `.zt` file whose bytes are put in place by others.
 
+use crate::catalog::{Catalog, Component, Extent, Layout, Object, Role, Storage, elements};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::format::zt::{ALIGNMENT, MAGIC, manifest};
-use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Storage, elements};
 use crate::source::Sources;
-use crate::value::Attributes;
+use crate::tensor::value::Attributes;
 
 use super::writer::duplicate;
 

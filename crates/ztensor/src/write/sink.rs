@@ -2,8 +2,8 @@
 
 use std::io::{IoSlice, Write};
 
-use crate::atomic::AtomicFile;
 use crate::error::{Error, Result};
+use crate::write::atomic::AtomicFile;
 
 /// Where a writer's bytes go, and what makes them final.
 pub(crate) trait Sink: Write + Send {

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, Write};
 
 /// Linux takes no more pieces in one call.
 const MOST_PIECES: usize = 1024;
-/// So many bytes are enough for one call: more would not make it cheaper, and calls of tens of
+/// Bytes of one vectored write: more would not make it cheaper, and calls of tens of
 /// megabytes are dearer while the system is writing back.
 const ENOUGH: u64 = 4 << 20;
 /// Longer pieces than this are cut.

@@ -7,22 +7,22 @@ use std::sync::Arc;
 
 use super::options::{Compression, WriteOptions};
 use super::sink::{NewFile, Plain, Sink};
-use crate::atomic::AtomicFile;
-use crate::compress::{Blob, Compressors, JOBS_ABOVE};
-use crate::destination::Destination;
+use crate::base::parallel;
+use crate::catalog::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage, elements};
 use crate::digest::{Checksum, Digest, Hasher};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
 use crate::format::Format;
 use crate::format::zt::{ALIGNMENT, MAGIC, manifest};
-use crate::gather::{Gather, LONGEST_PIECE};
-use crate::object::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage, elements};
-use crate::parallel;
 use crate::progress::{Observer, advance};
 use crate::remote;
 use crate::source::Sources;
+use crate::tensor::value::Value;
 use crate::tensor::{Array, Tensor, check_coo, check_csr};
-use crate::value::Value;
+use crate::write::atomic::AtomicFile;
+use crate::write::compress::{Blob, Compressors, JOBS_ABOVE};
+use crate::write::destination::Destination;
+use crate::write::vectored::{Gather, LONGEST_PIECE};
 
 /// Writes a `.zt` file from front to back. Peak memory is one tensor; where several are compressed,
 /// one, or for each thread as many as have 32 MB.

@@ -14,7 +14,7 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 fn count(change: isize) {
-    // A thread that is ending has no counters left; nobody asks it then.
+    // A thread that is ending has no counters left.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + change);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));

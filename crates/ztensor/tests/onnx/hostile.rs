@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ztensor::source::MapMode;
-use ztensor::{Error, Kind, OpenOptions, Reader};
+use ztensor::{Error, ErrorKind, OpenOptions, Reader};
 
 /// A protobuf message under construction.
 #[derive(Clone, Default)]
@@ -148,7 +148,7 @@ fn typed_fields_may_come_in_pieces_and_unpacked() {
     let reader = open(with_tensor(t)).unwrap();
     let expected: Vec<u8> = [300i64, -1, 5].iter().flat_map(|n| n.to_le_bytes()).collect();
     assert_eq!(reader.read("t").unwrap(), expected);
-    // Thousands of separate pieces are nobody's way to write a tensor.
+    // No writer splits a tensor into thousands of pieces.
     let t = (0..5000).fold(tensor("t", INT64, &[10_000]), |t, _| t.bytes(7, [1]).varint(7, 1));
     refused(t, "onnx.pieces");
 }
@@ -292,7 +292,7 @@ fn external_data_lies_inside_its_file_and_its_folder() {
         for location in ["link", "hard"] {
             assert_eq!(read(location, 0).unwrap_err().rule(), Some("path.outside"), "{location}");
         }
-        assert_eq!(read("absent", 0).unwrap_err().kind(), Kind::Io);
+        assert_eq!(read("absent", 0).unwrap_err().kind(), ErrorKind::Io);
     }
 }
 

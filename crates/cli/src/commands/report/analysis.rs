@@ -10,12 +10,12 @@ use crate::statistics::{Statistics, Steps};
 use crate::values::{Values, block_statistics};
 use crate::{describe, fold, human};
 
-/// Steps of a histogram; numbers farther out than so many deviations are only counted.
+/// Bins of a histogram; values beyond this many standard deviations are only counted.
 const STEPS: Steps = Steps { count: 64, within: 5.0 };
 
 /// Bytes of a component that are compressed to estimate the rest, and from how many places of it
-/// they are taken. Neighbouring rows resemble each other, so many small places estimate better than
-/// a few large ones; the ends of a tensor are atypical (rare tokens, padding) and left out.
+/// they are taken. Neighbouring rows resemble each other, which is why a large number of small places
+/// estimates better than a few large ones; the ends of a tensor are atypical (rare tokens, padding) and left out.
 const SAMPLE: usize = 1 << 20;
 const PLACES: usize = 64;
 

@@ -31,7 +31,7 @@ pub(crate) fn in_order<T: Send, R: Send>(
     };
     std::thread::scope(|scope| {
         let (line, make) = (&line, &make);
-        // However anybody ends before their time, nobody waits for what they would have made or taken.
+        // A worker that ends early (error, panic) must not leave others waiting for its items.
         let _stop = StopOnPanic(line);
         let work = move || {
             let _stop = StopOnPanic(line);

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use super::*;
 use crate::edit::{Clash, Compacted, CopyOptions, Placement, Repaired, compact_to, merge_with};
-use crate::{Kind, Verification};
+use crate::{ErrorKind, Verification};
 
 fn base() -> (tempfile::TempDir, PathBuf) {
     let folder = scratch();
@@ -60,7 +60,7 @@ fn a_dropped_append_leaves_the_file_byte_for_byte() {
 fn a_name_that_is_there_cannot_be_appended() {
     let (_folder, path) = base();
     let mut writer = Writer::append(&path).unwrap();
-    assert_eq!(writer.add("a", &[1], &[1u8]).unwrap_err().kind(), Kind::InvalidArgument);
+    assert_eq!(writer.add("a", &[1], &[1u8]).unwrap_err().kind(), ErrorKind::InvalidArgument);
     writer.add("fine", &[1], &[1u8]).unwrap();
     writer.finish().unwrap();
     assert!(Reader::open(&path).unwrap().contains("fine"));
@@ -101,7 +101,7 @@ fn replacing_under_a_reader_or_a_tie_appends() {
     assert_eq!(reader.read_as::<f32>("b").unwrap(), numbers(100, 2));
     assert_eq!(reader.read("b.tied").unwrap(), [8; 400]);
     drop(reader);
-    // No longer tied, and nobody looks.
+    // No longer tied, and without readers.
     assert_eq!(replace_tensor(&path, "b", &[7; 400]).unwrap(), Placement::InPlace);
     let dead = Reader::open(&path).unwrap().catalog().dead_bytes().unwrap();
     assert!(dead > 2 * 1600);
@@ -116,11 +116,11 @@ fn replacing_under_a_reader_or_a_tie_appends() {
 fn what_cannot_be_replaced_is_refused() {
     let (_folder, path) = base();
     let kind = |name, data: &[u8]| refused(&path, |path| replace_tensor(path, name, data)).kind();
-    assert_eq!(kind("nobody", &[]), Kind::NotFound);
-    assert_eq!(kind("a", &[0; 1599]), Kind::InvalidArgument);
-    assert_eq!(kind("packed", &[0; 1000]), Kind::Unsupported);
-    assert_eq!(kind("sparse", &[0; 16]), Kind::Unsupported);
-    assert_eq!(kind("future", &[0; 50]), Kind::Unsupported);
+    assert_eq!(kind("absent", &[]), ErrorKind::NotFound);
+    assert_eq!(kind("a", &[0; 1599]), ErrorKind::InvalidArgument);
+    assert_eq!(kind("packed", &[0; 1000]), ErrorKind::Unsupported);
+    assert_eq!(kind("sparse", &[0; 16]), ErrorKind::Unsupported);
+    assert_eq!(kind("future", &[0; 50]), ErrorKind::Unsupported);
     let error = refused(&path, |path| replace_tensor_as(path, "a", &[1i32; 400]));
     assert!(error.to_string().contains("\"a\""), "{error}");
     replace_tensor(&path, "empty", &[]).unwrap();
@@ -143,9 +143,9 @@ fn removing_copies_the_rest_as_it_is_stored() {
     assert_eq!(snapshot(&path).unwrap(), before);
 
     let missing = folder.path().join("missing.zt");
-    let error = refused(&path, |path| remove_tensors(path, &missing, &["a", "nobody"]));
-    assert_eq!(error.kind(), Kind::NotFound);
-    assert!(error.to_string().contains("nobody"), "{error}");
+    let error = refused(&path, |path| remove_tensors(path, &missing, &["a", "absent"]));
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("absent"), "{error}");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn merging_keeps_everything_and_refuses_clashes() {
     drop(reader);
 
     let error = refused(&path, |path| merge(&[path, &output], folder.path().join("no.zt")));
-    assert_eq!(error.kind(), Kind::InvalidArgument);
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     for part in ["model.zt", "both.zt", "\"a\""] {
         assert!(error.to_string().contains(part), "{error}");
     }
@@ -196,7 +196,7 @@ fn a_copying_edit_is_watched_and_can_be_cancelled() {
     let stored: u64 = reader.objects().map(|(_, object)| object.stored_len()).sum();
     assert_eq!(copied.into_inner(), stored - tied);
     let cancelled = refused(&path, |path| CopyOptions::default().observer(&|_| false).merge(&[path], path));
-    assert_eq!(cancelled.kind(), Kind::Cancelled);
+    assert_eq!(cancelled.kind(), ErrorKind::Cancelled);
 }
 
 #[test]
@@ -248,14 +248,14 @@ fn what_is_no_current_file_cannot_be_edited() {
     let old = folder.path().join("old.zt");
     std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/zt/legacy_v01.zt"), &old).unwrap();
     let error = refused(&old, Writer::append_unit);
-    assert!(error.kind() == Kind::Unsupported && error.to_string().contains("0.1"), "{error}");
+    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("0.1"), "{error}");
     let error = refused(&old, |old| compact(old));
-    assert!(error.kind() == Kind::Unsupported && error.to_string().contains("0.1"), "{error}");
+    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("0.1"), "{error}");
     let text = folder.path().join("notes.txt");
     std::fs::write(&text, "no tensors").unwrap();
-    assert_eq!(refused(&text, Writer::append_unit).kind(), Kind::Unsupported);
-    assert_eq!(Writer::append_unit(folder.path()).unwrap_err().kind(), Kind::Io);
-    assert_eq!(Writer::append_unit(&folder.path().join("nothing.zt")).unwrap_err().kind(), Kind::Io);
+    assert_eq!(refused(&text, Writer::append_unit).kind(), ErrorKind::Unsupported);
+    assert_eq!(Writer::append_unit(folder.path()).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(Writer::append_unit(&folder.path().join("nothing.zt")).unwrap_err().kind(), ErrorKind::Io);
 
     let several = folder.path().join("several");
     std::fs::create_dir(&several).unwrap();
@@ -263,14 +263,14 @@ fn what_is_no_current_file_cannot_be_edited() {
     make_base(&several.join("model-2.zt"));
     for folder_or_file in [&several, &text] {
         let error = compact_to(folder_or_file, folder.path().join("no.zt")).unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     }
     std::fs::remove_dir_all(&several).unwrap();
 
     let twin = folder.path().join("twin.zt");
     std::fs::hard_link(&path, &twin).unwrap();
     let error = refused(&path, Writer::append_unit);
-    assert!(error.kind() == Kind::Unsupported && error.to_string().contains("hard link"), "{error}");
+    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("hard link"), "{error}");
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn a_file_or_folder_that_vanishes_is_noticed() {
     let mut writer = Writer::append(&path).unwrap();
     writer.add("x", &[1], &[1u8]).unwrap();
     std::fs::remove_dir_all(&inner).unwrap();
-    assert_eq!(writer.finish().unwrap_err().kind(), Kind::Io);
+    assert_eq!(writer.finish().unwrap_err().kind(), ErrorKind::Io);
     assert!(remove_tensors(sibling(&folder.path().join("a")), inner.join("out.zt"), &["other"]).is_err());
 }
 
@@ -336,7 +336,7 @@ fn a_torn_file_opens_and_is_repaired_at_every_length() {
     }
     // Without the journal there is nothing to go by, and nothing is touched.
     std::fs::write(&path, &new[..new.len() - 1]).unwrap();
-    assert_eq!(refused(&path, |path| repair(path)).kind(), Kind::Corrupt);
+    assert_eq!(refused(&path, |path| repair(path)).kind(), ErrorKind::Corrupt);
 }
 
 #[test]
@@ -368,11 +368,11 @@ fn a_journal_of_another_file_is_not_believed() {
     // Nor is anything that is no file.
     std::os::unix::fs::symlink("/dev/zero", journal_of(&other)).unwrap();
     assert_eq!(snapshot(&other).unwrap(), expected);
-    assert_eq!(Writer::append_unit(&other).unwrap_err().kind(), Kind::Io);
+    assert_eq!(Writer::append_unit(&other).unwrap_err().kind(), ErrorKind::Io);
     std::fs::remove_file(journal_of(&other)).unwrap();
     std::fs::create_dir(journal_of(&other)).unwrap();
     assert_eq!(snapshot(&other).unwrap(), expected);
-    assert_eq!(Writer::append_unit(&other).unwrap_err().kind(), Kind::Io);
+    assert_eq!(Writer::append_unit(&other).unwrap_err().kind(), ErrorKind::Io);
     drop(folder);
 }
 
@@ -407,11 +407,11 @@ fn new_data_that_changes_meanwhile_matches_its_digest() {
     let source = FileSource::open(&memory, MapMode::Auto).unwrap();
     let data = source.mapped().unwrap();
     let mut round = 0;
-    let meddle = move |_: crate::disk::Step<'_>| {
+    let meddle = move |_: crate::write::disk::Step<'_>| {
         round += 1;
         std::fs::File::options().write(true).open(&memory)?.write_all_at(&[round; 1600], 0)
     };
-    crate::disk::watch::during(meddle, || replace_tensor(&path, "a", data)).unwrap();
+    crate::write::disk::watch::during(meddle, || replace_tensor(&path, "a", data)).unwrap();
     let reader = Reader::open(&path).unwrap();
     reader.verify_all(None).unwrap();
     let saved = reader.read("a").unwrap();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::*;
-use crate::disk::{Step, watch};
+use crate::write::disk::{Step, watch};
 
 #[derive(Debug, Clone)]
 enum Op {

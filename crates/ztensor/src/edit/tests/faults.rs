@@ -4,8 +4,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::*;
-use crate::Kind;
-use crate::disk::{Step, watch};
+use crate::ErrorKind;
+use crate::write::disk::{Step, watch};
 
 /// Lets step number `at` fail, a write after half of its bytes; `on` lets all later ones fail too.
 fn failing(at: usize, on: bool) -> impl FnMut(Step<'_>) -> io::Result<()> {
@@ -40,7 +40,7 @@ fn fails_cleanly(edit: &Edit, on: bool) {
             break;
         };
         failures += 1;
-        assert_eq!(error.kind(), Kind::Io, "{} failing at {at}: {error}", edit.name);
+        assert_eq!(error.kind(), ErrorKind::Io, "{} failing at {at}: {error}", edit.name);
         assert_eq!(error.io_error().unwrap().kind(), io::ErrorKind::StorageFull);
         assert!(
             error.file().unwrap().contains("model.zt") || error.to_string().contains("sync the folder"),
@@ -78,9 +78,9 @@ fn a_writer_whose_write_failed_cannot_finish() {
     let mut writer = Writer::append(&path).unwrap();
     let large = vec![1u8; 3 << 20];
     let failed = watch::during(failing(0, false), || writer.add("large", &[3 << 20], &large)).unwrap_err();
-    assert_eq!(failed.kind(), Kind::Io);
+    assert_eq!(failed.kind(), ErrorKind::Io);
     assert!(failed.to_string().contains("model.zt"), "{failed}");
-    assert_eq!(writer.add("small", &[1], &[1u8]).unwrap_err().kind(), Kind::InvalidArgument);
-    assert_eq!(writer.finish().unwrap_err().kind(), Kind::InvalidArgument);
+    assert_eq!(writer.add("small", &[1], &[1u8]).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(writer.finish().unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert!(std::fs::read(&path).unwrap() == bytes);
 }

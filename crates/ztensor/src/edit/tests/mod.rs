@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::catalog::{Component, Extent, Object, Storage};
 use crate::decode::UnknownEncoding;
+use crate::delta::{ApplyOptions, MakeOptions, apply_in_place, make};
 use crate::edit::{compact, merge, remove_tensors, repair, replace_tensor, replace_tensor_as};
-use crate::model_delta::{ApplyOptions, MakeOptions, apply_in_place, make};
-use crate::object::{Component, Extent, Object, Storage};
 use crate::source::MapMode;
 use crate::{Checksum, Compression, DType, OpenOptions, Reader, Value, Writer};
 

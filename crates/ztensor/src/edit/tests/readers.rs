@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FlockOperation, flock};
 
 use super::*;
-use crate::disk::watch;
+use crate::write::disk::watch;
 
 /// Whether a reader would have to wait for an editor.
 fn is_claimed(path: &Path) -> bool {
@@ -25,7 +25,7 @@ fn a_reader_that_opens_at_any_step_sees_the_old_file_or_the_new() {
         let (opened, waited) = (Rc::new(RefCell::new(0)), Rc::new(RefCell::new(0)));
         let (counts, watched, old, new) =
             ((opened.clone(), waited.clone()), path.clone(), before.clone(), after.clone());
-        let look = move |_: crate::disk::Step<'_>| {
+        let look = move |_: crate::write::disk::Step<'_>| {
             if is_claimed(&watched) {
                 *counts.1.borrow_mut() += 1;
                 return Ok(());
@@ -57,7 +57,7 @@ fn views_that_are_open_never_change() {
         (edit.prepare)(&path);
         let held = Rc::new(RefCell::new(Vec::<(Reader, Vec<u8>)>::new()));
         let (holding, watched) = (held.clone(), path.clone());
-        let look = move |_: crate::disk::Step<'_>| {
+        let look = move |_: crate::write::disk::Step<'_>| {
             if !is_claimed(&watched) {
                 let reader = Reader::open_mmap(&watched).unwrap();
                 let seen = reader.view("a").unwrap().to_vec();

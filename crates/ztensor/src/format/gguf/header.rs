@@ -3,10 +3,10 @@
 use smallvec::SmallVec;
 
 use super::value::{self, Numbers, Order, TYPES, Type};
+use crate::catalog::{MAX_RANK, Shape};
 use crate::error::{Error, Result, quoted};
-use crate::object::{MAX_RANK, Shape};
 use crate::source::{Source, check_range};
-use crate::value::{Attributes, Value};
+use crate::tensor::value::{Attributes, Value};
 
 /// First four bytes of every file, in either byte order.
 pub(crate) const MAGIC: &[u8; 4] = b"GGUF";

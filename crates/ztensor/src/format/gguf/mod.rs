@@ -39,14 +39,14 @@ pub use types::GgmlType;
 use self::header::{Header, TensorInfo};
 use self::types::UNKNOWN_LAYOUT;
 use self::value::Order;
+use crate::catalog::validate;
+use crate::catalog::{Catalog, Component, Extent, Layout, Object, Storage};
 use crate::decode::Swapped;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::export::ExportFormat;
 use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
-use crate::object::{Catalog, Component, Extent, Layout, Object, Storage};
 use crate::source::{Source, Sources};
-use crate::validate;
+use crate::write::export::ExportFormat;
 
 pub(crate) static DRIVER: Driver = Driver {
     format: Format::Gguf,

@@ -12,7 +12,7 @@ use crate::error::{Error, Result, quoted};
 use crate::format::Context;
 use crate::remote::store::join;
 use crate::source::Source;
-use crate::value::{Attributes, Value};
+use crate::tensor::value::{Attributes, Value};
 
 /// Which part this is, counted from 0; how many there are; how many tensors they hold.
 const NUMBER: &str = "split.no";

@@ -157,7 +157,7 @@ impl GgmlType {
         if row % self.block_elements() != 0 {
             return None;
         }
-        (crate::object::elements(shape)? / self.block_elements()).checked_mul(self.block_bytes())
+        (crate::catalog::elements(shape)? / self.block_elements()).checked_mul(self.block_bytes())
     }
 }
 

@@ -7,7 +7,7 @@
 
 use crate::error::{Error, Result, quoted};
 use crate::source::{Cursor, Source};
-use crate::value::Value;
+use crate::tensor::value::Value;
 
 /// The attribute that maps keys to the types that writing would not guess.
 pub(crate) const TYPES: &str = "gguf.types";

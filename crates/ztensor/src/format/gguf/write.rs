@@ -7,10 +7,10 @@ use super::header::{self, MAGIC, VERSION};
 use super::types::{GgmlType, is_block_layout};
 use super::value::{self, TYPES, Type};
 use super::{ORDER_ATTRIBUTE, TYPE_ATTRIBUTE};
+use crate::catalog::{Layout, Object};
 use crate::error::{Error, Result, quoted};
-use crate::export::{Exporter, Output, Plan, write_failed};
-use crate::object::{Layout, Object};
-use crate::value::{Attributes, Value};
+use crate::tensor::value::{Attributes, Value};
+use crate::write::export::{Exporter, Output, Plan, write_failed};
 
 /// Limits that the format sets and its runtimes enforce.
 const MAX_NAME: usize = 64;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use hdf5_reader::global_heap::GlobalHeapCollection;
 
-use crate::error::{Error, Kind, Result};
+use crate::catalog::elements;
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::hdf5::datatype::{Type, scalar};
 use crate::format::hdf5::fields::{Fields, text};
 use crate::format::hdf5::group::heap_objects;
@@ -13,8 +14,7 @@ use crate::format::hdf5::header::{Header, kind};
 use crate::format::hdf5::message::Dataspace;
 use crate::format::hdf5::store::structure;
 use crate::format::hdf5::walk::File;
-use crate::object::elements;
-use crate::value::{Attributes, Value};
+use crate::tensor::value::{Attributes, Value};
 
 /// Heaps of long texts that were read.
 pub(super) type Heaps = HashMap<u64, Arc<GlobalHeapCollection>>;
@@ -47,7 +47,7 @@ pub(super) fn read(file: &mut File, header: &Header) -> Result<Attributes> {
 /// reason not to read the tensors.
 fn understood(attribute: Result<Option<(String, Value)>>) -> Result<Option<(String, Value)>> {
     match attribute {
-        Err(error) if error.kind() == Kind::Unsupported => Ok(None),
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
         other => other,
     }
 }

@@ -11,14 +11,14 @@ use hdf5_reader::chunk_index::{
 use hdf5_reader::extensible_array::collect_extensible_array_chunk_entries_storage;
 use hdf5_reader::fixed_array::collect_fixed_array_chunk_entries_storage;
 
+use crate::base::parallel;
+use crate::catalog::{Decode, Extent, elements};
 use crate::error::{Error, Result};
 use crate::format::hdf5::fields::Widths;
 use crate::format::hdf5::filter::{Pipeline, Scratch};
 use crate::format::hdf5::message::{Chunking, Dataspace, Filter, Index};
 use crate::format::hdf5::store::{Budget, Store, structure};
 use crate::format::hdf5::walk::File;
-use crate::object::{Decode, Extent, elements};
-use crate::parallel;
 use crate::source::{Sources, zeroed};
 
 /// Work is handed to threads in pieces of at least this many bytes.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::catalog::{Component, Extent, Object, Shape, Storage, elements};
 use crate::decode::Swapped;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -11,8 +12,7 @@ use crate::format::hdf5::datatype::{Number, Type};
 use crate::format::hdf5::header::{Header, Message, kind};
 use crate::format::hdf5::message::{DataLayout, Dataspace, Filter, fill_value};
 use crate::format::hdf5::walk::{File, unreadable};
-use crate::object::{Component, Extent, Object, Shape, Storage, elements};
-use crate::value::Value;
+use crate::tensor::value::Value;
 
 /// Describes the dataset whose header this is.
 pub(super) fn read(file: &mut File, header: &Header) -> Result<Object> {

@@ -1,10 +1,10 @@
 //! Datatypes: which of ours a dataset's elements are.
 
+use crate::catalog::{MAX_RANK, Shape};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::hdf5::fields::Fields;
-use crate::object::{MAX_RANK, Shape};
-use crate::value::Value;
+use crate::tensor::value::Value;
 
 /// How deep types are nested in types; more is refused.
 const MAX_DEPTH: usize = 16;
@@ -47,7 +47,7 @@ impl Type {
         match self {
             Type::Number(number) => number.dtype.size().map(|size| size as u64),
             Type::Array { shape, base } => {
-                crate::object::elements(shape).and_then(|count| count.checked_mul(base.size()?))
+                crate::catalog::elements(shape).and_then(|count| count.checked_mul(base.size()?))
             }
             Type::Text { len } => Some(*len),
             Type::LongText => None,

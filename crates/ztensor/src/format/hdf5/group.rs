@@ -20,7 +20,7 @@ pub(super) enum Target {
     Path(String),
     /// Something in another file.
     External { file: String, path: String },
-    /// A link of a kind that somebody defined.
+    /// A user-defined link.
     UserDefined(u8),
 }
 

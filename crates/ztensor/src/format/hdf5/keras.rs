@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
+use crate::catalog::{Catalog, Decode};
 use crate::decode::Deflate;
 use crate::error::{Error, Result};
 use crate::format::zip::{self, Entry, Method};
 use crate::format::{Format, Verdict};
-use crate::object::{Catalog, Decode};
 use crate::source::{MemorySource, Source, Sources, zeroed};
-use crate::value::Value;
+use crate::tensor::value::Value;
 
 const WEIGHTS: &str = "model.weights.h5";
 /// Descriptions of the model, which become attributes of the file.

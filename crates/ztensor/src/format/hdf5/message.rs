@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use crate::catalog::{MAX_RANK, Shape};
 use crate::error::{Error, Result};
 use crate::format::hdf5::fields::{Fields, Widths};
-use crate::object::{MAX_RANK, Shape};
 
 /// A dataset's extent.
 #[derive(Debug, Clone, PartialEq, Eq)]

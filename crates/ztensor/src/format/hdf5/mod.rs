@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use hdf5_reader::superblock::{HDF5_MAGIC, Superblock};
 
+use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use crate::format::{Context, Driver, Extension, Format, Probe, Verdict, zip};
-use crate::object::Catalog;
 use crate::source::{Source, Sources};
 use fields::Widths;
 use store::{Store, structure};

@@ -11,9 +11,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::catalog::{Catalog, Component, Layout, Object, Role, Shape, Storage};
 use crate::decode::Refused;
 use crate::dtype::DType;
-use crate::error::{Error, Kind, Result, quoted};
+use crate::error::{Error, ErrorKind, Result, quoted};
 use crate::format::hdf5::attribute::{self, Heaps};
 use crate::format::hdf5::dataset;
 use crate::format::hdf5::datatype::Type;
@@ -21,7 +22,6 @@ use crate::format::hdf5::fields::{Fields, Widths};
 use crate::format::hdf5::group::{self, Target};
 use crate::format::hdf5::header::{Header, kind};
 use crate::format::hdf5::store::Store;
-use crate::object::{Catalog, Component, Layout, Object, Role, Shape, Storage};
 
 /// Names and texts may take this many times the size of the file, and this much more.
 const TEXT_BUDGET: (u64, u64) = (16, 1 << 20);
@@ -188,7 +188,7 @@ impl<'f> Walk<'f> {
         let object = match dataset::read(self.file, header) {
             Ok(object) => object,
             // One dataset that this version does not understand is no reason to refuse the rest.
-            Err(error) if error.kind() == Kind::Unsupported => {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
                 unreadable("hdf5.unknown", error.to_string(), Shape::new(), 0)
             }
             Err(error) => return Err(error),
@@ -201,7 +201,7 @@ impl<'f> Walk<'f> {
     fn soft_link(&mut self, path: String, group: u64, target: &str, catalog: &mut Catalog) -> Result<()> {
         let found = match self.resolve(group, target, 0) {
             Ok(found) => found,
-            Err(error) if error.kind() == Kind::Unsupported => None,
+            Err(error) if error.kind() == ErrorKind::Unsupported => None,
             Err(error) => return Err(error),
         };
         match found {

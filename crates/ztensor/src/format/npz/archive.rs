@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::error::{Error, Result};
-use crate::export::write_failed;
+use crate::write::export::write_failed;
 
 /// The first day that zip knows: archives depend on their contents only.
 const DATE: u16 = 0x21;

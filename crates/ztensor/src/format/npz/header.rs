@@ -4,9 +4,9 @@
 //! `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`. It is parsed,
 //! never evaluated, and only in the forms that NumPy writes.
 
+use crate::catalog::Shape;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
-use crate::object::Shape;
 
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
 /// NumPy refuses longer headers too.

@@ -12,15 +12,15 @@ use std::sync::Arc;
 
 use header::{Header, Kind, Parsed};
 
+use crate::catalog::{Catalog, Component, Extent, Layout, Object, Storage};
 use crate::decode::{Deflate, Refused, Swapped, fortran_strides, strided};
 use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::export::ExportFormat;
 use crate::format::zip::{self, Entry, Method};
 use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
-use crate::object::{Catalog, Component, Extent, Layout, Object, Storage};
 use crate::source::{Source, Sources};
+use crate::write::export::ExportFormat;
 
 /// The layout of arrays whose elements no tensor has (text, dates, raw bytes):
 /// the bytes as they are, with NumPy's name of the type in the attribute `descr`.
@@ -158,7 +158,7 @@ fn member(entry: &Entry, sources: &Sources, single: bool) -> Result<Object> {
 /// the array's size with its header.
 fn array(header: Header, inner: Storage, total: u64) -> Result<Object> {
     let size = header.kind.size();
-    let len = crate::object::elements(&header.shape).and_then(|count| count.checked_mul(size));
+    let len = crate::catalog::elements(&header.shape).and_then(|count| count.checked_mul(size));
     let Some(len) = len else {
         return Err(Error::corrupt(
             "npy.overflow",

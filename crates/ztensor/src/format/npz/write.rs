@@ -9,11 +9,11 @@ use flate2::write::DeflateEncoder;
 
 use super::archive::{Archive, Member, for_blocks};
 use super::{FILE, OPAQUE, header};
+use crate::catalog::{Layout, Object};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::export::{Exporter, Output, Plan, write_failed};
 use crate::format::zip;
-use crate::object::{Layout, Object};
+use crate::write::export::{Exporter, Output, Plan, write_failed};
 
 pub(crate) const ARCHIVE: Exporter = Exporter { check: check_archive, write: write_archive };
 pub(crate) const ARRAY: Exporter = Exporter { check: check_array, write: write_array };

@@ -4,12 +4,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::catalog::{Component, Extent, Shape, Storage};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::format::onnx::elements::{Kind, Pieces};
 use crate::format::onnx::tensor;
 use crate::format::onnx::wire::{Payload, fields, varint};
-use crate::object::{Component, Extent, Shape, Storage};
 use crate::source::Cursor;
 
 pub(super) struct Constant;

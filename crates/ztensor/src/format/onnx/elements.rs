@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::catalog::{Decode, Extent};
 use crate::error::{Error, Result};
 use crate::format::onnx::wire::{Field, Payload};
-use crate::object::{Decode, Extent};
 use crate::source::{Source, Sources, zeroed};
 
 /// Writers put a field's elements into one run; some older ones tag each

@@ -11,15 +11,15 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use crate::catalog::{Catalog, Object};
 use crate::error::{Error, Result, quoted};
 use crate::format::onnx::Externals;
 use crate::format::onnx::constant::Constant;
 use crate::format::onnx::properties::text_value;
 use crate::format::onnx::wire::{bytes, fields, text};
 use crate::format::onnx::{sparse, tensor};
-use crate::object::{Catalog, Object};
 use crate::source::Cursor;
-use crate::value::Attributes;
+use crate::tensor::value::Attributes;
 
 /// Protobuf readers stop at a hundred nested messages, and a subgraph takes three.
 const MAX_DEPTH: usize = 33;

@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
+use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
-use crate::object::Catalog;
 use crate::remote::{self, store::join};
-use crate::source::{Cursor, Source, Sources, beside};
-use crate::value::Value;
+use crate::source::{Cursor, Source, Sources, sibling};
+use crate::tensor::value::Value;
 use properties::Properties;
 use wire::{Field, Payload, fields};
 
@@ -150,7 +150,7 @@ impl Externals {
         let index = match self.0.get_index_of(location) {
             Some(index) => index,
             None => {
-                beside::check(location)?;
+                sibling::check(location)?;
                 self.0.insert_full(location.to_owned(), ()).0
             }
         };
@@ -165,7 +165,7 @@ impl Externals {
                 Some(model) if remote::is_url(model) => {
                     context.open(&join(model.parent().unwrap_or(model), &location))
                 }
-                Some(model) => Ok(Arc::new(beside::open(model, &location, context.map_mode)?)),
+                Some(model) => Ok(Arc::new(sibling::open(model, &location, context.map_mode)?)),
                 None => Err(Error::invalid(format!(
                     "its data is in the file {} beside the model: open the model by its path",
                     crate::error::quoted(&location)

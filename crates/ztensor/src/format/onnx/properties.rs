@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::format::onnx::tensor::once;
 use crate::format::onnx::wire::{bytes, fields, text};
 use crate::source::Cursor;
-use crate::value::{Attributes, Value};
+use crate::tensor::value::{Attributes, Value};
 
 /// Text, or bytes where a writer put something else.
 pub(super) fn text_value(cursor: &mut Cursor<'_>, range: Range<u64>) -> Result<Value> {

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::catalog::{Component, Decode, Extent, Layout, Object, Role, Shape, Storage, elements};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::onnx::Externals;
 use crate::format::onnx::tensor::{self, Tensor, once, push_dims};
 use crate::format::onnx::wire::fields;
-use crate::object::{Component, Decode, Extent, Layout, Object, Role, Shape, Storage, elements};
 use crate::source::{Cursor, Sources, zeroed};
 
 /// Reads the `SparseTensorProto` in `range`; it is named after its values.

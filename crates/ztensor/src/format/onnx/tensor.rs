@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::catalog::{Component, Extent, Layout, MAX_RANK, Object, Role, Shape, Storage, elements};
 use crate::decode::Refused;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -10,9 +11,8 @@ use crate::format::onnx::Externals;
 use crate::format::onnx::elements::{Elements, Kind, Pieces};
 use crate::format::onnx::properties::{Properties, entry, text_value};
 use crate::format::onnx::wire::{Payload, bytes, fields, text, varint};
-use crate::object::{Component, Extent, Layout, MAX_RANK, Object, Role, Shape, Storage, elements};
 use crate::source::Cursor;
-use crate::value::Attributes;
+use crate::tensor::value::Attributes;
 
 /// A tensor as the file describes it, without its elements.
 #[derive(Debug)]

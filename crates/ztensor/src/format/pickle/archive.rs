@@ -10,11 +10,11 @@ use super::names::Names;
 use super::storage::{Blobs, Storages};
 use super::torch::Tensors;
 use super::vm;
+use crate::catalog::{Catalog, Decode};
 use crate::decode::Deflate;
 use crate::error::{Error, Result, quoted};
 use crate::format::Format;
 use crate::format::zip::{self, Entry, Method};
-use crate::object::{Catalog, Decode};
 use crate::source::{Cursor, MemorySource, Source, Sources};
 
 /// A deflated pickle may be this much larger than its stored form. Torch stores

@@ -9,9 +9,9 @@ use std::cell::Cell;
 
 use super::arena::{Arena, Item, Node};
 use super::storage::{self, Blobs};
+use crate::catalog::Storage;
 use crate::error::{Error, Result};
-use crate::object::Storage;
-use crate::value::Value;
+use crate::tensor::value::Value;
 
 /// Memory that names and attribute values may take per byte of the file.
 const MEMORY_PER_BYTE: u64 = 24;

@@ -4,9 +4,9 @@ use super::arena::Item;
 use super::globals::{Known, QScheme, Rebuild, TorchType};
 use super::numpy;
 use super::torch::{Absent, Call, Tensors, View, malformed, named, sizes};
+use crate::catalog::{Component, Layout, Object, Role, Shape, Storage};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
-use crate::object::{Component, Layout, Object, Role, Shape, Storage};
 
 impl Tensors<'_> {
     /// `(layout, (indices, values, size[, coalesced]))` and its compressed relatives.
@@ -132,7 +132,7 @@ impl Tensors<'_> {
             let view = self.view(item, what)?;
             return match view.shape[..] {
                 [count] if count == channels => view.component(),
-                _ => Err(wrong(crate::object::elements(&view.shape).unwrap_or(u64::MAX))),
+                _ => Err(wrong(crate::catalog::elements(&view.shape).unwrap_or(u64::MAX))),
             };
         };
         if list.len() as u64 != channels {

@@ -10,8 +10,8 @@ use super::globals::TorchType;
 use super::storage::{Region, StorageRef};
 use super::unsafe_globals::UnsafeGlobals;
 use super::{opcode, vm};
+use crate::catalog::{Extent, Storage};
 use crate::error::{Error, Result, quoted};
-use crate::object::{Extent, Storage};
 use crate::source::{Cursor, MemorySource, Source};
 
 /// The number that the first pickle holds, little-endian.

@@ -28,9 +28,9 @@ use self::arena::Arena;
 use self::names::Names;
 use self::storage::{Blobs, Storages};
 use self::torch::Tensors;
+use crate::catalog::{Catalog, Extent, Storage};
 use crate::error::{Error, Result};
 use crate::format::{Context, Driver, Extension, Format, Probe, Verdict, zip};
-use crate::object::{Catalog, Extent, Storage};
 use crate::source::{Cursor, Source, Sources};
 
 pub(crate) static DRIVER: Driver = Driver {

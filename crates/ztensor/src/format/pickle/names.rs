@@ -19,10 +19,10 @@ use super::globals::{Known, Rebuild};
 use super::numpy;
 use super::torch::Tensors;
 use super::unsafe_globals::UnsafeGlobals;
+use crate::catalog::validate;
+use crate::catalog::{self, Catalog, Storage};
 use crate::error::{Error, Result, quoted};
-use crate::object::{self, Catalog, Storage};
-use crate::validate;
-use crate::value::Attributes;
+use crate::tensor::value::Attributes;
 
 /// Deeper nesting is refused.
 const MAX_DEPTH: usize = 1000;
@@ -31,7 +31,7 @@ const TENSOR_ATTRIBUTES: usize = 512;
 
 /// What a file's pickles hold, by name.
 pub(super) struct Names {
-    objects: Vec<(Box<str>, object::Object)>,
+    objects: Vec<(Box<str>, catalog::Object)>,
     attributes: Attributes,
     /// How often a name was wanted, for each of the two kinds.
     wanted: [HashMap<Box<str>, u32>; 2],
@@ -250,7 +250,7 @@ impl Names {
         Ok(())
     }
 
-    fn tensor(&mut self, mut object: object::Object, path: &Path) -> Result<()> {
+    fn tensor(&mut self, mut object: catalog::Object, path: &Path) -> Result<()> {
         let name = display(path);
         validate::object(&object).map_err(|error| error.in_tensor(name))?;
         // Views of unpacked storages share their bytes; each is charged as if it had a copy.
@@ -259,7 +259,7 @@ impl Names {
             _ => 0,
         });
         let attributes = if object.attributes.is_some() { TENSOR_ATTRIBUTES } else { 0 };
-        let size = size_of::<(Box<str>, object::Object)>() + attributes + inline.sum::<usize>();
+        let size = size_of::<(Box<str>, catalog::Object)>() + attributes + inline.sum::<usize>();
         self.build.charge(name.len() + size)?;
         let (unique, differs) = self.unique(Kind::Tensor, name);
         if differs {

@@ -7,10 +7,10 @@ use super::build::{Builder, Number};
 use super::globals::Known;
 use super::storage::{Blobs, bytes_of};
 use super::torch::{Absent, sizes};
+use crate::catalog::{self, Component, Storage, elements};
 use crate::decode::{Swapped, fortran_strides, strided};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
-use crate::object::{self, Component, Storage, elements};
 
 /// The longest code of an element type, such as `M8[ns]`: arrays that are listed without being
 /// readable keep it.
@@ -26,7 +26,7 @@ pub(super) fn array(
     arena: &Arena,
     blobs: Blobs<'_>,
     array: &Object,
-) -> Result<object::Object> {
+) -> Result<catalog::Object> {
     let (shape, dtype, fortran, data) = match array.known {
         Known::NumpyReconstruct => {
             let state = array.state.ok_or_else(|| malformed("contents are missing"))?;
@@ -79,7 +79,7 @@ pub(super) fn array(
         Some(width) => Storage::Encoded(Arc::new(Swapped::new(storage, width, len))),
         None => storage,
     };
-    Ok(object::Object::dense(shape, Component::new(dtype, len, storage)))
+    Ok(catalog::Object::dense(shape, Component::new(dtype, len, storage)))
 }
 
 /// A scalar as a number; `None` for types that have no plain one.

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::{Arena, Item, Node};
+use crate::catalog::{Decode, Extent, Storage, StridedView};
 use crate::error::{Error, Result};
-use crate::object::{Decode, Extent, Storage, StridedView};
 use crate::source::Sources;
 
 /// Torch writes two flags, and backends a few notes of their own.

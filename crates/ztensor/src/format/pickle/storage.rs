@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::arena::{Arena, Item, Node};
 use super::build::Builder;
 use super::globals::{Known, TorchType};
+use crate::catalog::{Extent, Storage};
 use crate::decode::{Deflate, strided};
 use crate::digest::Digest;
 use crate::error::{Error, Result, quoted};
 use crate::format::zip::{Entry, Method};
-use crate::object::{Extent, Storage};
 
 /// Keys are decimal numbers. They are hashed for each tensor, which must not cost more than the few
 /// bytes that a tensor takes in the pickle.

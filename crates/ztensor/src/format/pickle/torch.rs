@@ -13,12 +13,12 @@ use super::globals::{Known, Rebuild, TorchType};
 use super::storage::{Blobs, BytesId, Region, StorageRef, Storages, bytes_id, bytes_of};
 use super::unsafe_globals::UnsafeGlobals;
 use super::{legacy, numpy, sign};
+use crate::catalog::{self, Component, Decode, Extent, MAX_RANK, Shape, Storage};
 use crate::decode::{Swapped, strided};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::object::{self, Component, Decode, Extent, MAX_RANK, Shape, Storage};
 use crate::source::{Source, Sources};
-use crate::value::Value;
+use crate::tensor::value::Value;
 
 /// A tensor may be wrapped this often: as a parameter, as a subclass.
 const MAX_WRAPPERS: usize = 8;
@@ -82,7 +82,7 @@ impl<'a> Tensors<'a> {
     }
 
     /// The tensor or array that a value is; `None` if it is something else.
-    pub(super) fn object(&self, item: Item) -> Result<Option<object::Object>> {
+    pub(super) fn object(&self, item: Item) -> Result<Option<catalog::Object>> {
         let Some(call) = self.unwrap(item)? else { return Ok(None) };
         Ok(Some(match call {
             Call::Storage(item) => self.whole_storage(item)?.object()?,
@@ -268,7 +268,7 @@ impl View {
         let storage =
             strided(self.region.storage, self.region.len, item, self.offset, &self.shape, &self.strides)?;
         // `strided` has multiplied these out.
-        let len = object::elements(&self.shape).unwrap_or(0) * item as u64;
+        let len = catalog::elements(&self.shape).unwrap_or(0) * item as u64;
         let width = self.dtype.number_width();
         let storage = match self.region.swapped {
             Some(swapped) if swapped != width => {
@@ -294,7 +294,7 @@ impl View {
         Ok(component)
     }
 
-    pub(super) fn object(mut self) -> Result<object::Object> {
+    pub(super) fn object(mut self) -> Result<catalog::Object> {
         let mut shape = self.shape.clone();
         if self.dtype == TorchType::Plain(DType::F4E2M1) {
             match shape.last_mut().map(|last| (last.checked_mul(2), last)) {
@@ -303,7 +303,7 @@ impl View {
                 _ => self.dtype = TorchType::Foreign("float4_e2m1fn_x2", 1),
             }
         }
-        Ok(object::Object::dense(shape, self.component()?))
+        Ok(catalog::Object::dense(shape, self.component()?))
     }
 }
 
@@ -350,11 +350,11 @@ impl Absent {
         dtype: DType,
         unknown_type: Option<&str>,
         why: String,
-    ) -> object::Object {
-        let len = object::elements(&shape).and_then(|count| dtype.byte_len(count)).unwrap_or(u64::MAX);
+    ) -> catalog::Object {
+        let len = catalog::elements(&shape).and_then(|count| dtype.byte_len(count)).unwrap_or(u64::MAX);
         let mut component = Component::new(dtype, len, Storage::Encoded(Arc::new(Absent { why })));
         component.unknown_type = unknown_type.map(Into::into);
-        let mut object = object::Object::dense(shape, component);
+        let mut object = catalog::Object::dense(shape, component);
         object.set_attribute("absent", Value::Bool(true));
         object
     }

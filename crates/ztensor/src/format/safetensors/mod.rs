@@ -7,14 +7,14 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::catalog::{Catalog, Component, Extent, Object, Shape};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
-use crate::export::ExportFormat;
 use crate::format::json::Scanner;
 use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
-use crate::object::{Catalog, Component, Extent, Object, Shape};
 use crate::source::{Source, Sources};
-use crate::value::Value;
+use crate::tensor::value::Value;
+use crate::write::export::ExportFormat;
 
 /// Bytes before the header: its length.
 pub(crate) const PREFIX: u64 = 8;

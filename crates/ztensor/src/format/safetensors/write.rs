@@ -5,9 +5,9 @@ use std::io::Write as _;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::export::{Exporter, Output, Plan, write_failed};
 use crate::format::json::push_string;
 use crate::format::safetensors::{MAX_HEADER, METADATA};
+use crate::write::export::{Exporter, Output, Plan, write_failed};
 
 pub(crate) const EXPORTER: Exporter = Exporter { check, write };
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use twox_hash::XxHash3_64;
 
 use super::{MAGIC, v3};
+use crate::catalog::{Catalog, Component, Extent, Storage};
 use crate::codec;
 use crate::decode::{Generation, Shared, Z4ai};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::format::{Format, safetensors};
-use crate::object::{Catalog, Component, Extent, Storage};
 use crate::source::{Source, Sources};
 
 /// The version that is written.

@@ -6,9 +6,9 @@ use std::sync::Mutex;
 
 use twox_hash::XxHash3_128;
 
+use crate::base::parallel;
+use crate::catalog::Extent;
 use crate::error::Result;
-use crate::object::Extent;
-use crate::parallel;
 use crate::source::{Sources, zeroed};
 
 /// Parts are first compared by this many bytes at each of a few places.
@@ -21,7 +21,7 @@ const PIECE: u64 = 4 << 20;
 /// For each part the first one before it with the same bytes, if there is one.
 ///
 /// Samples rule most parts out, a hash over all bytes nearly all others, and what is left is
-/// compared byte for byte: nobody can make two different tensors become one.
+/// compared byte for byte: a forged hash collision cannot merge two different tensors.
 pub(crate) fn find(sources: &Sources, parts: &[Extent], threads: usize) -> Result<Vec<Option<usize>>> {
     let long: Vec<usize> = (0..parts.len()).filter(|&index| parts[index].len >= WORTHWHILE).collect();
     let alike = groups(&long, threads, |index| Ok(parts[index].len))?;

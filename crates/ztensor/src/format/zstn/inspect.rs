@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::container::{Container, Mode, Stored, in_data_order};
+use crate::catalog::Catalog;
 use crate::error::Result;
 use crate::format::{Format, safetensors};
-use crate::object::Catalog;
 use crate::remote::Options;
 use crate::source::{self, MapMode, Source, Sources};
 

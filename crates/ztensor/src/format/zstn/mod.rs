@@ -48,11 +48,11 @@ pub use inspect::{Entry, Info, inspect, inspect_source};
 pub use pack::{PackOptions, PackStats, pack, pack_source};
 pub use unpack::{UnpackOptions, unpack, unpack_source};
 
+use crate::catalog::Catalog;
 use crate::error::Result;
-use crate::export::ExportFormat;
 use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
-use crate::object::Catalog;
 use crate::source::Source;
+use crate::write::export::ExportFormat;
 use container::Container;
 pub(crate) use write::EXPORTER;
 

@@ -10,17 +10,17 @@ use z4ai::Effort;
 use super::container::{Mode, in_data_order};
 use super::contents::{Encoder, Output, write_failed};
 use super::duplicates;
-use crate::atomic::AtomicFile;
-use crate::destination::Destination;
+use crate::base::parallel;
+use crate::catalog::{Catalog, Component, Extent, Layout, Object, Storage};
 use crate::dtype::DType;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::gguf::GgmlType;
 use crate::format::{Context, Format, safetensors};
-use crate::object::{Catalog, Component, Extent, Layout, Object, Storage};
-use crate::parallel;
 use crate::progress::{Observer, advance, finish};
 use crate::remote::Options;
 use crate::source::{self, MapMode, Source, Sources};
+use crate::write::atomic::AtomicFile;
+use crate::write::destination::Destination;
 
 /// How to pack.
 #[derive(Clone, Copy, Default)]
@@ -73,7 +73,7 @@ pub fn pack(
     let file = AtomicFile::create(&to)?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let stats = pack_source(source, &mut out, options).map_err(|error| match error.kind() {
-        Kind::Io => error.in_file(output),
+        ErrorKind::Io => error.in_file(output),
         _ => error.in_file(input),
     })?;
     let file = out.into_inner().map_err(|error| write_failed(error.into_error()).in_file(output))?;
@@ -137,7 +137,7 @@ fn is_foreign(error: &Error) -> bool {
         "json.syntax",
         "json.depth",
     ];
-    matches!(error.kind(), Kind::Io | Kind::Limit)
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::Limit)
         || error.rule().is_some_and(|rule| HEADERLESS.contains(&rule))
 }
 
@@ -167,7 +167,7 @@ fn tensors(catalog: &Catalog) -> Vec<Part> {
 
 /// The catalog of a file of another format; `error` is what is wrong with it as a `.safetensors` file.
 fn foreign(source: &Arc<dyn Source>, error: Error) -> Result<Catalog> {
-    if matches!(error.kind(), Kind::Io | Kind::Limit) {
+    if matches!(error.kind(), ErrorKind::Io | ErrorKind::Limit) {
         return Err(error);
     }
     let context = Context { path: Some(source.label().into()), ..Context::default() };

@@ -6,16 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::container::{Blob, Container, Stored, check_crc};
-use crate::atomic::AtomicFile;
+use crate::base::parallel;
+use crate::catalog::Extent;
 use crate::decode::{PIECE, Z4ai};
-use crate::destination::Destination;
-use crate::error::{Error, Kind, Result};
-use crate::object::Extent;
-use crate::parallel;
+use crate::error::{Error, ErrorKind, Result};
 use crate::progress::{Observer, advance, finish};
 use crate::read::Limits;
 use crate::remote::Options;
 use crate::source::{self, MapMode, Source, Sources, zeroed};
+use crate::write::atomic::AtomicFile;
+use crate::write::destination::Destination;
 
 /// How to unpack.
 #[derive(Clone, Copy, Default)]
@@ -46,7 +46,7 @@ pub fn unpack(
     file.reserve(container.content_len).map_err(|error| write_failed(error).in_file(output))?;
     let mut out = BufWriter::with_capacity(1 << 16, file);
     let restored = restore(container, &mut out, options).map_err(|error| match error.kind() {
-        Kind::Io => error.in_file(output),
+        ErrorKind::Io => error.in_file(output),
         _ => error.in_file(input),
     })?;
     let file = out.into_inner().map_err(|error| write_failed(error.into_error()).in_file(output))?;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::MAGIC;
 use super::container::{Blob, Container, Mode, Stored};
+use crate::catalog::Extent;
 use crate::codec;
 use crate::decode::Generation;
 use crate::error::{Error, Result};
 use crate::format::safetensors;
-use crate::object::Extent;
 use crate::source::{Cursor, Source};
 
 pub(super) const VERSION: u8 = 3;

@@ -9,12 +9,12 @@ use super::container::Mode;
 use super::contents::{Encoder, Output};
 use super::duplicates::WORTHWHILE;
 use super::pack::batches;
+use crate::base::parallel;
 use crate::error::Result;
-use crate::export::{self, Exporter, Plan};
 use crate::format::safetensors;
-use crate::parallel;
 use crate::progress::{advance, finish};
 use crate::tensor::Tensor;
+use crate::write::export::{self, Exporter, Plan};
 
 pub(crate) const EXPORTER: Exporter = Exporter { check: safetensors::write::check, write };
 
@@ -99,7 +99,7 @@ impl<'a> Packing<'a, '_> {
         }
         let key = (bytes.len(), XxHash3_128::oneshot(bytes));
         let first = *self.first_of.entry(key).or_insert(at);
-        // What has one hash has the same bytes, or somebody made it so: compare.
+        // Equal hashes mean equal bytes unless the collision is forged: compare.
         Ok((first != at && bytes_of(&self.fetch(first)?) == bytes).then_some(first))
     }
 }

@@ -4,7 +4,7 @@ use minicbor::data::Type;
 use minicbor::{Decoder, Encoder};
 
 use crate::error::{Error, Result};
-use crate::value::Value;
+use crate::tensor::value::Value;
 
 /// Attributes nested deeper than this are refused.
 const MAX_DEPTH: usize = 64;

@@ -7,13 +7,13 @@ use smallvec::SmallVec;
 
 use super::cbor::{decode_text, decode_value, encode_value, infallible, malformed, sequence};
 use super::{ALIGNMENT, MAGIC, MAX_MANIFEST};
+use crate::catalog::validate;
+use crate::catalog::{Catalog, Component, Extent, Layout, MAX_RANK, Object, Role, Shape, Storage, Unknown};
 use crate::decode::{Generation, UnknownEncoding, Z4ai, Zstd};
 use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
-use crate::object::{Catalog, Component, Extent, Layout, MAX_RANK, Object, Role, Shape, Storage, Unknown};
-use crate::validate;
-use crate::value::{Attributes, Value};
+use crate::tensor::value::{Attributes, Value};
 
 /// The version that this library writes.
 pub(crate) const VERSION: &str = "1.2.0";

@@ -6,10 +6,10 @@ pub(crate) mod v01;
 
 use std::sync::Arc;
 
+use crate::catalog::{Catalog, Extent};
 use crate::edit::journal;
 use crate::error::{Error, Result};
 use crate::format::{Context, Driver, Extension, Format, Probe, Tail, Verdict};
-use crate::object::{Catalog, Extent};
 use crate::source::{Source, Sources};
 
 /// First and last eight bytes of every file.
@@ -26,7 +26,7 @@ pub(crate) static DRIVER: Driver = Driver {
     extensions: &[Extension::new("zt").rank(1).tail()],
     merges_files: true,
     detect,
-    tail: Some(Tail { detect: is_known_by_its_end, parse: parse_settled }),
+    tail: Some(Tail { detect: detect_tail, parse: parse_committed }),
     parse,
     exporters: &[],
 };
@@ -41,7 +41,7 @@ fn detect(probe: &Probe<'_>) -> Verdict {
 
 /// Whether a remote source, whose end is already here, ends as only these files do: looking
 /// at its start would cost a request.
-pub(crate) fn is_known_by_its_end(source: &dyn Source) -> bool {
+pub(crate) fn detect_tail(source: &dyn Source) -> bool {
     let Some(remote) = source.remote() else { return false };
     let Some(start) = source.len().checked_sub(FOOTER_LEN) else { return false };
     if !remote.holds(start..source.len()) {
@@ -63,17 +63,17 @@ fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
     match &context.path {
         // What an editor has not finished, or never will, is not part of the file.
         Some(path) if source.remote().is_none() => {
-            let settled = journal::settle(path, source, context.map_mode)?;
-            let mut catalog = parse_settled(settled.source)?;
+            let settled = journal::committed(path, source, context.map_mode)?;
+            let mut catalog = parse_committed(settled.source)?;
             catalog.by_journal = settled.by_journal;
             Ok(catalog)
         }
-        _ => parse_settled(source),
+        _ => parse_committed(source),
     }
 }
 
 /// Reads the catalog of a source that ends with a footer.
-pub(crate) fn parse_settled(source: Arc<dyn Source>) -> Result<Catalog> {
+pub(crate) fn parse_committed(source: Arc<dyn Source>) -> Result<Catalog> {
     let place = find_manifest(&*source, source.len())?;
     let mut catalog = Catalog::new(Format::Zt, Sources::default());
     {

@@ -6,14 +6,14 @@ use minicbor::Decoder;
 
 use super::cbor::{decode_text, malformed, sequence};
 use super::{ALIGNMENT, MAX_MANIFEST};
+use crate::catalog::validate;
+use crate::catalog::{Catalog, Component, Extent, Layout, MAX_RANK, Object, Shape, Storage};
 use crate::decode::{Swapped, Zstd};
 use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::format::Format;
-use crate::object::{Catalog, Component, Extent, Layout, MAX_RANK, Object, Shape, Storage};
 use crate::source::{Source, Sources};
-use crate::validate;
 
 pub(crate) const MAGIC: &[u8; 8] = b"ZTEN0001";
 
@@ -125,7 +125,7 @@ fn entry(d: &mut Decoder<'_>, data_end: u64) -> Result<(String, Object)> {
             return Err(Error::corrupt("component.range", format!("{extent:?} lies outside the data")));
         }
         let shape = shape.ok_or_else(|| missing("shape"))?;
-        let len = crate::object::elements(&shape)
+        let len = crate::catalog::elements(&shape)
             .and_then(|elements| dtype.byte_len(elements))
             .ok_or_else(|| Error::corrupt("object.overflow", "the shape describes more bytes than 2^64"))?;
         let mut storage = match encoding.as_deref().unwrap_or("raw") {

@@ -12,14 +12,14 @@ mod k;
 mod simple;
 
 use super::types::GgmlType;
+use crate::base::{parallel, simd};
 use crate::error::{Error, Result};
-use crate::{parallel, simd};
 
 /// Elements that one thread takes at a time: large enough that starting is
 /// nothing, small enough that the work spreads.
 const TASK_ELEMENTS: usize = 64 << 10;
 
-/// A helper thread is started for so many tasks at least.
+/// Tasks for which one more thread is started, at least.
 const TASKS_PER_THREAD: usize = 4;
 
 /// Turns `blocks` of a type into `f32`.

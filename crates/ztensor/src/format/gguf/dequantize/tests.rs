@@ -77,7 +77,7 @@ fn lengths_that_do_not_fit_and_unquantized_types_are_refused() {
     let mut out = [0.0; 64];
     for (blocks, elements) in [(18, 31), (18, 64), (17, 32), (19, 32), (36, 32), (0, 32), (18, 0)] {
         let error = dequantize(GgmlType::Q4_0, &vec![0; blocks], &mut out[..elements], 1).unwrap_err();
-        assert_eq!(error.kind(), crate::Kind::InvalidArgument);
+        assert_eq!(error.kind(), crate::ErrorKind::InvalidArgument);
     }
     assert!(dequantize(GgmlType::Q4_0, &[], &mut [], 0).is_ok());
     assert!(dequantize(GgmlType::I32, &[0; 4], &mut out[..1], 1).is_err());

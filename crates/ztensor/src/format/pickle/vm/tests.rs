@@ -90,8 +90,8 @@ fn stack_marks_and_memo_are_checked() {
     ] {
         assert_eq!(rule(bad), expected, "{:?}", String::from_utf8_lossy(bad));
     }
-    assert_eq!(load(b"\x80\x06N.").unwrap_err().kind(), crate::Kind::Unsupported);
-    assert_eq!(load(b"\x97.").unwrap_err().kind(), crate::Kind::Unsupported);
+    assert_eq!(load(b"\x80\x06N.").unwrap_err().kind(), crate::ErrorKind::Unsupported);
+    assert_eq!(load(b"\x97.").unwrap_err().kind(), crate::ErrorKind::Unsupported);
     // A memo entry far away is an entry, not four billion of them.
     assert_eq!(load(b"Nr\xff\xff\xff\xff0j\xff\xff\xff\xff.").unwrap().0, Item::None);
 }
