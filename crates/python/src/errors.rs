@@ -18,7 +18,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
             ErrorKind::InvalidArgument => "invalid_argument",
             ErrorKind::Mismatch => "mismatch",
             ErrorKind::Limit => "limit",
-            Kind::UnknownFormat => "unknown_format",
+            ErrorKind::UnknownFormat => "unknown_format",
             _ => "unsupported",
         };
         let errno = error.io_error().and_then(number);

@@ -131,7 +131,7 @@ impl Error {
     }
 
     /// Bytes of an unknown format as unsupported data: what the codec's callers are promised.
-    pub(crate) fn as_unsupported(mut self) -> Self {
+    pub(crate) fn into_unsupported(mut self) -> Self {
         if self.0.kind == ErrorKind::UnknownFormat {
             self.0.kind = ErrorKind::Unsupported;
         }

@@ -523,7 +523,7 @@ fn large_raw_tensors_with_checksums_are_read_in_pieces_and_damage_is_found_in_ea
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.zt");
     // More than two pieces of 4 MiB, and a shorter last one.
-    let data: Vec<u8> = (0..(9 << 20) + 17).map(|n: usize| (n * 7 >> 3) as u8).collect();
+    let data: Vec<u8> = (0..(9 << 20) + 17).map(|n: usize| ((n * 7) >> 3) as u8).collect();
     let mut writer = Writer::create(&path).unwrap();
     writer.add_with("x", &[data.len() as u64], &data).checksum(Checksum::Crc32c).write().unwrap();
     writer.finish().unwrap();

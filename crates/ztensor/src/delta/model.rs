@@ -49,7 +49,7 @@ impl Model {
             Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::InvalidArgument) => Err(error),
             Err(error) => {
                 let source = source::open(path, MapMode::Auto, &Options::default())?;
-                Self::lenient(source, options)?.ok_or(error.as_unsupported())
+                Self::lenient(source, options)?.ok_or(error.into_unsupported())
             }
         }
     }
@@ -60,7 +60,7 @@ impl Model {
         match options.clone().open_source(source.clone()) {
             Ok(reader) => Ok(Self::of(reader)),
             Err(error) if error.kind() == ErrorKind::Io => Err(error),
-            Err(error) => Self::lenient(source, options)?.ok_or(error.as_unsupported()),
+            Err(error) => Self::lenient(source, options)?.ok_or(error.into_unsupported()),
         }
     }
 

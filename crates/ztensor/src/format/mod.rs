@@ -299,7 +299,7 @@ fn unrecognised(head: &[u8], extension: Option<&str>) -> Error {
         Some(extension) => format!("not a .{extension} file"),
         None => "not a tensor file of a known format".to_owned(),
     };
-    Error::new(Kind::UnknownFormat, format!("{claim}: it looks like {}", foreign::looks_like(head)))
+    Error::new(ErrorKind::UnknownFormat, format!("{claim}: it looks like {}", foreign::looks_like(head)))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! found by their local headers, whatever the directory says of them.
 
 use super::containers::{Scanner, join};
-use super::{ErrorKind, Severity};
+use super::{FindingKind, Severity};
 use crate::format::zip::{self, Method};
 use crate::source::MemorySource;
 
@@ -42,7 +42,7 @@ pub(super) fn scan(scanner: &mut Scanner, place: &str, bytes: &[u8], depth: usiz
         }
         Err(error) => {
             let what = format!("readers may see different members: {error}");
-            scanner.add(Severity::Suspicious, Kind::Archive, place, what);
+            scanner.add(Severity::Suspicious, FindingKind::Archive, place, what);
             carve(scanner, place, bytes, depth);
         }
     }
@@ -74,7 +74,7 @@ fn carve(scanner: &mut Scanner, place: &str, bytes: &[u8], depth: usize) {
             scanner.file(&inner, name, &inflated, depth + 1);
         }
     }
-    scanner.add(Severity::Suspicious, Kind::Unscanned, place, "the archive has too many members");
+    scanner.add(Severity::Suspicious, FindingKind::Unscanned, place, "the archive has too many members");
 }
 
 /// A tar archive: a header of 512 bytes before each member.
@@ -91,7 +91,12 @@ pub(super) fn scan_tar(scanner: &mut Scanner, place: &str, bytes: &[u8], depth: 
         };
         let name = text(0..100);
         let Ok(size) = usize::from_str_radix(text(124..136).trim(), 8) else {
-            return scanner.add(Severity::Suspicious, Kind::Broken, place, "the tar archive is broken");
+            return scanner.add(
+                Severity::Suspicious,
+                FindingKind::Broken,
+                place,
+                "the tar archive is broken",
+            );
         };
         let start = at + 512;
         let end = start.saturating_add(size).min(bytes.len());

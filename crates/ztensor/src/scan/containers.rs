@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use super::pickle::{self, End, Followed, Nested};
-use super::{ErrorKind, Finding, Severity, archive, keras, onnx};
+use super::{Finding, FindingKind, Severity, archive, keras, onnx};
 use crate::format::pickle::opcode as op;
 use crate::format::{Probe, Verdict, zip};
 use crate::source::MemorySource;
@@ -83,7 +83,13 @@ impl Scanner {
         }
     }
 
-    pub(super) fn add(&mut self, severity: Severity, kind: Kind, place: &str, what: impl Into<String>) {
+    pub(super) fn add(
+        &mut self,
+        severity: Severity,
+        kind: FindingKind,
+        place: &str,
+        what: impl Into<String>,
+    ) {
         self.push(Finding {
             severity,
             kind,
@@ -100,7 +106,7 @@ impl Scanner {
         } else if self.findings.len() == MAX_FINDINGS {
             self.findings.push(Finding {
                 severity: Severity::Dangerous,
-                kind: Kind::Unscanned,
+                kind: FindingKind::Unscanned,
                 place: String::new(),
                 what: format!("more than {MAX_FINDINGS} findings; the rest is not listed"),
                 arguments: None,
@@ -113,7 +119,7 @@ impl Scanner {
     pub(super) fn file(&mut self, place: &str, name: &str, bytes: &[u8], depth: usize) {
         if depth > MAX_DEPTH {
             let what = format!("archives or pickles nested more than {MAX_DEPTH} deep");
-            return self.add(Severity::Suspicious, Kind::Unscanned, place, what);
+            return self.add(Severity::Suspicious, FindingKind::Unscanned, place, what);
         }
         if self.is_exhausted() {
             return;
@@ -122,7 +128,7 @@ impl Scanner {
         self.looked_at = self.looked_at.saturating_sub((bytes.len() + HEAD) as u64);
         if self.is_exhausted() {
             let what = "more overlapping members than this scanner looks at";
-            return self.add(Severity::Suspicious, Kind::Unscanned, place, what);
+            return self.add(Severity::Suspicious, FindingKind::Unscanned, place, what);
         }
         let extension = extension(name);
         let mut known = self.container(place, name, bytes, depth);
@@ -175,7 +181,7 @@ impl Scanner {
         }
         if let Some((_, what)) = UNREAD.iter().find(|(magic, _)| bytes.starts_with(magic)) {
             let what = format!("{what} data is not unpacked: unpack it and scan what is inside");
-            self.add(Severity::Suspicious, Kind::Unscanned, place, what);
+            self.add(Severity::Suspicious, FindingKind::Unscanned, place, what);
             return true;
         }
         false
@@ -193,12 +199,12 @@ impl Scanner {
         if self.inflated == 0 {
             self.add(
                 Severity::Suspicious,
-                Kind::Unscanned,
+                FindingKind::Unscanned,
                 place,
                 "expands beyond the limit of this scanner",
             );
         } else if ended.is_err() {
-            self.add(Severity::Suspicious, Kind::Broken, place, "compressed data is broken");
+            self.add(Severity::Suspicious, FindingKind::Broken, place, "compressed data is broken");
         }
         let inner = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
         self.file(&join(place, "decompressed"), inner, &out, depth + 1);
@@ -221,12 +227,12 @@ impl Scanner {
         if self.inflated == 0 {
             self.add(
                 Severity::Suspicious,
-                Kind::Unscanned,
+                FindingKind::Unscanned,
                 place,
                 "expands beyond the limit of this scanner",
             );
         } else if ended.is_err() {
-            self.add(Severity::Suspicious, Kind::Broken, place, "compressed data is broken");
+            self.add(Severity::Suspicious, FindingKind::Broken, place, "compressed data is broken");
         }
         Some(out)
     }
@@ -286,7 +292,7 @@ impl Scanner {
             if end != End::Stop {
                 if end == End::Broken && (has_protocol || expected) {
                     let what = format!("the pickle breaks off at byte {position}");
-                    self.add(Severity::Suspicious, Kind::Broken, place, what);
+                    self.add(Severity::Suspicious, FindingKind::Broken, place, what);
                 }
                 self.search(place, bytes, position, depth);
                 return;
@@ -322,7 +328,7 @@ impl Scanner {
         }
         for name in pickle::carve(rest) {
             if !self.findings.iter().any(|finding| finding.what == name) {
-                self.add(Severity::Dangerous, Kind::Global, place, name);
+                self.add(Severity::Dangerous, FindingKind::Global, place, name);
             }
         }
     }
@@ -332,7 +338,7 @@ impl Scanner {
         if (self.steps == 0 || followed.end == End::Limit) && !self.out_of_steps {
             self.out_of_steps = true;
             let what = "more opcodes or values than this scanner follows";
-            self.add(Severity::Suspicious, Kind::Unscanned, place, what);
+            self.add(Severity::Suspicious, FindingKind::Unscanned, place, what);
         }
     }
 
@@ -340,7 +346,7 @@ impl Scanner {
     fn followed(&mut self, place: &str, bytes: &[u8], followed: Followed, depth: usize) {
         self.pickles += 1;
         for global in followed.globals {
-            let kind = if global.calls > 0 { Kind::Call } else { Kind::Global };
+            let kind = if global.calls > 0 { FindingKind::Call } else { FindingKind::Global };
             self.push(Finding {
                 severity: global.severity,
                 kind,
@@ -356,7 +362,7 @@ impl Scanner {
             (followed.extensions, "codes of the extension registry, which stand for any function"),
         ] {
             if count > 0 {
-                self.add(Severity::Suspicious, Kind::Pickle, place, format!("{count} {what}"));
+                self.add(Severity::Suspicious, FindingKind::Pickle, place, format!("{count} {what}"));
             }
         }
         for nested in followed.nested {

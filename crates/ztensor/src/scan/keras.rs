@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use super::containers::Scanner;
-use super::{ErrorKind, Severity, policy};
+use super::{FindingKind, Severity, policy};
 use crate::error::{Error, Result};
 use crate::format::json;
 
@@ -70,7 +70,7 @@ pub(super) fn scan_json(scanner: &mut Scanner, place: &str, text: &str) -> bool 
     let known = found.classes > 0;
     found.report(scanner, place);
     if walked.is_err() && text.as_bytes().windows(CLASS.len()).any(|window| window == CLASS) {
-        scanner.add(Severity::Suspicious, Kind::Broken, place, "the configuration is broken JSON");
+        scanner.add(Severity::Suspicious, FindingKind::Broken, place, "the configuration is broken JSON");
         carve(scanner, place, text.as_bytes());
         return true;
     }
@@ -117,7 +117,7 @@ fn carve(scanner: &mut Scanner, place: &str, bytes: &[u8]) {
                 .and_then(|rest| rest.strip_prefix(class.as_bytes()))
                 .is_some_and(|rest| rest.starts_with(b"\""))
             {
-                return scanner.add(Severity::Dangerous, Kind::Keras, place, *class);
+                return scanner.add(Severity::Dangerous, FindingKind::Keras, place, *class);
             }
         }
     }
@@ -151,7 +151,7 @@ impl Found {
 
     fn report(self, scanner: &mut Scanner, place: &str) {
         for (severity, what) in self.named {
-            scanner.add(severity, Kind::Keras, place, what);
+            scanner.add(severity, FindingKind::Keras, place, what);
         }
     }
 

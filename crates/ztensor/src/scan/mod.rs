@@ -35,7 +35,7 @@ use containers::Scanner;
 /// What was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum FindingKind {
     /// A name that a pickle imports without calling it.
     Global,
     /// A name that a pickle imports and calls.
@@ -54,18 +54,18 @@ pub enum Kind {
     Unscanned,
 }
 
-impl Kind {
+impl FindingKind {
     /// The name that reports show.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Global => "global",
-            Kind::Call => "call",
-            Kind::Pickle => "pickle",
-            Kind::Broken => "broken",
-            Kind::Keras => "keras",
-            Kind::Onnx => "onnx",
-            Kind::Archive => "archive",
-            Kind::Unscanned => "unscanned",
+            FindingKind::Global => "global",
+            FindingKind::Call => "call",
+            FindingKind::Pickle => "pickle",
+            FindingKind::Broken => "broken",
+            FindingKind::Keras => "keras",
+            FindingKind::Onnx => "onnx",
+            FindingKind::Archive => "archive",
+            FindingKind::Unscanned => "unscanned",
         }
     }
 }
@@ -77,7 +77,7 @@ pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
     /// What kind of thing it is.
-    pub kind: Kind,
+    pub kind: FindingKind,
     /// Where inside the file: members of archives, nested pickles. Empty for the file itself.
     /// Untrusted text.
     pub place: String,

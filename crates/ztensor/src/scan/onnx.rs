@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::containers::Scanner;
-use super::{ErrorKind, Severity};
+use super::{FindingKind, Severity};
 use crate::error::{Error, Result};
 use crate::format::onnx::wire::{self, Field, fields};
 use crate::source::{Cursor, MemorySource};
@@ -31,14 +31,14 @@ pub(super) fn scan(scanner: &mut Scanner, place: &str, bytes: &[u8]) {
             true => (Severity::Dangerous, "external data outside the model's folder"),
             false => (Severity::Innocuous, "external data"),
         };
-        scanner.add(severity, Kind::Onnx, place, format!("{what}: {location}"));
+        scanner.add(severity, FindingKind::Onnx, place, format!("{what}: {location}"));
     }
     for (domain, operator) in &walk.operators {
         let what = format!("operator {operator} of the domain {domain}, which a library of its own provides");
-        scanner.add(Severity::Suspicious, Kind::Onnx, place, what);
+        scanner.add(Severity::Suspicious, FindingKind::Onnx, place, what);
     }
     if walked.is_err() {
-        scanner.add(Severity::Suspicious, Kind::Broken, place, "the model is broken");
+        scanner.add(Severity::Suspicious, FindingKind::Broken, place, "the model is broken");
     }
 }
 

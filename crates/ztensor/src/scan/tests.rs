@@ -24,7 +24,7 @@ fn every_way_to_name_a_function_is_followed() {
         let report = scan_bytes("model.pkl", pickle);
         let found = report.findings.iter().find(|finding| finding.what == "os.system");
         let found = found.unwrap_or_else(|| panic!("{way}: {:?}", report.findings));
-        assert_eq!((found.severity, found.kind), (Severity::Dangerous, Kind::Call), "{way}");
+        assert_eq!((found.severity, found.kind), (Severity::Dangerous, FindingKind::Call), "{way}");
         assert_eq!(found.arguments.as_deref(), Some("\"id\""), "{way}");
     }
 }
@@ -111,14 +111,17 @@ fn work_is_bounded_by_the_size_of_the_file() {
         bomb = [b"\x80\x04B", &(bomb.len() as u32).to_le_bytes()[..], &bomb, b"."].concat();
     }
     let report = scan_bytes("x.pkl", &bomb);
-    assert!(report.findings.iter().any(|finding| finding.kind == Kind::Unscanned));
+    assert!(report.findings.iter().any(|finding| finding.kind == FindingKind::Unscanned));
 }
 
 #[test]
 fn overlapping_pickles_and_members_are_looked_at_within_a_limit() {
     let unscanned = |name: &str, bytes: &[u8], why: &str| {
         let report = scan_bytes(name, bytes);
-        report.findings.iter().any(|finding| finding.kind == Kind::Unscanned && finding.what.contains(why))
+        report
+            .findings
+            .iter()
+            .any(|finding| finding.kind == FindingKind::Unscanned && finding.what.contains(why))
     };
     // Each of these pickles reads the same line, up to the end of the file.
     let lines = [&b"\xff"[..], &b"\x80\x02S".repeat(60_000), b"\n"].concat();

@@ -172,7 +172,7 @@ fn foreign(source: &Arc<dyn Source>, error: Error) -> Result<Catalog> {
     }
     let context = Context { path: Some(source.label().into()), ..Context::default() };
     // Its error is the better message: it says what the file is.
-    let catalog = crate::format::parse(source.clone(), &context).map_err(Error::as_unsupported)?;
+    let catalog = crate::format::parse(source.clone(), &context).map_err(Error::into_unsupported)?;
     match catalog.format {
         Format::Zstn => Err(Error::invalid("this file is packed already")),
         _ => Ok(catalog),
