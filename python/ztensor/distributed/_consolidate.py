@@ -32,7 +32,7 @@ OBJECTS, PATHS = "ztensor.objects", "ztensor.paths"
 """Attributes of a consolidated file: what a checkpoint has besides tensors, as JSON."""
 
 _BATCH = 128 << 20
-"""Bytes of compressed or uploaded tensors that are held in memory, at most; a larger one is held alone."""
+"""Bytes of compressed or uploaded tensors held in memory, at most; a larger one is alone."""
 
 
 def consolidate(
