@@ -184,7 +184,8 @@ def plain_read(path: str, cold: bool) -> float:
 
 def fresh_read(path: str, cold: bool) -> float:
     """All cores read concurrently into untouched memory: what a copying load must do.
-    Uncached data is read with O_DIRECT, where the file system supports it, by a few requests in flight.
+    Uncached data is read with O_DIRECT, where the file system supports it, by a few requests in
+    flight.
     """
     if cold:
         forget(path)
