@@ -168,7 +168,7 @@ fn every_broken_rule_is_named() {
     assert_eq!(open(&[("a", "absent.safetensors")]).kind(), ErrorKind::Io);
     assert_eq!(open(&[("a", "loop")]).kind(), ErrorKind::Io);
     // An index as a shard is not followed.
-    assert_eq!(open(&[("a", "model.safetensors.index.json")]).kind(), ErrorKind::Unsupported);
+    assert_eq!(open(&[("a", "model.safetensors.index.json")]).kind(), ErrorKind::UnknownFormat);
     let json = |text: &str| {
         std::fs::write(path.join("y.index.json"), text).unwrap();
         Reader::open(path.join("y.index.json")).unwrap_err()

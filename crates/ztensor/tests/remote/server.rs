@@ -95,9 +95,17 @@ impl Server {
         std::mem::take(&mut self.state.lock().unwrap().heads)
     }
 
-    /// Bytes of the longest endless body that clients have let it send, since the last time.
+    /// Bytes of the longest endless body that clients have let it send, since the last time. Waits
+    /// for answers under way, which end when the server notices that the client has hung up.
     pub fn most_sent(&self) -> u64 {
-        std::mem::take(&mut self.state.lock().unwrap().most_sent)
+        loop {
+            let mut state = self.state.lock().unwrap();
+            if state.under_way == 0 {
+                return std::mem::take(&mut state.most_sent);
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// The port.

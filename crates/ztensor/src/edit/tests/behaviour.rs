@@ -253,7 +253,7 @@ fn what_is_no_current_file_cannot_be_edited() {
     assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("0.1"), "{error}");
     let text = folder.path().join("notes.txt");
     std::fs::write(&text, "no tensors").unwrap();
-    assert_eq!(refused(&text, Writer::append_unit).kind(), ErrorKind::Unsupported);
+    assert_eq!(refused(&text, Writer::append_unit).kind(), ErrorKind::UnknownFormat);
     assert_eq!(Writer::append_unit(folder.path()).unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(Writer::append_unit(&folder.path().join("nothing.zt")).unwrap_err().kind(), ErrorKind::Io);
 
@@ -261,9 +261,9 @@ fn what_is_no_current_file_cannot_be_edited() {
     std::fs::create_dir(&several).unwrap();
     make_other(&several.join("model.zt"));
     make_base(&several.join("model-2.zt"));
-    for folder_or_file in [&several, &text] {
-        let error = compact_to(folder_or_file, folder.path().join("no.zt")).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    for (input, kind) in [(&several, ErrorKind::Unsupported), (&text, ErrorKind::UnknownFormat)] {
+        let error = compact_to(input, folder.path().join("no.zt")).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
     }
     std::fs::remove_dir_all(&several).unwrap();
 
