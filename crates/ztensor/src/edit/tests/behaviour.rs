@@ -253,7 +253,7 @@ fn what_is_no_current_file_cannot_be_edited() {
     assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("0.1"), "{error}");
     let text = folder.path().join("notes.txt");
     std::fs::write(&text, "no tensors").unwrap();
-    assert_eq!(refused(&text, Writer::append_unit).kind(), ErrorKind::UnknownFormat);
+    assert_eq!(refused(&text, Writer::append_unit).kind(), ErrorKind::Unsupported);
     assert_eq!(Writer::append_unit(folder.path()).unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(Writer::append_unit(&folder.path().join("nothing.zt")).unwrap_err().kind(), ErrorKind::Io);
 
