@@ -125,10 +125,11 @@ def test_bad_certificate_files_are_named(servers: Servers, tmp_path: Path) -> No
         assert failed.returncode == 2 and path.name in failed.stderr
 
 
-def test_a_system_without_authorities_is_told_what_to_do(servers: Servers, tmp_path: Path) -> None:
+def test_a_file_without_authorities_is_refused(servers: Servers, tmp_path: Path) -> None:
     none = tmp_path / "none"
     none.mkdir()
-    failed = servers.download(tmp_path / "got", SSL_CERT_DIR=str(none))
+    (none / "empty.pem").write_text("")
+    failed = servers.download(tmp_path / "got", SSL_CERT_FILE=str(none / "empty.pem"))
     assert failed.returncode == 2
-    assert "ca-certificates" in failed.stderr and "SSL_CERT_FILE" in failed.stderr
+    assert "there are no certificates in it" in failed.stderr
     assert servers.requests == []

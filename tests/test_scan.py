@@ -103,6 +103,8 @@ def test_calls_of_every_protocol(
         code, report = scan(path, capfd=capfd)
         found = names(report)
         assert code == 1, (expected, report)
+        # Protocols before 3 write the names that Python 2 had.
+        expected = expected.replace("subprocess.", "commands.") if protocol < 3 else expected
         assert any(name.endswith(expected.removeprefix("builtins.")) for name in found), (
             expected,
             found,
@@ -419,7 +421,7 @@ def test_loading_warns_once_and_strict_refuses(tmp_path: Path) -> None:
         assert [one.category for one in caught] == [ztensor.UnsafePickleWarning]
         message = str(caught[0].message)
         assert system in message
-        assert "builtins.eval" in message
+        assert "__builtin__.eval" in message  # as protocol 2, which torch writes, calls it
         assert caught[0].filename == __file__
         with pytest.raises(ztensor.CorruptError, match=system) as error:
             opened(pickle="strict")
@@ -435,7 +437,15 @@ def test_a_pickle_without_tensors_is_an_error(tmp_path: Path) -> None:
 
 
 def test_bombs_end_with_the_budget() -> None:
-    big = (1 << 560_000) + 1
-    for value in ([big] * 35_000, [torch.device] * 3 + [big] * 35_000, ["x" * 70_000] * 35_000):
+    text = ["x" * 70_000] * 35_000  # memoized: two bytes for each reference
+    # Pickle does not memoize integers, but its format can: LONG4, BINPUT, and BINGET of it.
+    number = b"\x8b" + struct.pack("<i", 70_001) + b"\1" * 70_001 + b"q\xfa" + b"h\xfa" * 35_000
+    marked = pickle.dumps({"w": np.ones(2), "bomb": "MARKER"}, 2)
+    bombs = [
+        pickle.dumps({"w": np.ones(2), "bomb": text}, 4),
+        marked.replace(b"X\6\0\0\0MARKER", b"](" + number + b"e"),
+    ]
+    for bomb in bombs:
+        assert len(bomb) < 200_000
         with pytest.raises(ztensor.CorruptError, match=r"pickle\.expansion"):
-            load(pickle.dumps({"w": np.ones(2), "bomb": value}, 4))
+            load(bomb)

@@ -178,7 +178,7 @@ for _class in CLASSES:
     _class.__module__ = "ztensor"  # where it is imported from, and what tracebacks show
 
 
-_CANNOT_OPEN = "{}: cannot open: No such file or directory (os error 2)"
+_CANNOT_OPEN = "{}: cannot open: No such file or directory"
 
 
 def make(

@@ -656,7 +656,9 @@ impl Reader {
         }
         let has_digest = |component: &Component| {
             let known = component.digest.as_ref().is_some_and(|digest| digest.hasher().is_some());
-            known && matches!(component.storage, Storage::Plain(_) | Storage::Inline(_))
+            // Remote tensors are never viewed: reading them compares their digests.
+            let viewed = matches!(component.storage, Storage::Plain(_) | Storage::Inline(_));
+            known && viewed && !self.is_remote(component)
         };
         let mut wanted = Vec::new();
         for &name in names {

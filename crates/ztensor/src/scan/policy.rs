@@ -204,7 +204,7 @@ const ODD_BUILTINS: &[&str] = &[
 /// Modules that other modules import, and that are reached as their attributes.
 #[rustfmt::skip]
 const LEADING_MODULES: &[&str] = &[
-    "os", "sys", "subprocess", "builtins", "builtin", "importlib", "ctypes", "socket", "shutil", "pickle",
+    "io", "os", "sys", "subprocess", "builtins", "builtin", "importlib", "ctypes", "socket", "shutil", "pickle",
     "posix", "nt", "runpy", "pty", "marshal", "multiprocessing", "webbrowser",
 ];
 
