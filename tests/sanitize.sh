@@ -54,5 +54,9 @@ export PYTHONPATH=$folder/python LD_PRELOAD=$runtime
 import ztensor._native
 assert "/sanitize/" in ztensor._native.__file__, ztensor._native.__file__
 CHECK
-"$python" -m pytest -q -p no:cacheprovider tests/test_hostile.py
+# Left out: a test that limits the address space, which then has no room for the sanitizer's shadow
+# memory, and one that forks beside threads, where the sanitizer's allocator is not safe.
+"$python" -m pytest -q -p no:cacheprovider tests/test_hostile.py tests/test_lengths.py \
+    --deselect tests/test_hostile.py::test_a_declared_size_is_only_a_claim \
+    --deselect tests/test_lengths.py::test_a_child_reads_whatever_its_parent_was_doing_when_it_forked
 echo "== no errors of memory were found"
