@@ -1,7 +1,7 @@
 //! Many requests at a time, and their bytes to where they belong.
 //!
 //! Copying to memory that was never touched takes about as long as receiving, so for large amounts
-//! several threads do it, each in a worker_runtime of its own with its share of the requests.
+//! several threads do it, each in a worker runtime of its own with its share of the requests.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -78,7 +78,7 @@ impl<'a, T: Send, R: Fn(Client, T) -> Request<'a> + Sync> Work<'_, T, R> {
         }
     }
 
-    /// The same in a worker_runtime of this thread.
+    /// The same in a worker runtime of this thread.
     fn receive_here(&self, connections: usize, tick: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()> {
         let limiter = ConcurrencyLimiter::new(connections, self.near, Instant::now());
         runtime::worker_runtime()?.wait(self.settings, |client| self.receive(client, limiter, tick))?

@@ -1,8 +1,8 @@
-//! How many requests a worker_runtime has under way.
+//! Concurrency limiter: requests in flight per worker runtime.
 //!
 //! Bytes from afar come slowly, and many requests share the wait. Bytes from nearby come as fast
 //! as they can be put away: there a few requests are faster than many, whose bytes push each other
-//! out of the cache while they wait. So where a server answers at once a worker_runtime starts with a few,
+//! out of the cache while they wait. So where a server answers at once a worker runtime starts with a few,
 //! goes over to all it may have as soon as too little comes, and now and then tries whether more
 //! would bring more.
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const INITIAL_IN_FLIGHT: usize = 2;
 /// What arrives is summed up for so long before something is decided.
 pub(super) const WINDOW: Duration = Duration::from_millis(50);
-/// Bytes a second in one worker_runtime; below, it waits for the other side.
+/// Bytes a second in one worker runtime; below that it is limited by the server.
 const ENOUGH: f64 = 300e6;
 /// More requests in flight are kept if throughput grows by this factor.
 const BETTER: f64 = 1.2;

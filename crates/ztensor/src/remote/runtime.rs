@@ -76,7 +76,7 @@ struct WorkerRuntime {
     clients: Clients,
 }
 
-/// A worker_runtime that one thread has for itself.
+/// Guard of a worker runtime that one thread uses exclusively.
 pub(super) struct RuntimeGuard {
     process: &'static Process,
     worker_runtime: Option<WorkerRuntime>,
