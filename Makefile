@@ -49,6 +49,8 @@ docs: $(VENV)/.tools
 lint: $(VENV)/.tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p z4ai --no-default-features -- -D warnings
+	cargo clippy -p ztensor --no-default-features -- -D warnings
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(PYTHON) tests/words.py

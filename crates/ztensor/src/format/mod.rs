@@ -156,6 +156,7 @@ pub(crate) struct Extension {
     /// extension are opened only by name.
     pub(crate) folder_rank: Option<u8>,
     /// Whether the index is at the end of the file, so that remote readahead starts there.
+    #[cfg_attr(not(feature = "remote"), expect(dead_code))]
     pub(crate) index_at_tail: bool,
 }
 
@@ -177,6 +178,7 @@ impl Extension {
 }
 
 /// Whether a remote file of that extension is read from its end first.
+#[cfg(feature = "remote")]
 pub(crate) fn index_at_tail(extension: &str) -> bool {
     let mut extensions = DRIVERS.iter().flat_map(|driver| driver.extensions);
     extensions.any(|known| known.name == extension && known.index_at_tail)

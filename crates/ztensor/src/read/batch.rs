@@ -28,7 +28,7 @@ impl Reader {
         self.catalog().sources.get(source).ok()?.remote()
     }
 
-    /// How many requests for a component's bytes may be under mode; 1 if they are on this machine.
+    /// How many requests for a component's bytes may be under way; 1 if they are on this machine.
     pub(crate) fn requests_at_a_time(&self, component: &Component) -> usize {
         let remote = component.extent().and_then(|extent| self.remote_source(extent.source));
         remote.map_or(1, |remote| remote.budget().connections)

@@ -5,159 +5,20 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::base::crc32c_combine;
+use super::verify::{PieceChecksums, compare, hasher};
+use super::{Charge, OpenOptions};
 use crate::base::huge_pages::zeroed_vec;
 use crate::base::parallel;
 use crate::catalog::{Catalog, Component, Extent, Object, Role, Storage};
-use crate::digest::{Digest, Hasher};
+use crate::digest::Digest;
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
-use crate::format::{self, Context, Format};
+use crate::format::Format;
 use crate::progress::{Observer, advance};
-use crate::read::{Charge, Limits};
-use crate::remote::{self, Place};
-use crate::source::{MapMode, MemorySource, ReadMode, Source, check_range};
+use crate::source::{MemorySource, ReadMode, check_range};
 use crate::suggest;
 use crate::tensor::value::Attributes;
 use crate::tensor::{Array, Tensor, check_type, typed_view};
-
-/// How to open a file.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct OpenOptions {
-    /// Whether the file may be mapped.
-    pub map: MapMode,
-    /// How much a call may decode.
-    pub limits: Limits,
-    /// Threads for reading and decoding; 0 is one per core.
-    pub threads: usize,
-    /// Whether owned reads compare stored digests.
-    pub verify: bool,
-    /// What to do with a pickle that is dangerous in tools that unpickle it.
-    pub pickle: PicklePolicy,
-    /// How remote files are reached.
-    pub remote: remote::Options,
-}
-
-/// What to do with a pickle that names functions which run code, start programs or open files in
-/// tools that unpickle it. This library calls nothing in either case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum PicklePolicy {
-    /// Opens it; [`Reader::unsafe_globals`] has the names.
-    #[default]
-    Report,
-    /// Refuses it with an error that names them.
-    Strict,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        OpenOptions {
-            map: MapMode::Auto,
-            limits: Limits::default(),
-            threads: 0,
-            verify: true,
-            pickle: PicklePolicy::default(),
-            remote: remote::Options::default(),
-        }
-    }
-}
-
-impl OpenOptions {
-    /// Whether the file may be mapped.
-    pub fn map(mut self, mode: MapMode) -> Self {
-        self.map = mode;
-        self
-    }
-
-    /// How much a call may decode, for untrusted files or for those that decode to very much more
-    /// than they store.
-    pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// Refuses to read components larger than this many bytes: [`Limits::max_component`].
-    pub fn max_component(mut self, bytes: u64) -> Self {
-        self.limits.max_component = bytes;
-        self
-    }
-
-    /// Refuses to decode more than this many bytes in one call: [`Limits::max_total`].
-    pub fn max_total(mut self, bytes: u64) -> Self {
-        self.limits.max_total = Some(bytes);
-        self
-    }
-
-    /// Threads for reading and decoding; 0 is one per core.
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
-        self
-    }
-
-    /// Whether owned reads compare stored digests (they do by default).
-    pub fn verify(mut self, verify: bool) -> Self {
-        self.verify = verify;
-        self
-    }
-
-    /// What to do with a pickle that is dangerous in tools that unpickle it.
-    pub fn pickle(mut self, policy: PicklePolicy) -> Self {
-        self.pickle = policy;
-        self
-    }
-
-    /// How remote files are reached.
-    pub fn remote(mut self, options: remote::Options) -> Self {
-        self.remote = options;
-        self
-    }
-
-    /// Opens a file, by its path or its URL.
-    pub fn open(self, path: impl AsRef<Path>) -> Result<Reader> {
-        let (path, name) = match remote::place(path.as_ref())? {
-            Place::Local(path) => (path.clone(), path),
-            // What follows a `?` is no part of the name, and may be a secret.
-            Place::Remote(location) => (path.as_ref().to_owned(), location.url().into()),
-        };
-        let context = Context { path: Some(name.clone()), map_mode: self.map, remote: self.remote.clone() };
-        let catalog = format::open(&path, &context).and_then(|catalog| self.admit(catalog));
-        let catalog = catalog.map_err(|error| error.in_file(name))?;
-        Ok(Reader { catalog, options: self })
-    }
-
-    /// Opens any source, such as bytes in memory.
-    pub fn open_source(self, source: Arc<dyn Source>) -> Result<Reader> {
-        let context = Context { path: None, map_mode: self.map, remote: self.remote.clone() };
-        let catalog = self.admit(format::parse(source, &context)?)?;
-        Ok(Reader { catalog, options: self })
-    }
-
-    /// Refuses what the pickle policy does not allow.
-    fn admit(&self, catalog: Catalog) -> Result<Catalog> {
-        if self.pickle == PicklePolicy::Report || catalog.unsafe_globals.is_empty() {
-            return Ok(catalog);
-        }
-        Err(Error::corrupt(
-            "pickle.unsafe",
-            format!(
-                "refused by the strict pickle policy: in tools that unpickle it, it reaches {}; \
-                 `ztensor scan` says more",
-                catalog.unsafe_globals.join(", ")
-            ),
-        ))
-    }
-}
-
-/// What [`Reader::verify`] found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verification {
-    /// Every digest, or the checksums inside an encoding that has its own, agrees.
-    Checked,
-    /// At least one component has no digest, or one of a kind this version does not know.
-    NoDigest,
-}
 
 /// An open tensor file of any format. Usable from many threads at once.
 #[derive(Debug)]
@@ -243,7 +104,7 @@ impl Reader {
         &self.catalog.attributes
     }
 
-    /// Whether a journal beside the file said which part of it is good: an edit is under mode, or
+    /// Whether a journal beside the file said which part of it is good: an edit is under way, or
     /// was interrupted, and this is the state before it.
     pub fn is_limited_by_journal(&self) -> bool {
         self.catalog.by_journal
@@ -444,11 +305,6 @@ impl Reader {
         }
     }
 
-    /// The digest to compare on an owned read, if there is one and it is wanted.
-    pub(crate) fn digest<'a>(&self, component: &'a Component) -> Option<&'a Digest> {
-        component.digest.as_ref().filter(|digest| self.options.verify && digest.hasher().is_some())
-    }
-
     fn run(
         &self,
         component: &Component,
@@ -609,116 +465,6 @@ impl Reader {
             attributes: object.attributes.clone(),
         })
     }
-
-    /// Compares a tensor's digests with its bytes as stored; an encoding that has checksums
-    /// of its own is checked by them.
-    pub fn verify(&self, name: &str) -> Result<Verification> {
-        self.check_verification(std::iter::once((name, self.get(name)?)))?;
-        self.verify_object(name)
-    }
-
-    /// Refuses checks by decoding that would decode more than the limits allow.
-    fn check_verification<'a>(&self, objects: impl Iterator<Item = (&'a str, &'a Object)>) -> Result<()> {
-        let mut charge = Charge::default();
-        for (_, object) in objects {
-            let decoded = object.components.iter().filter(|(_, component)| {
-                matches!(component.storage, Storage::Encoded(_))
-                    && component.digest.as_ref().is_none_or(|digest| digest.hasher().is_none())
-            });
-            for (_, component) in decoded {
-                self.touch(component);
-                charge.add(component, &(0..component.len));
-            }
-        }
-        charge.check(self)
-    }
-
-    fn verify_object(&self, name: &str) -> Result<Verification> {
-        let mut verification = Verification::Checked;
-        for (_, component) in &self.get(name)?.components {
-            match component.digest.as_ref().filter(|digest| digest.hasher().is_some()) {
-                Some(digest) => self.hash_stored(component, digest).map_err(|error| self.at(name, error))?,
-                None => match self.check_itself(component) {
-                    Some(checked) => checked.map_err(|error| self.at(name, error))?,
-                    None => verification = Verification::NoDigest,
-                },
-            }
-        }
-        Ok(verification)
-    }
-
-    /// Compares the digests of tensors that are about to be used where they lie, as a read into
-    /// other memory does: those of raw components, of files in which digests are there on request.
-    /// (The checksums of zip archives are always there, and are compared when a member is read.)
-    pub fn verify_in_place(&self, names: &[&str]) -> Result<()> {
-        if !self.options.verify || self.format() != Format::Zt {
-            return Ok(());
-        }
-        let has_digest = |component: &Component| {
-            let known = component.digest.as_ref().is_some_and(|digest| digest.hasher().is_some());
-            // Remote tensors are never viewed: reading them compares their digests.
-            let viewed = matches!(component.storage, Storage::Plain(_) | Storage::Inline(_));
-            known && viewed && !self.is_remote(component)
-        };
-        let mut wanted = Vec::new();
-        for &name in names {
-            let components = self.get(name)?.components.iter();
-            wanted.extend(components.filter(|(_, one)| has_digest(one)).map(|(_, one)| (name, one)));
-        }
-        parallel::for_each(self.options.threads, wanted, |(name, component)| match &component.digest {
-            Some(digest) => self.hash_stored(component, digest).map_err(|error| self.at(name, error)),
-            None => Ok(()),
-        })
-    }
-
-    /// Compares the checksums that an encoding brings itself, if it does.
-    fn check_itself(&self, component: &Component) -> Option<Result<()>> {
-        match &component.storage {
-            Storage::Encoded(decoder) => decoder.verify(&self.catalog.sources, 1),
-            _ => None,
-        }
-    }
-
-    /// Compares every digest in the file; how many tensors had one and how many had none.
-    pub fn verify_all(&self, observer: Option<&dyn Observer>) -> Result<Summary> {
-        self.check_verification(self.objects())?;
-        let (checked, unchecked) =
-            (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(0));
-        parallel::for_each(self.options.threads, self.objects().collect(), |(name, object)| {
-            let counter = match self.verify_object(name)? {
-                Verification::Checked => &checked,
-                Verification::NoDigest => &unchecked,
-            };
-            counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            advance(observer, object.stored_len())
-        })?;
-        Ok(Summary { checked: checked.into_inner(), unchecked: unchecked.into_inner() })
-    }
-
-    fn hash_stored(&self, component: &Component, digest: &Digest) -> Result<()> {
-        let mut hasher = hasher(digest);
-        match component.extent() {
-            Some(extent) => self.catalog.sources.for_pieces(extent, 1, |piece| {
-                hasher.update(piece);
-                Ok(())
-            })?,
-            None => {
-                if let Storage::Inline(bytes) = &component.storage {
-                    hasher.update(bytes);
-                }
-            }
-        }
-        compare(hasher, digest)
-    }
-}
-
-/// What [`Reader::verify_all`] found in a file without mismatches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Summary {
-    /// Tensors all of whose digests agree.
-    pub checked: u64,
-    /// Tensors of which at least one component has no digest.
-    pub unchecked: u64,
 }
 
 /// One piece of a batch read.
@@ -729,48 +475,4 @@ pub(crate) struct Job<'a> {
     pub(crate) out: &'a mut [u8],
     /// Where the checksum of this piece is combined with those of the others.
     pub(crate) checksum: Option<Arc<PieceChecksums>>,
-}
-
-/// CRC-32C values of the pieces of one component, read by several threads: the last one to arrive
-/// combines them and compares.
-pub(crate) struct PieceChecksums {
-    expected: Digest,
-    pieces: usize,
-    /// Offset, length and CRC-32C of each piece that was read.
-    read: std::sync::Mutex<Vec<(u64, u64, u32)>>,
-}
-
-impl PieceChecksums {
-    fn new(expected: Digest, pieces: usize) -> PieceChecksums {
-        PieceChecksums { expected, pieces, read: std::sync::Mutex::new(Vec::with_capacity(pieces)) }
-    }
-
-    fn add(&self, offset: u64, len: u64, hasher: Hasher) -> Result<()> {
-        let Hasher::Crc32c(crc) = hasher else {
-            return Err(Error::invalid("only CRC-32C values of pieces combine"));
-        };
-        let mut read = self.read.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        read.push((offset, len, crc));
-        if read.len() < self.pieces {
-            return Ok(());
-        }
-        read.sort_unstable();
-        let whole = read.iter().fold(0, |sum, &(_, len, crc)| crc32c_combine::combine(sum, crc, len));
-        compare(Hasher::Crc32c(whole), &self.expected)
-    }
-}
-
-pub(crate) fn hasher(digest: &Digest) -> Hasher {
-    // Callers pass only digests that can be computed.
-    digest.hasher().unwrap_or(Hasher::Crc32c(0))
-}
-
-pub(crate) fn compare(hasher: Hasher, expected: &Digest) -> Result<()> {
-    let found = hasher.finish();
-    match found == *expected {
-        true => Ok(()),
-        false => Err(Error::mismatch(format!(
-            "the stored bytes have the digest {found}, the file says {expected}"
-        ))),
-    }
 }

@@ -5,6 +5,7 @@
 //! everything that reads web servers reads the Hub. Added to it are the token, which goes to the
 //! Hub's endpoint and to no other host, and a listing of folders.
 
+#[cfg(feature = "remote")]
 use std::path::PathBuf;
 
 use super::store::{self, Entry};
@@ -75,6 +76,7 @@ fn resolved<'a>(url: &'a str, endpoint: &str) -> Option<(&'a str, &'a str)> {
 }
 
 /// The token for a URL, if it is one of the Hub and there is a token to be used without being asked.
+#[cfg(feature = "remote")]
 pub(super) fn token(url: &str) -> Option<String> {
     let endpoint = endpoint();
     let api = format!("{endpoint}/api/");
@@ -91,6 +93,7 @@ pub(super) fn token(url: &str) -> Option<String> {
 }
 
 /// Where `hf auth login` keeps the token.
+#[cfg(feature = "remote")]
 fn token_file() -> Option<PathBuf> {
     if let Some(path) = variable("HF_TOKEN_PATH") {
         return Some(path.into());

@@ -97,6 +97,7 @@ impl Location {
     }
 
     /// The host of a web server, without its port.
+    #[cfg(feature = "remote")]
     pub(crate) fn host(&self) -> &str {
         match self.authority.rsplit_once(':') {
             Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
@@ -115,6 +116,7 @@ impl Location {
     }
 
     /// The store or the server itself, with the query.
+    #[cfg(feature = "remote")]
     pub(crate) fn root(&self) -> Location {
         Location { key: String::new(), ..self.clone() }
     }

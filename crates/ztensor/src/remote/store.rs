@@ -24,9 +24,6 @@ pub struct Entry {
     pub len: u64,
 }
 
-/// Most files that a folder or a prefix is listed with: a server could go on for ever.
-const MOST_ENTRIES: usize = 1 << 22;
-
 /// All bytes of a file, which must not be longer than `limit`.
 pub fn read(path: impl AsRef<Path>, limit: u64, options: &Options) -> Result<Vec<u8>> {
     let path = path.as_ref();
@@ -202,11 +199,14 @@ mod remote {
     use futures_util::{StreamExt, TryStreamExt};
     use object_store::{Error as Store, ObjectStore, ObjectStoreExt};
 
-    use super::{Entry, Error, MOST_ENTRIES, Options, Result};
+    use super::{Entry, Error, Options, Result};
     use crate::remote::collect::collect;
     use crate::remote::pinned::key;
     use crate::remote::settings::Settings;
     use crate::remote::{Location, failure, runtime};
+
+    /// Most files that a prefix is listed with: a server could go on for ever.
+    const MOST_ENTRIES: usize = 1 << 22;
 
     fn client(location: &Location, options: &Options) -> Result<std::sync::Arc<dyn ObjectStore>> {
         let settings = Settings::resolve(location, options)?;

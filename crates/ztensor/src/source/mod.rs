@@ -72,7 +72,7 @@ pub trait Source: Send + Sync + fmt::Debug {
     }
 
     /// A second, copy-on-write view of all bytes, for callers that hand out
-    /// writable memory. `None` if the source cannot be mapped that mode.
+    /// writable memory. `None` if the source cannot be mapped so.
     fn copy_on_write(&self) -> Option<CowRegion> {
         None
     }
@@ -281,7 +281,7 @@ impl Sources {
         self.read_by(ReadMode::Cached, extent, skip, out)
     }
 
-    /// The same, by mode of the system's cache or past it.
+    /// The same, through the page cache or with O_DIRECT.
     pub(crate) fn read_by(&self, mode: ReadMode, extent: Extent, skip: u64, out: &mut [u8]) -> Result<()> {
         let source = self.get(extent.source)?;
         check_range(extent.len, skip, out.len() as u64)

@@ -16,7 +16,7 @@ pub enum Access {
     Data,
 }
 
-/// How much may be under mode at a time.
+/// How much may be under way at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Requests.
@@ -48,7 +48,7 @@ impl fmt::Debug for Staged {
 
 /// A source where every read is a request, so that many are better made at once.
 pub trait Remote: Source {
-    /// How much may be under mode at a time.
+    /// How much may be under way at a time.
     fn budget(&self) -> Budget;
 
     /// Says what the next reads are for.
