@@ -52,6 +52,7 @@ pub mod dtype;
 pub mod edit;
 pub mod error;
 pub mod format;
+pub mod id;
 pub mod partition;
 pub mod progress;
 pub mod read;
@@ -74,6 +75,7 @@ pub use edit::{compact, compact_to, merge, remove_tensors, repair, replace_tenso
 pub use error::{Error, ErrorKind, Result};
 pub use format::Format;
 pub use format::{gguf, zstn};
+pub use id::ContentId;
 pub use progress::Observer;
 pub use read::{Limits, OpenOptions, PicklePolicy, Reader, Subarray, Verification};
 pub use tensor::value::{Attributes, Value};
