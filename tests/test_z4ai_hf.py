@@ -240,15 +240,19 @@ def anonymous():
     text = open("/proc/self/smaps_rollup").read()
     return int(re.search(r"Anonymous:\\s+(\\d+)", text)[1]) * 1024
 
-def settled():
-    "What it is when it does not change any more."
-    seen = []
-    for _ in range(300):
-        seen.append(anonymous())
-        if len(seen) > 10 and len(set(seen[-10:])) == 1:
-            return seen[-1]
+def grows_to(least, most):
+    "Waits until memory has grown by `least` beyond `before`; it never grows beyond `most`."
+    while (held := anonymous() - before) <= least:
         time.sleep(0.02)
-    raise AssertionError(seen)
+    for _ in range(10):
+        assert held < most, held
+        time.sleep(0.02)
+        held = anonymous() - before
+
+def falls_to(most):
+    "Waits until memory has shrunk to `most` beyond `before`."
+    while anonymous() - before >= most:
+        time.sleep(0.02)
 """
 
 
@@ -266,17 +270,18 @@ def test_what_is_decoded_ahead_is_bounded_and_given_back() -> None:
     run(
         """
 integrations.PackedFile("x.safetensors").get_slice("59")[...]  # what is loaded on first use
-before = settled()
+before = anonymous()
 paths = integrations._being_decoded(["x.safetensors"])
-held = settled() - before
-assert 100_000_000 < held < 140_000_000, held
+grows_to(100_000_000, 140_000_000)
 file = integrations.PackedFile(paths[0])
 file.get_slice("0")[...]
-assert settled() - before < 175_000_000, "others share the pages of the one that was taken"
+# Others share the pages of the one that was taken.
+grows_to(0, 175_000_000)
 first = file.get_slice("3")[...]
 del file, paths
 gc.collect()
-assert settled() - before < 40_000_000, "a tensor and what shares its pages"
+# A tensor and what shares its pages.
+falls_to(40_000_000)
 assert first.shape == (1_000_000,)
 """
     )

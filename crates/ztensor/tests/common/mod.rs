@@ -6,3 +6,10 @@ pub mod allocations;
 pub mod conformance;
 pub mod fixtures;
 pub mod zip;
+
+/// Processor time of the calling thread. Bounds on it catch quadratic work and, unlike bounds on
+/// wall-clock time, hold beside other busy processes.
+pub fn processor_time() -> std::time::Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
