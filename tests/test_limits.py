@@ -122,6 +122,15 @@ def test_packed_files_have_a_limit(tmp_path):
     assert not out.exists()
     z4ai.safetensors.decompress_file(path, out, max_total_bytes=size)
     assert out.read_bytes() == original
+    # Tensors of it, loaded.
+    assert len(z4ai.load_file(path, max_bytes=80_000, max_total_bytes=80_000)) == 1
+    with pytest.raises(LimitError, match="max_total_bytes"):
+        z4ai.load_file(path, max_total_bytes=79_999)
+    with pytest.raises(LimitError, match="max_bytes"):
+        z4ai.load_file(path, max_bytes=79_999)
+    reader = z4ai.safetensors.ZstnReader.open(path, max_bytes=79_999)
+    with pytest.raises(LimitError, match="max_bytes"):
+        reader.read_numpy("a")
 
 
 def test_model_deltas_have_a_limit(tmp_path):

@@ -107,11 +107,15 @@ def load_file(
     *,
     backend: Backend = "mmap",
     path: Path | None = None,
+    max_bytes: int | None = None,
+    max_total_bytes: int | None = None,
 ) -> dict[str, torch.Tensor]:
     """Loads all tensors of a packed file, or of a plain ``.safetensors`` file.
 
     Tensors of a packed file are decoded straight into their own memory. ``path`` is another name
-    of ``filename``.
+    of ``filename``. A packed file with a tensor of more than ``max_bytes`` decoded bytes, or with
+    more than ``max_total_bytes`` in all, is a ``LimitError`` before anything is decoded; without
+    ``max_total_bytes`` the limit is 1,000 times the size of the file or 4 GiB, whichever is more.
     """
     path = _named(filename, path)
     plain = _needed("safetensors.torch")
@@ -122,7 +126,7 @@ def load_file(
             path, device=device, **options
         )
         return loaded
-    return _load_packed(path, device)
+    return _load_packed(path, device, max_bytes, max_total_bytes)
 
 
 def _named(filename: Path | None, path: Path | None) -> Path:
@@ -133,10 +137,17 @@ def _named(filename: Path | None, path: Path | None) -> Path:
     return given[0]
 
 
-def _load_packed(path: Path, device: Device) -> dict[str, torch.Tensor]:
+def _load_packed(
+    path: Path,
+    device: Device,
+    max_bytes: int | None = None,
+    max_total_bytes: int | None = None,
+) -> dict[str, torch.Tensor]:
     from ztensor.torch import load_file as load_any
 
-    tensors: dict[str, torch.Tensor] = load_any(path, device, copy=True)
+    tensors: dict[str, torch.Tensor] = load_any(
+        path, device, copy=True, max_bytes=max_bytes, max_total_bytes=max_total_bytes
+    )
     return tensors
 
 

@@ -167,11 +167,20 @@ class ZstnReader:
             self._start(lambda: _native.Reader.open(path), lambda: _native.zstn_inspect(path))
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """Opens a file; reads its header and index, decodes nothing."""
+    def open(
+        cls, path: Path, *, max_bytes: int | None = None, max_total_bytes: int | None = None
+    ) -> Self:
+        """Opens a file; reads its header and index, decodes nothing.
+
+        Reading a tensor of more than ``max_bytes``, or more than ``max_total_bytes`` in one call,
+        is then a ``LimitError``.
+        """
         reader = cls.__new__(cls)
         reader._file = None
-        reader._start(lambda: _native.Reader.open(path), lambda: _native.zstn_inspect(path))
+        reader._start(
+            lambda: _native.Reader.open(path, max_component=max_bytes, max_total=max_total_bytes),
+            lambda: _native.zstn_inspect(path),
+        )
         return reader
 
     @classmethod

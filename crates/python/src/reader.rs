@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -26,7 +26,8 @@ pub(crate) struct Reader {
     pool: arrays::Pool,
     /// What decodes this file's tensors before they are asked for, and the file's number there.
     ahead: OnceLock<(Arc<DecodeAhead<arrays::Memory>>, usize)>,
-    /// Tensors whose digests were compared before they were viewed: once is enough.
+    /// Tensors whose digests were compared before they were viewed: once is enough. Never waited
+    /// for: a child process may have inherited it locked by a thread that it does not have.
     verified: Mutex<HashSet<String>>,
 }
 
@@ -50,13 +51,13 @@ impl Reader {
         if new.is_empty() || self.inner.format() != ztensor::Format::Zt {
             return Ok(());
         }
-        {
-            let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(verified) = self.verified.try_lock() {
             new.retain(|name| !verified.contains(*name));
         }
         py.detach(|| self.inner.verify_in_place(&new)).or_raise(py)?;
-        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-        verified.extend(new.into_iter().map(str::to_owned));
+        if let Ok(mut verified) = self.verified.try_lock() {
+            verified.extend(new.into_iter().map(str::to_owned));
+        }
         Ok(())
     }
 }
