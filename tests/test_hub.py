@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
@@ -27,6 +28,8 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Requests)
         self.files: dict[str, bytes] = {}
         self.private = False
+        self.page_size = 0
+        self.endless = False
         self.seen: list[tuple[str, str, str | None]] = []
 
     @property
@@ -53,14 +56,15 @@ class Requests(BaseHTTPRequestHandler):
         if self.server.private and authorization != f"Bearer {TOKEN}":
             return self.answer(401, b"")
         if self.path.startswith("/api/models/"):
-            repo, _, rest = self.path.removeprefix("/api/models/").partition("/tree/")
+            path, _, query = self.path.partition("?")
+            repo, _, rest = path.removeprefix("/api/models/").partition("/tree/")
             prefix = f"/{repo}/resolve/{rest}/"
             found = [
                 {"type": "file", "path": name.removeprefix(prefix), "size": len(data)}
                 for name, data in self.server.files.items()
                 if name.startswith(prefix)
             ]
-            return self.answer(200, json.dumps(found).encode())
+            return self.answer_page(found, int(parse_qs(query).get("cursor", ["0"])[0]))
         data = self.server.files.get(self.path)
         if data is None:
             return self.answer(404, b"Entry not found")
@@ -75,8 +79,22 @@ class Requests(BaseHTTPRequestHandler):
         part = data[start:stop]
         return self.answer(206, part, f"bytes {start}-{stop - 1}/{len(data)}")
 
-    def answer(self, status: int, body: bytes, content_range: str | None = None) -> None:
+    def answer_page(self, entries: list[Any], first: int) -> None:
+        size = self.server.page_size
+        page = entries[first : first + size] if size else entries
+        link = None
+        if size and (self.server.endless or first + size < len(entries)):
+            # The Hub names itself, also where a mirror answers.
+            path = self.path.partition("?")[0]
+            link = f'<https://hub.example{path}?limit={size}&cursor={first + size}>; rel="next"'
+        return self.answer(200, json.dumps(page).encode(), link=link)
+
+    def answer(
+        self, status: int, body: bytes, content_range: str | None = None, link: str | None = None
+    ) -> None:
         self.send_response(status)
+        if link is not None:
+            self.send_header("link", link)
         self.send_header("content-length", str(len(body)))
         self.send_header("accept-ranges", "bytes")
         self.send_header("etag", '"1"')
@@ -137,6 +155,26 @@ def test_folders_are_models(hub: Hub) -> None:
     assert sorted(loaded) == ["a", "b"] and loaded["b"].tolist() == [1.0, 1.0]
 
 
+def test_listings_of_several_pages(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.private = True
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    names = [f"model-{n:05}-of-00007.safetensors" for n in range(1, 8)]
+    for name in names:
+        hub.add("owner/many", name, contents(**{name[:11]: np.zeros(2)}))
+    hub.page_size = 3
+    assert ztensor.store.list("hf://owner/many") == names
+    pages = [path for _, path, _ in hub.seen if path.startswith("/api/")]
+    assert [path.partition("?")[2] for path in pages] == [
+        "",
+        "limit=3&cursor=3",
+        "limit=3&cursor=6",
+    ]
+    assert len(ztensor.open("hf://owner/many")) == 7
+    hub.endless = True
+    with pytest.raises(ztensor.UnsupportedError, match="more than 1000 pages"):
+        ztensor.store.list("hf://owner/many")
+
+
 def test_tokens_go_to_the_endpoint_only(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add("owner/repo", "model.safetensors", contents())
     hub.private = True
@@ -177,7 +215,8 @@ def test_urls_that_are_wrong(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_refused_connection_is_an_error(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
-        monkeypatch.setenv("ZTENSOR_REMOTE_RETRIES", "0")
-        with pytest.raises(ztensor.FileError, match="cannot open"):
-            ztensor.open("hf://owner/repo/model.safetensors")
+        server = f"127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.setenv("HF_ENDPOINT", f"http://{server}")
+        for url in ("hf://owner/repo/model.safetensors", "hf://owner/repo"):
+            with pytest.raises(ConnectionError, match=f"{server} refused the connection"):
+                ztensor.open(url)

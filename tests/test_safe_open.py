@@ -96,6 +96,37 @@ def test_refusals_that_are_lifted(file: str) -> None:
             assert np.array_equal(part[index], expected), index
 
 
+@pytest.mark.parametrize("framework", ["pt", "np"])
+def test_lists_read_the_rows_between_their_ends(
+    framework: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = torch.arange(400.0).reshape(100, 4)
+    ztensor.torch.save_file({"x": array}, "x.zt", compression="default")
+    rows: list[tuple[int, int]] = []
+    read = ztensor.PySafeSlice._read
+    monkeypatch.setattr(
+        ztensor.PySafeSlice,
+        "_read",
+        lambda part, first, last: rows.append((first, last)) or read(part, first, last),
+    )
+    indices: list[tuple[Any, tuple[int, int]]] = [
+        ([7, 5, -94], (5, 8)),
+        (np.array([[60, 62], [61, 60]]), (60, 63)),
+        (torch.tensor([99, 98]), (98, 100)),
+        (([3, 4], [0, 1]), (3, 5)),
+        ((None, [3, 4]), (3, 5)),
+        ([True] * 100, (0, 100)),
+        ([], (0, 100)),
+    ]
+    with safe_open("x.zt", framework) as opened:
+        for index, expected in indices:
+            found = opened.get_slice("x")[index]
+            assert np.array_equal(np.asarray(found), array.numpy()[index]), index
+            assert rows.pop() == expected, index
+        with pytest.raises(IndexError):
+            opened.get_slice("x")[[1, 100]]
+
+
 def test_indices_that_are_wrong(file: str) -> None:
     with safe_open(file, "np") as opened:
         part = opened.get_slice("b")

@@ -19,6 +19,7 @@ from safetensors.torch import save_file as plain_save_file
 
 import z4ai
 import ztensor
+import ztensor.torch
 from z4ai import integrations
 from z4ai.safetensors import compress_file, decompress_file
 
@@ -104,6 +105,92 @@ def test_plain_files_pass_through() -> None:
         loaded = z4ai.load_file("plain.safetensors")
         assert all(equal(loaded[name], tensor) for name, tensor in made.items())
         z4ai.enable_hf()
+
+
+FOREIGN = {
+    "pointer": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n",
+        "git lfs pull",
+    ),
+    "page": (b"<!DOCTYPE html><html><body>404</body></html>", "web page"),
+    "answer": (b'{"error":"Entry not found"}', "Entry not found"),
+    "blank": (bytes(100), "zero bytes"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_files_that_are_none_are_named(kind: str) -> None:
+    import safetensors
+    import safetensors.torch
+
+    data, words = FOREIGN[kind]
+    Path("model.safetensors").write_bytes(data)
+    with pytest.raises(safetensors.SafetensorError, match=words):
+        z4ai.load_file("model.safetensors")
+    z4ai.enable_hf()
+    for call in (
+        lambda: safetensors.torch.load_file("model.safetensors"),
+        lambda: safetensors.safe_open("model.safetensors", framework="pt"),
+        lambda: safetensors.torch.safe_open("model.safetensors", framework="pt"),
+        lambda: z4ai.load_file("model.safetensors"),
+    ):
+        with pytest.raises(safetensors.SafetensorError, match=words):
+            call()
+
+
+def test_files_of_other_formats() -> None:
+    made = {"x": torch.arange(6.0).reshape(2, 3)}
+    torch.save(made, "x.pt")
+    ztensor.torch.save_file(made, "x.zt")
+    for name in ("x.pt", "x.zt"):
+        assert torch.equal(z4ai.load_file(name)["x"], made["x"])
+    # A truncated safetensors file is what safetensors says.
+    import safetensors.torch
+
+    z4ai.enable_hf()
+    plain_save_file(made, "cut.safetensors")
+    Path("cut.safetensors").write_bytes(Path("cut.safetensors").read_bytes()[:-5])
+    with pytest.raises(safetensors.SafetensorError, match=r"(?i)incomplete|metadata"):
+        safetensors.torch.load_file("cut.safetensors")
+
+
+CHILD = """
+import multiprocessing, sys
+import z4ai
+
+def load(path):
+    import safetensors.torch
+    return sorted(safetensors.torch.load_file(path))
+
+if __name__ == "__main__":
+    if sys.argv[1] == "call":
+        z4ai.enable_hf()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(load, ["packed.safetensors"]) == ["x"]
+"""
+
+
+@pytest.mark.parametrize("how", ["call", "variable"])
+def test_spawned_processes(how: str) -> None:
+    z4ai.save_file({"x": torch.ones(100)}, "packed.safetensors")
+    Path("child.py").write_text(CHILD)
+    variable = {"Z4AI_HF": "1"} if how == "variable" else {}
+    subprocess.run([sys.executable, "child.py", how], check=True, env={**os.environ, **variable})
+
+
+def test_the_variable_imports_nothing_by_itself() -> None:
+    code = (
+        "import sys, z4ai; assert not z4ai.is_enabled();"
+        "assert not {'torch', 'safetensors'} & set(sys.modules);"
+        "import safetensors.torch; assert z4ai.is_enabled();"
+        "z4ai.disable_hf(); assert not z4ai.is_enabled()"
+    )
+    environment = {**os.environ, "Z4AI_HF": "1"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    from importlib.metadata import entry_points
+
+    (plugin,) = [e for e in entry_points(group="vllm.general_plugins") if e.name == "z4ai"]
+    assert plugin.load() is integrations.enable_if_asked
 
 
 def test_wrong_calls() -> None:
@@ -645,7 +732,7 @@ for call in (z4ai.enable_hf, lambda: z4ai.save_file({}, "x"), lambda: z4ai.load_
     try:
         call()
     except RuntimeError as error:
-        assert "pip install ztensor[hf]" in str(error), error
+        assert "pip install torch safetensors" in str(error), error
     else:
         raise SystemExit("no error")
 assert not z4ai.is_enabled()

@@ -13,6 +13,7 @@ torch and are imported when they are first named.
 
 from __future__ import annotations
 
+import os as _os
 from typing import TYPE_CHECKING, Any
 
 from z4ai import delta
@@ -104,3 +105,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HUGGING_FACE, *_MODULES})
+
+
+if _os.environ.get("Z4AI_HF") == "1":
+    __getattr__("integrations").enable_if_asked()

@@ -252,7 +252,7 @@ def _ml_dtype(name: str) -> np.dtype[Any]:
             import ml_dtypes
         except ImportError:
             raise UnsupportedError(
-                f"NumPy has no {name} of its own: install ml_dtypes (pip install ztensor[bfloat16])"
+                f"NumPy has no {name} of its own: install ml_dtypes (pip install ml_dtypes)"
             ) from None
     found = getattr(ml_dtypes, name, None) if name.isidentifier() else None
     if not isinstance(found, type):

@@ -5,7 +5,7 @@
 tensors are decoded straight from the packed file when they are asked for, and when transformers
 loads a model also a little before, while it is busy with other things.
 
-Needs torch and safetensors: ``pip install ztensor[hf]``.
+Needs torch and safetensors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -52,7 +52,7 @@ def _needed(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise RuntimeError(
-            f"this needs {error.name or name}: pip install ztensor[hf] brings torch and safetensors"
+            f"this needs {error.name or name}: pip install torch safetensors"
         ) from error
 
 
@@ -110,23 +110,33 @@ def load_file(
     max_bytes: int | None = None,
     max_total_bytes: int | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Loads all tensors of a packed file, or of a plain ``.safetensors`` file.
+    """Loads all tensors of a packed file, or of any other that ztensor reads.
 
-    Tensors of a packed file are decoded straight into their own memory. ``path`` is another name
-    of ``filename``. A packed file with a tensor of more than ``max_bytes`` decoded bytes, or with
-    more than ``max_total_bytes`` in all, is a ``LimitError`` before anything is decoded; without
-    ``max_total_bytes`` the limit is 1,000 times the size of the file or 4 GiB, whichever is more.
+    Tensors of a packed file are decoded straight into their own memory; those of others are views
+    of the mapped file, as :func:`ztensor.torch.load_file` makes them. ``path`` is another name of
+    ``filename``, which may be a URL. A file with a tensor of more than ``max_bytes`` decoded
+    bytes, or with more than ``max_total_bytes`` in all, is a ``LimitError`` before anything is
+    decoded; without ``max_total_bytes`` the limit is 1,000 times the size of the file or 4 GiB,
+    whichever is more.
+
+    >>> import safetensors.torch, torch, z4ai
+    >>> safetensors.torch.save_file({"x": torch.ones(2)}, "plain.safetensors")
+    >>> z4ai.load_file("plain.safetensors")
+    {'x': tensor([1., 1.])}
     """
     path = _named(filename, path)
-    plain = _needed("safetensors.torch")
-    if not is_packed(path):
-        original = _PATCHES.original("safetensors.torch", "load_file")
-        options = {} if backend == "mmap" else {"backend": backend}
-        loaded: dict[str, torch.Tensor] = (original or plain.load_file)(
-            path, device=device, **options
-        )
-        return loaded
-    return _load_packed(path, device, max_bytes, max_total_bytes)
+    _needed("torch")
+    from ztensor.torch import load_file as load_any
+
+    copy = "://" not in os.fspath(path) and is_packed(path)
+    return load_any(
+        path,
+        device,
+        copy,
+        backend=backend,
+        max_bytes=max_bytes,
+        max_total_bytes=max_total_bytes,
+    )
 
 
 def _named(filename: Path | None, path: Path | None) -> Path:
@@ -332,7 +342,8 @@ def _opening(original: Any) -> Any:
         known = isinstance(filename, _BeingDecoded)
         if known or (os.path.isfile(filename) and is_packed(filename)):
             return PackedFile(filename, framework, device, **options)
-        return original(filename, framework=framework, device=device, **options)
+        with _explained(filename):
+            return original(filename, framework=framework, device=device, **options)
 
     return safe_open
 
@@ -342,9 +353,25 @@ def _loading_file(original: Any) -> Any:
     def load_file(filename: Path, device: Device = "cpu", **options: Any) -> Any:
         if os.path.isfile(filename) and is_packed(filename):
             return _load_packed(filename, device)
-        return original(filename, device=device, **options)
+        with _explained(filename):
+            return original(filename, device=device, **options)
 
     return load_file
+
+
+@contextlib.contextmanager
+def _explained(filename: Path) -> Iterator[None]:
+    """Where safetensors refuses a file that is none, says what the file is."""
+    try:
+        yield
+    except importlib.import_module("safetensors").SafetensorError as error:
+        try:
+            _native.Reader.open(filename)
+        except _errors.UnknownFormatError as what:
+            raise what from error
+        except Exception:
+            pass  # safetensors has said what is wrong
+        raise
 
 
 def _loading(original: Any) -> Any:
@@ -383,6 +410,10 @@ def enable_hf() -> None:
     them. ``from_pretrained(folder, variant="z4ai")`` then loads ``model.z4ai.safetensors``, or
     the shards that ``model.safetensors.index.z4ai.json`` names; :func:`pack_model` makes them.
     Does nothing if it is already on.
+
+    Processes that are started afterwards, such as spawned workers, do the same as soon as they
+    import z4ai: the environment variable ``Z4AI_HF`` is set to 1 for them. It can be set from
+    outside, too; workers of vLLM need nothing else.
     """
     _needed("torch")
     _PATCHES.on(
@@ -395,11 +426,33 @@ def enable_hf() -> None:
         # Not part of its interface: where it is missing, files are decoded when they are opened.
         {("transformers.modeling_utils", "_get_resolved_checkpoint_files"): _resolving},
     )
+    os.environ[_VARIABLE] = "1"
 
 
 def disable_hf() -> None:
     """Undoes :func:`enable_hf`."""
+    os.environ.pop(_VARIABLE, None)
+    for awaited in _AWAITED:
+        awaited.end()
+    _AWAITED.clear()
     _PATCHES.off()
+
+
+_VARIABLE = "Z4AI_HF"
+_AWAITED: list[_WhenImported] = []
+
+
+def enable_if_asked() -> None:
+    """What :func:`enable_hf` does, if the environment asks for it and when safetensors is imported.
+
+    Called when z4ai is imported, and by vLLM in each of its processes.
+    """
+    if os.environ.get(_VARIABLE) != "1" or _PATCHES.is_on() or _AWAITED:
+        return
+    if "safetensors.torch" in sys.modules:
+        enable_hf()
+    else:
+        _AWAITED.append(_WhenImported("safetensors.torch", lambda module: enable_hf()))
 
 
 def is_enabled() -> bool:

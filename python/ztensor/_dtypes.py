@@ -154,7 +154,7 @@ def numpy_dtype(element: Element) -> np.dtype[Any]:
         except ImportError:
             raise UnsupportedError(
                 f"NumPy has no {element.name} of its own: "
-                "install ml_dtypes (pip install ztensor[bfloat16]), or use torch"
+                "install ml_dtypes (pip install ml_dtypes), or use torch"
             ) from None
         if hasattr(ml_dtypes, element.numpy):
             found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, element.numpy))

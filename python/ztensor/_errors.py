@@ -136,6 +136,10 @@ class TimedOutError(FileError, TimeoutError):
     """A server did not answer in time."""
 
 
+class UnreachableError(FileError, ConnectionError):
+    """There is no connection to a server: it refused one, or its name or network was not found."""
+
+
 _CLASSES: dict[str, type[ZTensorError]] = {
     "io": FileError,
     "corrupt": CorruptError,
@@ -152,6 +156,10 @@ _BY_ERRNO: dict[int | None, type[FileError]] = {
     _errno.EACCES: NotPermittedError,
     _errno.EPERM: NotPermittedError,
     _errno.ETIMEDOUT: TimedOutError,
+    _errno.ECONNREFUSED: UnreachableError,
+    _errno.EHOSTUNREACH: UnreachableError,
+    _errno.ENETUNREACH: UnreachableError,
+    _errno.ENOTCONN: UnreachableError,
 }
 
 CLASSES: tuple[type[ZTensorError], ...] = (
@@ -172,6 +180,7 @@ CLASSES: tuple[type[ZTensorError], ...] = (
     NoSuchFileError,
     NotPermittedError,
     TimedOutError,
+    UnreachableError,
 )
 
 for _class in CLASSES:

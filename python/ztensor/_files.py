@@ -7,16 +7,9 @@ from typing import Any
 
 from ztensor import _formats, _items, _native
 from ztensor._errors import InvalidArgumentError
+from ztensor._options import FileOptions, LoadOptions, SaveOptions
 from ztensor._progress import reporting
-from ztensor._types import (
-    Checksum,
-    Compression,
-    Format,
-    Path,
-    PicklePolicy,
-    Progress,
-    StorageOptions,
-)
+from ztensor._types import Checksum, Compression, Format, Path, Progress
 from ztensor._writer import dictionary, nbytes, write_all
 from ztensor.store import settings
 
@@ -26,22 +19,20 @@ def save_file(
     filename: Path,
     metadata: Mapping[str, Any] | None,
     compression: Compression,
-    checksum: Checksum,
-    progress: Progress,
-    storage_options: StorageOptions,
-    format: Format | None,
+    options: SaveOptions,
 ) -> None:
     """Writes a file, which appears under its name only when it is complete."""
-    target = _formats.target(filename, format)
+    target = _formats.target(filename, options["format"])
+    checksum, progress = options["checksum"], options["progress"]
+    remote = settings(options["storage_options"])
     if target != "zt":
         given = dictionary("tensors", tensors)
         items, attributes, coding = _exported(given, metadata, target, compression, checksum)
         total = sum(map(nbytes, given.values())) if progress else 0
         with reporting(progress, total, "saving") as tell:
-            remote = settings(storage_options)
             _native.export_file(filename, target, items, attributes, coding, remote, tell)
         return
-    writer = _native.Writer.create(filename, remote=settings(storage_options))
+    writer = _native.Writer.create(filename, remote=remote)
     try:
         write_all(writer, tensors, metadata, compression, checksum, progress)
         writer.finish()
@@ -103,46 +94,30 @@ def load_all(
         return reader.fetch(None, framework, copy, other, tell)
 
 
-def open_file(
-    filename: Path,
-    storage_options: StorageOptions,
-    *,
-    backend: str = "mmap",
-    verify: bool = True,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    pickle: PicklePolicy = "warn",
-) -> _native.Reader:
+def open_file(filename: Path, options: FileOptions) -> _native.Reader:
     """A reader of a file, by its path or its URL."""
     return _native.Reader.open(
         filename,
-        map=mapped(backend),
-        verify=verify,
-        max_component=max_bytes,
-        max_total=max_total_bytes,
-        remote=settings(storage_options),
-        pickle=pickle,
+        map=mapped(options["backend"]),
+        verify=options["verify"],
+        max_component=options["max_bytes"],
+        max_total=options["max_total_bytes"],
+        remote=settings(options["storage_options"]),
+        pickle=options["pickle"],
     )
 
 
-def opened(
-    data: bytes | bytearray | memoryview,
-    *,
-    verify: bool = True,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    pickle: PicklePolicy = "warn",
-) -> _native.Reader:
+def open_bytes(data: bytes | bytearray | memoryview, options: LoadOptions) -> _native.Reader:
     """A reader of a file that lies in memory."""
     if isinstance(data, str):
         raise TypeError("load() takes the bytes of a file: load_file() takes its path")
     contents = bytes(data) if isinstance(data, memoryview) else data
     return _native.Reader.from_bytes(
         contents,
-        verify=verify,
-        max_component=max_bytes,
-        max_total=max_total_bytes,
-        pickle=pickle,
+        verify=options["verify"],
+        max_component=options["max_bytes"],
+        max_total=options["max_total_bytes"],
+        pickle=options["pickle"],
     )
 
 

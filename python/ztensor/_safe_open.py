@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -20,7 +20,15 @@ from ztensor._prefetch import PrefetchLoader
 from ztensor._reader import Reader
 from ztensor._safetensors import TensorMeta, safetensors_name
 from ztensor._tensor import Tensor
-from ztensor._types import Backend, Device, Framework, Path, PicklePolicy, StorageOptions
+from ztensor._types import (
+    AnyArray,
+    Backend,
+    Device,
+    Framework,
+    Path,
+    PicklePolicy,
+    StorageOptions,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -354,6 +362,14 @@ class Slice:
         device = None if self._device == "cpu" else self._device
         return _bridges.made(self._framework, tensor, device)
 
+    def _row_index(self, rows: AnyArray) -> Any:
+        """Numbers of rows as an index of the framework."""
+        if self._framework != "torch":
+            return rows
+        import torch
+
+        return torch.from_numpy(rows)
+
     def _shape_of(self, found: Any) -> list[int]:
         return [int(size) for size in found.shape]
 
@@ -371,7 +387,7 @@ class Slice:
             return self._owned(whole[_index(parts)], fresh=False)
         if index is Ellipsis:  # what loaders of whole models ask for
             return self._moved(self._read(0, shape[0]))
-        at, first, last, rows = _rows(parts, shape[0])
+        at, first, last, rows = _rows(parts, shape[0], self._row_index)
         whole = self._read(first, last)
         if at is not None:
             parts[at] = rows
@@ -489,7 +505,25 @@ def _index(parts: list[Any]) -> Any:
     return tuple(parts)
 
 
-def _rows(parts: list[Any], size: int) -> tuple[int | None, int, int, Any]:
+def _row_numbers(part: Any, size: int) -> AnyArray | None:
+    """The rows that a list, an array or a tensor of integers picks, if all of them exist."""
+    if not isinstance(part, list | np.ndarray):
+        if str(getattr(part, "dtype", "")) not in ("torch.int64", "torch.int32"):
+            return None  # bytes are a mask to torch
+        part = part.detach().cpu().numpy()
+    try:
+        numbers = np.asarray(part)
+    except ValueError:
+        return None  # of several lengths
+    if numbers.dtype.kind != "i" or not numbers.size:
+        return None
+    numbers = np.where(numbers < 0, numbers + size, numbers).astype(np.int64)
+    return numbers if numbers.min() >= 0 and numbers.max() < size else None
+
+
+def _rows(
+    parts: list[Any], size: int, index_of: Callable[[AnyArray], Any]
+) -> tuple[int | None, int, int, Any]:
     """Which part of an index picks rows, the first row it needs, the one behind the last, and that
     part in terms of the rows between."""
     for at, part in enumerate(parts):
@@ -506,6 +540,10 @@ def _rows(parts: list[Any], size: int) -> tuple[int | None, int, int, Any]:
             stop = wanted.stop - first
             rows = slice(wanted.start - first, stop if stop >= 0 else None, wanted.step)
             return at, first, last, rows
+        numbers = _row_numbers(part, size)
+        if numbers is not None:
+            first, last = int(numbers.min()), int(numbers.max()) + 1
+            return at, first, last, index_of(numbers - first)
         break
     return None, 0, size, None
 

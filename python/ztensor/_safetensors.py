@@ -11,6 +11,7 @@ import numpy as np
 
 from ztensor import _dtypes, _files, _formats, _native
 from ztensor._errors import InvalidArgumentError, SafetensorError, UnsupportedError
+from ztensor._options import DEFAULTS
 from ztensor._types import Path
 
 __all__ = [
@@ -126,7 +127,7 @@ def deserialize(data: bytes) -> list[tuple[str, dict[str, Any]]]:
     >>> ztensor.deserialize(save({"x": np.ones(2, np.uint8)}, format="safetensors"))
     [('x', {'shape': [2], 'dtype': 'U8', 'data': bytearray(b'\\x01\\x01')})]
     """
-    reader = _files.opened(data)
+    reader = _files.open_bytes(data, DEFAULTS)
     found = []
     for name in reader.keys():
         described = reader.metadata(name)

@@ -222,7 +222,7 @@ class Tensor(NDArrayOperatorsMixin):
         """The elements as a NumPy array, for dense tensors.
 
         Memory is shared with the component. bfloat16 and the fp8 types need
-        ml_dtypes (``pip install ztensor[bfloat16]``).
+        ml_dtypes (``pip install ml_dtypes``).
         """
         data = self._dense("numpy")
         element = self._element()

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from ztensor import _bridged, _files
-from ztensor._bridged import save, save_file
+from ztensor import _bridged
+from ztensor._options import FileOptions, LoadOptions, with_options
 from ztensor._safe_open import safe_open
-from ztensor._types import (
-    Backend,
-    DType,
-    Lazy,
-    Path,
-    PicklePolicy,
-    Progress,
-    StorageOptions,
-)
+from ztensor._types import Lazy, Path
+from ztensor.numpy import save, save_file
 
 if TYPE_CHECKING:
     mx: Any
@@ -25,53 +18,20 @@ else:
 __all__ = ["load", "load_file", "safe_open", "save", "save_file"]
 
 
-def load_file(
-    filename: Path,
-    *,
-    backend: Backend = "mmap",
-    dequantize: bool = False,
-    dtype: DType | None = None,
-    verify: bool = True,
-    progress: Progress = None,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    storage_options: StorageOptions = None,
-    pickle: PicklePolicy = "warn",
-) -> dict[str, mx.array]:
+@with_options(FileOptions)
+def load_file(filename: Path, **options: Unpack[FileOptions]) -> dict[str, mx.array]:
     """Loads all tensors of a file of any format.
 
     MLX copies whatever it is given. bfloat16 needs no other package.
 
     For the options see :func:`ztensor.numpy.load_file`.
     """
-    return _bridged.load_file(
-        "mlx",
-        filename,
-        backend,
-        dequantize,
-        dtype,
-        verify,
-        progress,
-        storage_options,
-        max_bytes,
-        max_total_bytes,
-        pickle=pickle,
-    )
+    return _bridged.load_file("mlx", filename, options)
 
 
+@with_options(LoadOptions)
 def load(
-    data: bytes | bytearray | memoryview,
-    *,
-    dequantize: bool = False,
-    dtype: DType | None = None,
-    verify: bool = True,
-    progress: Progress = None,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    pickle: PicklePolicy = "warn",
+    data: bytes | bytearray | memoryview, **options: Unpack[LoadOptions]
 ) -> dict[str, mx.array]:
     """Loads all tensors of a file that lies in memory."""
-    reader = _files.opened(
-        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes, pickle=pickle
-    )
-    return _bridged.loaded("mlx", reader, True, dequantize, dtype, progress)
+    return _bridged.load("mlx", data, options)

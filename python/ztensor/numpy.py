@@ -11,9 +11,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from ztensor import _casts, _files
+from ztensor._options import FileOptions, LoadOptions, SaveOptions, with_options
 from ztensor._safe_open import safe_open
 from ztensor._safetensors import (
     SafetensorError,
@@ -23,18 +24,7 @@ from ztensor._safetensors import (
     serialize_file,
 )
 from ztensor._tensor import Tensor
-from ztensor._types import (
-    AnyArray,
-    Backend,
-    Checksum,
-    Compression,
-    DType,
-    Format,
-    Path,
-    PicklePolicy,
-    Progress,
-    StorageOptions,
-)
+from ztensor._types import AnyArray, Checksum, Compression, Format, Path, Progress
 
 __all__ = [
     "SafetensorError",
@@ -51,22 +41,19 @@ __all__ = [
 ]
 
 
+@with_options(SaveOptions)
 def save_file(
     tensors: Mapping[str, Any],
     filename: Path,
     metadata: Mapping[str, Any] | None = None,
     compression: Compression = False,
-    *,
-    checksum: Checksum = "none",
-    progress: Progress = None,
-    storage_options: StorageOptions = None,
-    format: Format | None = None,
+    **options: Unpack[SaveOptions],
 ) -> None:
     """Saves a dictionary of arrays to a file.
 
-    Values are NumPy arrays of any strides, ``ztensor.Tensor`` objects, SciPy
-    sparse arrays or torch tensors. Two names of the same memory are stored once in ``.zt`` files,
-    and twice in others.
+    Values are NumPy arrays of any strides, ``ztensor.Tensor`` objects, SciPy sparse arrays, or
+    tensors of torch, JAX, TensorFlow, MLX and Paddle. Two names of the same memory are stored
+    once in ``.zt`` files, and twice in others.
 
     The name decides the format: ``.safetensors``, ``.npz``, ``.npy``, ``.gguf`` and ``.zstn`` are
     written as such, names of formats that cannot be written (``.pt``, ``.h5``, ``.onnx``) are
@@ -85,9 +72,7 @@ def save_file(
     >>> ztensor.open("x.zt").attributes
     {'made by': 'hand'}
     """
-    _files.save_file(
-        tensors, filename, metadata, compression, checksum, progress, storage_options, format
-    )
+    _files.save_file(tensors, filename, metadata, compression, options)
 
 
 def save(
@@ -108,19 +93,11 @@ def save(
     return _files.save(tensors, metadata, compression, checksum, progress, format)
 
 
+@with_options(FileOptions)
 def load_file(
     filename: Path,
     copy: bool = False,
-    *,
-    backend: Backend = "mmap",
-    dequantize: bool = False,
-    dtype: DType | None = None,
-    verify: bool = True,
-    progress: Progress = None,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    storage_options: StorageOptions = None,
-    pickle: PicklePolicy = "warn",
+    **options: Unpack[FileOptions],
 ) -> dict[str, AnyArray]:
     """Loads all tensors of a file of any format.
 
@@ -142,49 +119,24 @@ def load_file(
     ``pickle="strict"`` refuses pickles that are dangerous in tools that unpickle
     them; ``"warn"`` warns of them. Neither runs anything.
     """
-    reader = _files.open_file(
-        filename,
-        storage_options,
-        backend=backend,
-        verify=verify,
-        max_bytes=max_bytes,
-        max_total_bytes=max_total_bytes,
-        pickle=pickle,
-    )
-    return _loaded(reader, copy, backend, dequantize, dtype, progress)
+    copy = copy or options["backend"] == "pread"
+    return _loaded(_files.open_file(filename, options), copy, options)
 
 
+@with_options(LoadOptions)
 def load(
     data: bytes | bytearray | memoryview,
-    *,
-    dequantize: bool = False,
-    dtype: DType | None = None,
-    verify: bool = True,
-    progress: Progress = None,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    pickle: PicklePolicy = "warn",
+    **options: Unpack[LoadOptions],
 ) -> dict[str, AnyArray]:
     """Loads all tensors of a file that lies in memory, as independent arrays."""
-    reader = _files.opened(
-        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes, pickle=pickle
-    )
-    return _loaded(reader, True, "mmap", dequantize, dtype, progress)
+    return _loaded(_files.open_bytes(data, options), True, options)
 
 
+@with_options(FileOptions)
 def load_with_metadata(
     filename: Path,
     copy: bool = False,
-    *,
-    backend: Backend = "mmap",
-    dequantize: bool = False,
-    dtype: DType | None = None,
-    verify: bool = True,
-    progress: Progress = None,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    storage_options: StorageOptions = None,
-    pickle: PicklePolicy = "warn",
+    **options: Unpack[FileOptions],
 ) -> tuple[dict[str, AnyArray], dict[str, Any]]:
     """Like :func:`load_file`, with the metadata of the file, to be saved with the arrays.
 
@@ -193,30 +145,15 @@ def load_with_metadata(
     >>> tensors, metadata = load_with_metadata("x.zt")
     >>> save_file(tensors, "y.zt", metadata)
     """
-    reader = _files.open_file(
-        filename,
-        storage_options,
-        backend=backend,
-        verify=verify,
-        max_bytes=max_bytes,
-        max_total_bytes=max_total_bytes,
-        pickle=pickle,
-    )
-    return _loaded(reader, copy, backend, dequantize, dtype, progress), reader.attributes
+    reader = _files.open_file(filename, options)
+    copy = copy or options["backend"] == "pread"
+    return _loaded(reader, copy, options), reader.attributes
 
 
-def _loaded(
-    reader: Any,
-    copy: bool,
-    backend: str,
-    dequantize: bool,
-    dtype: DType | None,
-    progress: Progress,
-) -> dict[str, AnyArray]:
-    element = _casts.floating(dtype)
+def _loaded(reader: Any, copy: bool, options: LoadOptions) -> dict[str, AnyArray]:
+    element = _casts.floating(options["dtype"])
     other: Any = Tensor._trusted
-    if dequantize:
+    if options["dequantize"]:
         other = _casts.dequantizing(other, Tensor.numpy)
-    copy = copy or backend == "pread"
-    tensors = _files.load_all(reader, "numpy", copy, other, progress)
+    tensors = _files.load_all(reader, "numpy", copy, other, options["progress"])
     return tensors if element is None else _casts.numpy_as(tensors, element)

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from ztensor import _bridged, _files
-from ztensor._bridged import save, save_file
+from ztensor import _bridged
+from ztensor._options import FileOptions, LoadOptions, with_options
 from ztensor._safe_open import safe_open
-from ztensor._types import (
-    Backend,
-    Device,
-    DType,
-    Lazy,
-    Path,
-    PicklePolicy,
-    Progress,
-    StorageOptions,
-)
+from ztensor._types import Device, Lazy, Path
+from ztensor.numpy import save, save_file
 
 if TYPE_CHECKING:
     paddle: Any
@@ -26,19 +18,9 @@ else:
 __all__ = ["load", "load_file", "safe_open", "save", "save_file"]
 
 
+@with_options(FileOptions)
 def load_file(
-    filename: Path,
-    device: Device = "cpu",
-    *,
-    backend: Backend = "mmap",
-    dequantize: bool = False,
-    dtype: DType | None = None,
-    verify: bool = True,
-    progress: Progress = None,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    storage_options: StorageOptions = None,
-    pickle: PicklePolicy = "warn",
+    filename: Path, device: Device = "cpu", **options: Unpack[FileOptions]
 ) -> dict[str, paddle.Tensor]:
     """Loads all tensors of a file of any format.
 
@@ -46,36 +28,12 @@ def load_file(
 
     For the options see :func:`ztensor.numpy.load_file`.
     """
-    return _bridged.load_file(
-        "paddle",
-        filename,
-        backend,
-        dequantize,
-        dtype,
-        verify,
-        progress,
-        storage_options,
-        max_bytes,
-        max_total_bytes,
-        device,
-        pickle=pickle,
-    )
+    return _bridged.load_file("paddle", filename, options, device)
 
 
+@with_options(LoadOptions)
 def load(
-    data: bytes | bytearray | memoryview,
-    device: Device = "cpu",
-    *,
-    dequantize: bool = False,
-    dtype: DType | None = None,
-    verify: bool = True,
-    progress: Progress = None,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    pickle: PicklePolicy = "warn",
+    data: bytes | bytearray | memoryview, device: Device = "cpu", **options: Unpack[LoadOptions]
 ) -> dict[str, paddle.Tensor]:
     """Loads all tensors of a file that lies in memory."""
-    reader = _files.opened(
-        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes, pickle=pickle
-    )
-    return _bridged.loaded("paddle", reader, True, dequantize, dtype, progress, device)
+    return _bridged.load("paddle", data, options, device)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from ztensor import _bridged, _files
-from ztensor._bridged import save, save_file
+from ztensor import _bridged
+from ztensor._options import FileOptions, LoadOptions, with_options
 from ztensor._safe_open import safe_open
-from ztensor._types import (
-    Backend,
-    DType,
-    Lazy,
-    Path,
-    PicklePolicy,
-    Progress,
-    StorageOptions,
-)
+from ztensor._types import Lazy, Path
+from ztensor.numpy import save, save_file
 
 if TYPE_CHECKING:
     tensorflow: Any
@@ -25,19 +18,8 @@ else:
 __all__ = ["load", "load_file", "safe_open", "save", "save_file"]
 
 
-def load_file(
-    filename: Path,
-    *,
-    backend: Backend = "mmap",
-    dequantize: bool = False,
-    dtype: DType | None = None,
-    verify: bool = True,
-    progress: Progress = None,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    storage_options: StorageOptions = None,
-    pickle: PicklePolicy = "warn",
-) -> dict[str, tensorflow.Tensor]:
+@with_options(FileOptions)
+def load_file(filename: Path, **options: Unpack[FileOptions]) -> dict[str, tensorflow.Tensor]:
     """Loads all tensors of a file of any format.
 
     Tensors share memory with the mapped file where TensorFlow can: at multiples of 64 bytes, where
@@ -45,34 +27,12 @@ def load_file(
 
     For the options see :func:`ztensor.numpy.load_file`.
     """
-    return _bridged.load_file(
-        "tensorflow",
-        filename,
-        backend,
-        dequantize,
-        dtype,
-        verify,
-        progress,
-        storage_options,
-        max_bytes,
-        max_total_bytes,
-        pickle=pickle,
-    )
+    return _bridged.load_file("tensorflow", filename, options)
 
 
+@with_options(LoadOptions)
 def load(
-    data: bytes | bytearray | memoryview,
-    *,
-    dequantize: bool = False,
-    dtype: DType | None = None,
-    verify: bool = True,
-    progress: Progress = None,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    pickle: PicklePolicy = "warn",
+    data: bytes | bytearray | memoryview, **options: Unpack[LoadOptions]
 ) -> dict[str, tensorflow.Tensor]:
     """Loads all tensors of a file that lies in memory."""
-    reader = _files.opened(
-        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes, pickle=pickle
-    )
-    return _bridged.loaded("tensorflow", reader, True, dequantize, dtype, progress)
+    return _bridged.load("tensorflow", data, options)

@@ -11,12 +11,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from ztensor import _casts, _files, _formats, _shared
 from ztensor._errors import InvalidArgumentError, ModelMismatchError
+from ztensor._options import FileOptions, LoadOptions, SaveOptions, with_options
 from ztensor._reader import moved
 from ztensor._safe_open import safe_open
 from ztensor._safetensors import (
@@ -33,18 +34,7 @@ from ztensor._shared import is_complete as _is_complete
 from ztensor._shared import remove_duplicate_names as _remove_duplicate_names
 from ztensor._shared import storage_ptr, storage_size
 from ztensor._tensor import Tensor
-from ztensor._types import (
-    Backend,
-    Checksum,
-    Compression,
-    Device,
-    DType,
-    Format,
-    Path,
-    PicklePolicy,
-    Progress,
-    StorageOptions,
-)
+from ztensor._types import Checksum, Compression, Device, Format, Path, Progress
 from ztensor._writer import dictionary
 
 __all__ = [
@@ -71,16 +61,13 @@ __all__ = [
 ]
 
 
+@with_options(SaveOptions)
 def save_file(
     tensors: Mapping[str, Any],
     filename: Path,
     metadata: Mapping[str, Any] | None = None,
     compression: Compression = False,
-    *,
-    checksum: Checksum = "none",
-    progress: Progress = None,
-    storage_options: StorageOptions = None,
-    format: Format | None = None,
+    **options: Unpack[SaveOptions],
 ) -> None:
     """Saves a dictionary of tensors to a file.
 
@@ -108,13 +95,11 @@ def save_file(
     >>> loaded["embed"] is loaded["head"]
     True
     """
-    target = _formats.target(filename, format)
+    options["format"] = _formats.target(filename, options["format"])
     tensors = dictionary("tensors", tensors)
-    if target == "safetensors":
+    if options["format"] == "safetensors":
         _shared.refuse_shared(tensors)
-    _files.save_file(
-        tensors, filename, metadata, compression, checksum, progress, storage_options, target
-    )
+    _files.save_file(tensors, filename, metadata, compression, options)
 
 
 def save(
@@ -138,20 +123,12 @@ def save(
     return _files.save(tensors, metadata, compression, checksum, progress, format)
 
 
+@with_options(FileOptions)
 def load_file(
     filename: Path,
     device: Device = "cpu",
     copy: bool = False,
-    *,
-    backend: Backend = "mmap",
-    dequantize: bool = False,
-    dtype: DType | None = None,
-    verify: bool = True,
-    progress: Progress = None,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    storage_options: StorageOptions = None,
-    pickle: PicklePolicy = "warn",
+    **options: Unpack[FileOptions],
 ) -> dict[str, torch.Tensor]:
     """Loads all tensors of a file of any format.
 
@@ -173,50 +150,25 @@ def load_file(
     ``pickle="strict"`` refuses pickles that are dangerous in tools that unpickle
     them; ``"warn"`` warns of them. Neither runs anything.
     """
-    reader = _files.open_file(
-        filename,
-        storage_options,
-        backend=backend,
-        verify=verify,
-        max_bytes=max_bytes,
-        max_total_bytes=max_total_bytes,
-        pickle=pickle,
-    )
-    return _loaded(reader, device, copy or backend == "pread", dequantize, dtype, progress)
+    copy = copy or options["backend"] == "pread"
+    return _loaded(_files.open_file(filename, options), device, copy, options)
 
 
+@with_options(LoadOptions)
 def load(
     data: bytes | bytearray | memoryview,
-    *,
-    dequantize: bool = False,
-    dtype: DType | None = None,
-    verify: bool = True,
-    progress: Progress = None,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    pickle: PicklePolicy = "warn",
+    **options: Unpack[LoadOptions],
 ) -> dict[str, torch.Tensor]:
     """Loads all tensors of a file that lies in memory, as independent tensors."""
-    reader = _files.opened(
-        data, verify=verify, max_bytes=max_bytes, max_total_bytes=max_total_bytes, pickle=pickle
-    )
-    return _loaded(reader, "cpu", True, dequantize, dtype, progress)
+    return _loaded(_files.open_bytes(data, options), "cpu", True, options)
 
 
+@with_options(FileOptions)
 def load_with_metadata(
     filename: Path,
     device: Device = "cpu",
     copy: bool = False,
-    *,
-    backend: Backend = "mmap",
-    dequantize: bool = False,
-    dtype: DType | None = None,
-    verify: bool = True,
-    progress: Progress = None,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    storage_options: StorageOptions = None,
-    pickle: PicklePolicy = "warn",
+    **options: Unpack[FileOptions],
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Like :func:`load_file`, with the metadata of the file, to be saved with the tensors.
 
@@ -225,30 +177,17 @@ def load_with_metadata(
     >>> tensors, metadata = load_with_metadata("x.zt")
     >>> save_file(tensors, "y.zt", metadata)
     """
-    reader = _files.open_file(
-        filename,
-        storage_options,
-        backend=backend,
-        verify=verify,
-        max_bytes=max_bytes,
-        max_total_bytes=max_total_bytes,
-        pickle=pickle,
-    )
-    copy = copy or backend == "pread"
-    return _loaded(reader, device, copy, dequantize, dtype, progress), reader.attributes
+    reader = _files.open_file(filename, options)
+    copy = copy or options["backend"] == "pread"
+    return _loaded(reader, device, copy, options), reader.attributes
 
 
 def _loaded(
-    reader: Any,
-    device: Device,
-    copy: bool,
-    dequantize: bool,
-    dtype: DType | None,
-    progress: Progress,
+    reader: Any, device: Device, copy: bool, options: LoadOptions
 ) -> dict[str, torch.Tensor]:
-    element = _casts.floating(dtype)
-    other = _casts.dequantizing(_other, Tensor.torch) if dequantize else _other
-    tensors = _files.load_all(reader, "torch", copy, other, progress)
+    element = _casts.floating(options["dtype"])
+    other = _casts.dequantizing(_other, Tensor.torch) if options["dequantize"] else _other
+    tensors = _files.load_all(reader, "torch", copy, other, options["progress"])
     if element is not None:
         tensors = _casts.torch_as(tensors, element)
     return tensors if device == "cpu" else moved(tensors, device)
@@ -259,6 +198,7 @@ def _other(*parts: Any) -> Any:
     return tensor.torch() if tensor.format in ("sparse_csr", "sparse_coo") else tensor
 
 
+@with_options(SaveOptions)
 def save_model(
     model: torch.nn.Module,
     filename: Path,
@@ -266,10 +206,7 @@ def save_model(
     force_contiguous: bool = True,
     *,
     compression: Compression = False,
-    checksum: Checksum = "none",
-    progress: Progress = None,
-    storage_options: StorageOptions = None,
-    format: Format | None = None,
+    **options: Unpack[SaveOptions],
 ) -> None:
     """Saves the parameters and buffers of a model; shared ones are stored once.
 
@@ -280,8 +217,8 @@ def save_model(
     instead of copied.
     """
     state = model.state_dict()
-    target = _formats.target(filename, format)
-    if target == "safetensors":
+    options["format"] = _formats.target(filename, options["format"])
+    if options["format"] == "safetensors":
         noted = dict(metadata or {})
         for kept, others in _shared.remove_duplicate_names(state).items():
             for name in others:
@@ -295,32 +232,17 @@ def save_model(
                     f"tensor {name!r} is not contiguous: call contiguous(), "
                     "or use save_model(..., force_contiguous=True)"
                 )
-    save_file(
-        state,
-        filename,
-        metadata,
-        compression,
-        checksum=checksum,
-        progress=progress,
-        storage_options=storage_options,
-        format=target,
-    )
+    save_file(state, filename, metadata, compression, **options)
 
 
+@with_options(FileOptions)
 def load_model(
     model: torch.nn.Module,
     filename: Path,
     strict: bool = True,
     device: Device = "cpu",
     copy: bool = False,
-    *,
-    backend: Backend = "mmap",
-    dequantize: bool = False,
-    verify: bool = True,
-    progress: Progress = None,
-    max_bytes: int | None = None,
-    max_total_bytes: int | None = None,
-    storage_options: StorageOptions = None,
+    **options: Unpack[FileOptions],
 ) -> tuple[list[str], list[str]]:
     """Loads a file's tensors into a model and returns the missing and unexpected names.
 
@@ -335,18 +257,7 @@ def load_model(
     >>> load_model(torch.nn.Linear(10, 5), "linear.zt")
     ([], [])
     """
-    tensors = load_file(
-        filename,
-        device,
-        copy,
-        backend=backend,
-        dequantize=dequantize,
-        verify=verify,
-        progress=progress,
-        max_bytes=max_bytes,
-        max_total_bytes=max_total_bytes,
-        storage_options=storage_options,
-    )
+    tensors = load_file(filename, device, copy, **options)
     own = model.state_dict(keep_vars=True)
     on_meta = any(tensor.is_meta for tensor in own.values() if isinstance(tensor, torch.Tensor))
     result = model.load_state_dict(tensors, strict=False, assign=on_meta)

@@ -63,7 +63,7 @@ impl Model {
         let (mut files, mut entries) = (Vec::new(), 0);
         for _ in 0..MAX_PAGES {
             let response = self.get(&url, None)?;
-            let next = next_page(&response);
+            let next = response.next_page();
             let text = response.collect(MAX_PAGE)?;
             let unclear = || Failure::bad_file(format!("{url}: not a list of files"));
             let page: Json = serde_json::from_slice(&text).map_err(|_| unclear())?;
@@ -232,13 +232,6 @@ fn listed(entry: &Json) -> Result<Option<RemoteFile>, Failure> {
     let sha256 = entry.get("lfs").and_then(|lfs| lfs.get("oid")).and_then(Json::as_str);
     let sha256 = sha256.map(|oid| oid.trim_start_matches("sha256:").to_owned());
     Ok(Some(RemoteFile { name: path.to_owned(), size, sha256 }))
-}
-
-/// The address of the next page, from a `Link` header.
-fn next_page(response: &Answer) -> Option<String> {
-    let link = response.header("link")?;
-    let next = link.split(',').find(|link| link.contains("rel=\"next\""))?;
-    Some(next.split_once('<')?.1.split_once('>')?.0.to_owned())
 }
 
 /// A part of an address, percent-encoded.

@@ -37,6 +37,9 @@ fn number(cause: &std::io::Error) -> Option<i32> {
         ErrorKind::TimedOut => Some(110),
         ErrorKind::ConnectionAborted => Some(103),
         ErrorKind::NotConnected => Some(107),
+        ErrorKind::ConnectionRefused => Some(111),
+        ErrorKind::NetworkUnreachable => Some(101),
+        ErrorKind::HostUnreachable => Some(113),
         _ => None,
     })
 }

@@ -12,7 +12,7 @@ use crate::support::{Place, Run};
 const START: &str = "# The command line
 
 `ztensor` inspects, converts, verifies, compares and edits tensor files of any format. It comes
-with the Python package (`pip install ztensor`, also as `python -m ztensor`) and as a Rust program
+with the Python package (also as `python -m ztensor`) and as a Rust program
 (`cargo install --path crates/cli`).
 
 Results go to standard output. Status messages (summary line, progress) go to standard error;

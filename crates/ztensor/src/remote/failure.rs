@@ -5,7 +5,11 @@ use std::io::{self, ErrorKind};
 
 use object_store::client::{HttpError, HttpErrorKind};
 
+use super::http::Unreachable;
 use crate::error::{Error, quoted};
+
+/// What is done by an upload.
+pub(super) const UPLOADING: &str = "cannot upload";
 
 /// The innermost reason that is not a repetition, on one line and not too long.
 pub(super) fn cause(error: &object_store::Error) -> String {
@@ -26,15 +30,20 @@ pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     }
 }
 
-fn http_kind(error: &object_store::Error) -> Option<HttpErrorKind> {
+/// The first error of a type among the causes of an error.
+fn find<E: std::error::Error + 'static>(error: &object_store::Error) -> Option<&E> {
     let mut next: Option<&(dyn std::error::Error + 'static)> = error.source();
     while let Some(error) = next {
-        if let Some(http) = error.downcast_ref::<HttpError>() {
-            return Some(http.kind());
+        if let Some(found) = error.downcast_ref::<E>() {
+            return Some(found);
         }
         next = error.source();
     }
     None
+}
+
+fn http_kind(error: &object_store::Error) -> Option<HttpErrorKind> {
+    find::<HttpError>(error).map(HttpError::kind)
 }
 
 /// Whether asking again may help: the connection broke while the body came, which the
@@ -62,14 +71,31 @@ fn io(doing: &str, kind: ErrorKind, why: String) -> Error {
     Error::io(doing, io::Error::new(kind, why))
 }
 
+/// The host and the port of a URL.
+fn server(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.split(['/', '?']).next().unwrap_or_default()
+}
+
+/// What it is that is not there. A new object needs no object, so that only its bucket can be missing.
+fn missing(doing: &str, url: &str, error: &object_store::Error) -> String {
+    let said = error.to_string();
+    let no_bucket = ["NoSuchBucket", "ContainerNotFound", "bucket does not exist"];
+    match url.starts_with("http") {
+        true => "there is no such file on the server (404)".to_owned(),
+        false if doing == UPLOADING || no_bucket.iter().any(|code| said.contains(code)) => {
+            format!("there is no such bucket or container: {}", quoted(server(url)))
+        }
+        false => "there is no such object (404)".to_owned(),
+    }
+}
+
 /// An error of the store as one of the library. `doing` says what was tried.
 pub(super) fn error(doing: &str, url: &str, error: &object_store::Error) -> Error {
     use object_store::Error as Store;
     let why = cause(error);
     let failed = match error {
-        Store::NotFound { .. } => {
-            io(doing, ErrorKind::NotFound, "there is no such object (404), or no such bucket".to_owned())
-        }
+        Store::NotFound { .. } => io(doing, ErrorKind::NotFound, missing(doing, url, error)),
         Store::PermissionDenied { .. } => io(
             doing,
             ErrorKind::PermissionDenied,
@@ -84,6 +110,13 @@ pub(super) fn error(doing: &str, url: &str, error: &object_store::Error) -> Erro
             format!("the store wants credentials (401), or others than these; it says {}", quoted(&why)),
         ),
         Store::Precondition { .. } => return changed(url, "its identity is no longer the same"),
+        Store::NotSupported { .. } if why.starts_with("Range request not supported") => {
+            Error::unsupported(format!(
+                "{doing}: the server {} does not support range requests, which are needed to read parts of a \
+                 file: download the file and open it from disk",
+                quoted(server(url))
+            ))
+        }
         Store::NotSupported { .. } => Error::unsupported(format!("{doing}: {why}")),
         Store::NotImplemented { .. } => Error::unsupported(format!("{doing}: {error}")),
         Store::InvalidPath { .. } => Error::invalid(format!("{doing}: {why}")),
@@ -94,10 +127,13 @@ pub(super) fn error(doing: &str, url: &str, error: &object_store::Error) -> Erro
             Error::corrupt("remote.range", format!("{doing}: the server answers with another range: {why}"))
         }
         _ => {
-            let kind = match http_kind(error) {
-                Some(HttpErrorKind::Timeout) => ErrorKind::TimedOut,
-                Some(HttpErrorKind::Connect) => ErrorKind::NotConnected,
-                Some(HttpErrorKind::Interrupted | HttpErrorKind::Request) => ErrorKind::ConnectionAborted,
+            let kind = match (find::<Unreachable>(error), http_kind(error)) {
+                (Some(unreachable), _) => unreachable.kind,
+                (_, Some(HttpErrorKind::Timeout)) => ErrorKind::TimedOut,
+                (_, Some(HttpErrorKind::Connect)) => ErrorKind::NotConnected,
+                (_, Some(HttpErrorKind::Interrupted | HttpErrorKind::Request)) => {
+                    ErrorKind::ConnectionAborted
+                }
                 _ => ErrorKind::Other,
             };
             io(doing, kind, why)

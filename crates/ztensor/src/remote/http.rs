@@ -7,11 +7,13 @@
 //! - redirects are limited, never go from HTTPS to HTTP, and never from a public host to an address
 //!   of this machine or of a private network; those of object stores stay on their origin, because
 //!   some of their credentials are in headers that a client forwards,
-//! - connecting and every read have a time-out,
+//! - connecting and every read have a time-out, and a server that cannot be reached at all is an
+//!   error within a second or two, whatever the number of retries,
 //! - a body is never longer than what its request was for.
 
 use std::fmt;
 use std::future::Future;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
@@ -41,6 +43,10 @@ const LONGEST_DOCUMENT: u64 = 64 << 20;
 
 /// Longest body of a refusal. Its text becomes part of an error message.
 const LONGEST_REFUSAL: u64 = 1 << 20;
+
+/// Pauses before a connection that could not be made is tried again: long enough for a server that
+/// restarts, short enough for a wrong port or host to be an error within two seconds.
+const RECONNECT_PAUSES: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(500)];
 
 /// The name that requests are made under.
 pub(super) const AGENT: &str = concat!("ztensor/", env!("CARGO_PKG_VERSION"));
@@ -72,6 +78,81 @@ impl fmt::Display for Refused {
 }
 
 impl std::error::Error for Refused {}
+
+/// A server to which there is no connection: it refused, its network is unreachable, or its name
+/// was not found. The clients of object stores do not repeat such requests.
+#[derive(Debug)]
+pub(super) struct Unreachable {
+    pub(super) kind: ErrorKind,
+    message: String,
+}
+
+impl Unreachable {
+    /// If that is what an error means. `server` is the host and the port of the request.
+    fn of(error: &HttpError, server: &str) -> Option<Unreachable> {
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+        while let Some(error) = next {
+            if let Some(failed) = error.downcast_ref::<Lookup>() {
+                let message = format!("the host name of {server} cannot be resolved: {}", failed.0);
+                return Some(Unreachable { kind: ErrorKind::NotConnected, message });
+            }
+            let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+            let why = match kind {
+                Some(ErrorKind::ConnectionRefused) => "refused the connection: is the server running there?",
+                Some(ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
+                    "is unreachable from this network"
+                }
+                _ => {
+                    next = error.source();
+                    continue;
+                }
+            };
+            return kind.map(|kind| Unreachable { kind, message: format!("{server} {why}") });
+        }
+        None
+    }
+}
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Unreachable {}
+
+/// The failure of a name lookup.
+#[derive(Debug)]
+struct Lookup(io::Error);
+
+impl fmt::Display for Lookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Lookup {}
+
+/// The URL of the next page of a listing, which the Hub puts into the header of the answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NextPage(pub(super) String);
+
+impl NextPage {
+    /// From the value of a `Link` header (RFC 8288).
+    pub(super) fn parse(link: &str) -> Option<NextPage> {
+        let mut rest = link;
+        while let Some((_, after)) = rest.split_once('<') {
+            let (url, parameters) = after.split_once('>')?;
+            let own = parameters.split('<').next().unwrap_or_default();
+            let is_next = |text: &str| matches!(text.trim(), "rel=next" | "rel=\"next\"");
+            if own.split([';', ',']).any(is_next) {
+                return Some(NextPage(url.to_owned()));
+            }
+            rest = parameters;
+        }
+        None
+    }
+}
 
 /// Addresses that only this machine or its own network can reach.
 fn is_private(address: IpAddr) -> bool {
@@ -157,7 +238,7 @@ impl Resolve for Resolver {
         let is_own = self.own.as_deref().is_none_or(|own| own == name.as_str());
         let (own_is_private, turn) = (Arc::clone(&self.own_is_private), Arc::clone(&self.turn));
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await.map_err(Lookup)?;
             let mut addresses: Vec<SocketAddr> = found.collect();
             let any_private = addresses.iter().any(|address| is_private(address.ip()));
             if is_own && any_private {
@@ -368,7 +449,11 @@ impl HttpService for Service {
                 None if self.is_web && request.method() == "GET" => u64::MAX,
                 None => LONGEST_DOCUMENT,
             };
-            let (parts, body) = HttpService::call(&self.client, request).await?.into_parts();
+            let (mut parts, body) = self.send(request).await?.into_parts();
+            let link = parts.headers.get("link").and_then(|link| link.to_str().ok());
+            if let Some(next) = link.and_then(NextPage::parse) {
+                parts.extensions.insert(next);
+            }
             let most = match parts.status.is_success() {
                 true => asked,
                 false => LONGEST_REFUSAL,
@@ -376,6 +461,25 @@ impl HttpService for Service {
             let body = Limited { inner: body, left: most, most };
             Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
         })
+    }
+}
+
+impl Service {
+    /// Sends a request, again if there is no connection, and then not for long.
+    async fn send(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
+        let mut pauses = RECONNECT_PAUSES.into_iter();
+        loop {
+            let error = match HttpService::call(&self.client, request.clone()).await {
+                Err(error) if error.kind() == HttpErrorKind::Connect => error,
+                answered => return answered,
+            };
+            let server = request.uri().authority().map_or("", |authority| authority.as_str());
+            let Some(unreachable) = Unreachable::of(&error, server) else { return Err(error) };
+            match pauses.next() {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(HttpError::new(HttpErrorKind::Unknown, unreachable)),
+            }
+        }
     }
 }
 
@@ -489,6 +593,17 @@ mod tests {
         assert!(run(&Resolver::new(Some("localhost")), "localhost").is_ok());
         assert!(run(&Resolver::new(Some("127.0.0.1")), "localhost").is_ok());
         assert!(run(&Resolver::new(None), "localhost").is_ok());
+    }
+
+    #[test]
+    fn links_name_the_next_page() {
+        let next = |link: &str| NextPage::parse(link).map(|next| next.0);
+        let url = Some("https://hub.example/api?cursor=a,b".to_owned());
+        assert_eq!(next(r#"<https://hub.example/api?cursor=a,b>; rel="next""#), url);
+        assert_eq!(next("<https://x>; rel=\"prev\", <https://hub.example/api?cursor=a,b>; rel=next"), url);
+        for other in ["", "<https://x>", "https://x; rel=\"next\"", "<https://x; rel=\"next\"", "<x>; rel=last"] {
+            assert_eq!(next(other), None, "{other}");
+        }
     }
 
     #[test]

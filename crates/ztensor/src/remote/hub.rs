@@ -16,8 +16,9 @@ use crate::format::json::Scanner;
 /// The Hub itself; `HF_ENDPOINT` names a mirror or a server of one's own.
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// A longer listing is not of a model.
+/// A longer listing, and one of more pages, is not of a model.
 const MAX_LISTING: u64 = 32 << 20;
+const MAX_PAGES: usize = 1000;
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -118,11 +119,21 @@ pub(super) fn listing(location: &Location, options: &Options) -> Result<Option<V
         api.push('/');
         api.push_str(folder);
     }
-    let bytes = store::read(&api, MAX_LISTING, options)?;
-    let unclear =
-        |error: Error| Error::unsupported(format!("not a listing of the Hub: {error}")).in_file(&api);
-    let text = std::str::from_utf8(&bytes).map_err(|error| unclear(Error::invalid(error.to_string())))?;
-    entries(text).map(Some).map_err(unclear)
+    let unclear = |why: &str| Error::unsupported(format!("not a listing of the Hub: {why}")).in_file(&api);
+    let (mut listed, mut left) = (Vec::new(), MAX_LISTING);
+    let mut page = api.clone();
+    for _ in 0..MAX_PAGES {
+        let (bytes, next) = store::read_page(&page, left, options)?;
+        left -= bytes.len() as u64;
+        let text = std::str::from_utf8(&bytes).map_err(|error| unclear(&error.to_string()))?;
+        listed.extend(entries(text).map_err(|error| unclear(&error.to_string()))?);
+        let Some(next) = next else { return Ok(Some(listed)) };
+        // Of the next page only the query is taken: no other host is asked, and mirrors work whose
+        // pages name the Hub.
+        let (_, query) = next.split_once('?').ok_or_else(|| unclear("its next page has no query"))?;
+        page = format!("{api}?{query}");
+    }
+    Err(unclear(&format!("it has more than {MAX_PAGES} pages")))
 }
 
 fn entries(text: &str) -> Result<Vec<Entry>> {

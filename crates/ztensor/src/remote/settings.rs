@@ -20,6 +20,7 @@ use super::location::Scheme;
 use super::raw_http::{Direct, Timeouts};
 use super::{Location, Options, failure, hub};
 use crate::error::{Error, Result, quoted};
+use crate::suggest;
 
 /// Settings of this library that can also be environment variables.
 const OWN: [&str; 9] = [
@@ -152,8 +153,7 @@ impl Settings {
                 settings.store.remove(full.as_deref().unwrap_or(name));
                 settings.store.insert(full.unwrap_or_else(|| name.clone()), value.clone());
             } else {
-                let message = format!("a {} URL has no option {}", location.scheme().name(), quoted(name));
-                return Err(Error::invalid(message));
+                return Err(settings.unknown(name));
             }
         }
         let is_web = settings.prefix().is_none();
@@ -181,6 +181,36 @@ impl Settings {
             Scheme::Az => Some("AZURE_"),
             Scheme::Http | Scheme::Https => None,
         }
+    }
+
+    /// An option that neither the store nor this library has.
+    fn unknown(&self, name: &str) -> Error {
+        let near = suggest::nearest(name, OWN.into_iter().chain(self.usual()));
+        let hint = near.map(|near| format!("; did you mean {}?", quoted(near))).unwrap_or_default();
+        let scheme = self.scheme().name();
+        Error::invalid(format!("{} is not an option of {scheme}:// URLs{hint}", quoted(name)))
+    }
+
+    /// The options of the store that people set by hand, to suggest them.
+    fn usual(&self) -> impl Iterator<Item = &'static str> + Clone {
+        let own: &[&str] = match self.scheme() {
+            Scheme::S3 => &[
+                "region",
+                "endpoint_url",
+                "access_key_id",
+                "secret_access_key",
+                "session_token",
+                "skip_signature",
+                "virtual_hosted_style_request",
+                "allow_http",
+            ],
+            Scheme::Gs => &["service_account", "service_account_key", "application_credentials", "base_url"],
+            Scheme::Az => {
+                &["account_name", "account_key", "sas_token", "endpoint", "client_id", "tenant_id"]
+            }
+            Scheme::Http | Scheme::Https => &["bearer_token", "proxy_url", "allow_invalid_certificates"],
+        };
+        own.iter().copied()
     }
 
     fn knows(&self, name: &str) -> bool {

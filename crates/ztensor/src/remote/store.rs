@@ -43,6 +43,14 @@ pub fn read(path: impl AsRef<Path>, limit: u64, options: &Options) -> Result<Vec
     }
 }
 
+/// A page of a listing, not longer than `limit`, and the URL of the next one.
+pub(super) fn read_page(url: &str, limit: u64, options: &Options) -> Result<(Vec<u8>, Option<String>)> {
+    match place(url.as_ref())? {
+        Place::Local(_) => Err(Error::invalid("only servers have listings in pages").in_file(url)),
+        Place::Remote(location) => remote::read_page(&location, limit, options),
+    }
+}
+
 /// Bytes of a file, as far as it has them; they must not be more than `limit`.
 pub fn read_range(
     path: impl AsRef<Path>,
@@ -201,6 +209,7 @@ mod remote {
 
     use super::{Entry, Error, Options, Result};
     use crate::remote::collect::collect;
+    use crate::remote::http::NextPage;
     use crate::remote::pinned::key;
     use crate::remote::settings::Settings;
     use crate::remote::{Location, failure, runtime};
@@ -215,9 +224,21 @@ mod remote {
     }
 
     pub(super) fn read(location: &Location, limit: u64, options: &Options) -> Result<Vec<u8>> {
+        read_page(location, limit, options).map(|(bytes, _)| bytes)
+    }
+
+    pub(super) fn read_page(
+        location: &Location,
+        limit: u64,
+        options: &Options,
+    ) -> Result<(Vec<u8>, Option<String>)> {
         let (store, key) = (client(location, options)?, key(location)?);
-        let bytes = runtime::wait(async { collect(store.get(&key).await?, limit).await })?;
-        bytes.map_err(|error| failure::error("cannot read", &location.url(), &error))
+        let answer = runtime::wait(async {
+            let answer = store.get(&key).await?;
+            let next = answer.extensions.get::<NextPage>().map(|next| next.0.clone());
+            Ok((collect(answer, limit).await?, next))
+        })?;
+        answer.map_err(|error| failure::error("cannot read", &location.url(), &error))
     }
 
     pub(super) fn list(location: &Location, options: &Options) -> Result<Vec<Entry>> {
@@ -267,6 +288,14 @@ mod remote {
     }
 
     pub(super) fn read(location: &Location, _: u64, options: &Options) -> Result<Vec<u8>> {
+        absent(location, options)
+    }
+
+    pub(super) fn read_page(
+        location: &Location,
+        _: u64,
+        options: &Options,
+    ) -> Result<(Vec<u8>, Option<String>)> {
         absent(location, options)
     }
 

@@ -15,8 +15,8 @@ use super::settings::Settings;
 use super::{Location, Options, failure, pinned, runtime};
 use crate::error::{Error, Result};
 
-/// Part size doubles after every `DOUBLE_AFTER` parts, because stores accept 10,000 of them:
-/// enough for half a terabyte with the usual size.
+/// Parts of one size. Stores accept 10,000 parts, so the size doubles after these: more than
+/// half a terabyte fits with the usual size.
 const EQUAL_PARTS: u32 = 2000;
 /// Bytes that are on their way at a time, or two parts.
 const UNDER_WAY: u64 = 64 << 20;
@@ -61,7 +61,7 @@ impl Upload {
     }
 
     fn failed(&self, error: &object_store::Error) -> Error {
-        failure::error("cannot upload", &self.url, error)
+        failure::error(failure::UPLOADING, &self.url, error)
     }
 
     /// Sends what is in the buffer as a part, and waits if too many are on their way.

@@ -92,6 +92,11 @@ impl Answer {
         self.answer.headers().get(name)?.to_str().ok()
     }
 
+    /// The URL of the next page, of a listing that has several (`Link: …; rel="next"`).
+    pub fn next_page(&self) -> Option<String> {
+        http::NextPage::parse(self.header("link")?).map(|next| next.0)
+    }
+
     /// All of the body, which must not be longer than `limit`.
     pub fn collect(mut self, limit: u64) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
