@@ -40,11 +40,14 @@ check: $(VENV)/.tools
 	$(VENV)/bin/ruff check .
 	cargo test -q -p z4ai -p ztensor --lib
 
-# The documentation site, in target/site.
+# The documentation site, in target/site, with the pages of rustdoc.
 docs: $(VENV)/.tools
 	test -x .venv-docs/bin/mkdocs || $(VENV)/bin/uv venv --quiet .venv-docs
 	$(VENV)/bin/uv pip install --quiet --python .venv-docs/bin/python --group docs
 	.venv-docs/bin/mkdocs build --quiet
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package ztensor --features ztensor/remote --package z4ai
+	rm -rf target/site/rustdoc
+	cp -r target/doc target/site/rustdoc
 
 lint: $(VENV)/.tools
 	cargo fmt --all --check

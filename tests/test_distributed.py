@@ -293,7 +293,7 @@ def test_rank_files_that_are_not_the_saved_ones() -> None:
     fails("not the file that was saved")
     first = good.index(STATE["weight"].numpy().tobytes())
     file.write_bytes(good[:first] + b"\x01" + good[first + 1 :])
-    fails("digest", untouched=False)
+    fails("have the checksum", untouched=False)
     with pytest.raises(ztensor.MismatchError):
         consolidate("checkpoint", "model.zt")
     assert not list(Path().glob("*model.zt*"))

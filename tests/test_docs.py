@@ -83,7 +83,8 @@ def test_the_distributed_tutorial(tmp_path: Path) -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     listed = set(re.findall(r"[\w/-]+\.md", (DOCS.parent / "mkdocs.yml").read_text()))
-    assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    made = {page for page in listed if page.startswith("api/")}  # by docs/reference.py
+    assert made and listed - made == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
 
 
 def test_links_between_pages_lead_somewhere() -> None:

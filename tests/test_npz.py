@@ -32,3 +32,22 @@ def test_what_numpy_wrote(save, order: str, byte_order: str, rng: np.random.Gene
             assert found.shape == expected.shape, name
             little = expected.astype(expected.dtype.newbyteorder("<"))
             assert found.tobytes() == little.tobytes(order="C"), name
+
+
+def test_truncated_archives_are_called_that() -> None:
+    arrays = {"a": np.arange(1000.0), "b": np.zeros(5000)}
+    np.savez("x.npz", **arrays)  # type: ignore[arg-type]
+    whole = Path("x.npz").read_bytes()
+    Path("cut.npz").write_bytes(whole[:20_000])
+    # Its second member is a header of 128 bytes and 40,000 of data.
+    end = whole.index(b"b.npy") + 5 + 20 + 128 + 40_000
+    with pytest.raises(ztensor.CorruptError, match=f"truncated: at least {end - 20_000} bytes"):
+        ztensor.open("cut.npz")
+    Path("cut.npz").write_bytes(whole[:-10])
+    with pytest.raises(ztensor.CorruptError, match="truncated: the directory at its end is"):
+        ztensor.open("cut.npz")
+    torch = pytest.importorskip("torch")
+    torch.save({"a": torch.zeros(1000)}, "x.pt")
+    Path("cut.pt").write_bytes(Path("x.pt").read_bytes()[:3000])
+    with pytest.raises(ztensor.CorruptError, match=r"zip archive is truncated: .* download"):
+        ztensor.open("cut.pt")

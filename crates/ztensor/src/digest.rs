@@ -62,7 +62,7 @@ impl Digest {
             Error::corrupt(
                 "component.digest",
                 format!(
-                    "malformed digest {}: expected sha256:<64 hex> or crc32c:0x<8 hex>",
+                    "malformed checksum {}: expected sha256:<64 hex> or crc32c:0x<8 hex>",
                     crate::error::quoted(text)
                 ),
             )

@@ -105,8 +105,7 @@ pub fn open(path: impl AsRef<std::path::Path>) -> Result<Reader> {
     Reader::open(path)
 }
 
-/// The examples of `docs/rust.md` and its tutorial, compiled and run.
+/// The tutorial, compiled; `tests/guide.rs` has the examples of `docs/rust.md`.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/rust.md")]
 #[doc = include_str!("../../../docs/tutorials/rust.md")]
 mod guide {}

@@ -260,7 +260,7 @@ impl Applier {
                 match crc.filter(|crc| crc32c::crc32c(out) != *crc) {
                     None => Ok(()),
                     Some(crc) => Err(Error::mismatch(format!(
-                        "the stored bytes do not have the digest {} that the file says",
+                        "the stored bytes do not have the checksum {} that the file says",
                         Digest::Crc32c(crc)
                     ))),
                 }

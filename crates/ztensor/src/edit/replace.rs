@@ -102,7 +102,7 @@ fn replaceable<'a>(catalog: &'a mut Catalog, name: &str) -> Result<&'a mut Compo
 fn renew(digest: &Digest, data: &[u8]) -> Result<Digest> {
     let mut hasher = digest.hasher().ok_or_else(|| {
         Error::unsupported(format!(
-            "its digest {} is of a kind that this version cannot compute anew",
+            "its checksum {} is of a kind that this version cannot compute",
             quoted(&digest.to_string())
         ))
     })?;

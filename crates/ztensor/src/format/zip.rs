@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 
-use rawzip::{CompressionMethod, EntryFlags, ReaderAt, ZipLocalFileHeader, ZipLocator};
+use rawzip::{CompressionMethod, EntryFlags, ErrorKind, ReaderAt, ZipLocalFileHeader, ZipLocator};
 
 use crate::catalog::Extent;
 use crate::error::{Error, Result, quoted};
@@ -54,7 +54,10 @@ pub(crate) fn entries(source: &dyn Source) -> Result<Vec<Entry>> {
     let mut buffer = vec![0; rawzip::RECOMMENDED_BUFFER_SIZE];
     let archive = ZipLocator::new()
         .locate_in_reader(At { source, mapped: source.mapped().ok() }, &mut buffer, source.len())
-        .map_err(|(_, error)| broken("zip.end", "the end of its central directory", &error))?;
+        .map_err(|(_, error)| match error.kind() {
+            ErrorKind::MissingEndOfCentralDirectory => truncated(source),
+            _ => broken("zip.end", "the end of its central directory", &error),
+        })?;
     if archive.end_offset() != source.len() {
         return Err(Error::corrupt(
             "zip.trailing",
@@ -170,6 +173,55 @@ pub(crate) fn entries(source: &dyn Source) -> Result<Vec<Entry>> {
             format!("two members share bytes: {:?} and {:?}", pair[0], pair[1]),
         )),
     }
+}
+
+/// An archive without the directory that should be at its end. How much is missing is known where a
+/// local header says how long its member is.
+fn truncated(source: &dyn Source) -> Error {
+    let missing = match source.remote().is_none().then(|| missing(source)).flatten() {
+        Some(bytes) => format!("at least {bytes} bytes and the directory at its end are missing"),
+        None => "the directory at its end is missing".to_owned(),
+    };
+    Error::corrupt("zip.end", format!("the zip archive is truncated: {missing} (incomplete download?)"))
+}
+
+/// How many bytes are missing of the member that a truncated archive ends in.
+fn missing(source: &dyn Source) -> Option<u64> {
+    const FIXED: u64 = 30;
+    const MOST_MEMBERS: usize = 1 << 16;
+    let mut at = 0u64;
+    for _ in 0..MOST_MEMBERS {
+        let header = source.bytes(at, FIXED).ok().filter(|header| header.starts_with(MAGIC))?;
+        let number = |range: Range<usize>| {
+            header[range].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+        };
+        let (stored, name, extra) = (number(18..22), number(26..28), number(28..30));
+        let stored = match stored {
+            // Written as a stream, with its size behind the data.
+            0 if header[6] & 8 != 0 => return None,
+            size if size == u64::from(u32::MAX) => {
+                zip64_size(&source.bytes(at.checked_add(FIXED + name)?, extra).ok()?)?
+            }
+            size => size,
+        };
+        at = at.checked_add(FIXED + name + extra)?.checked_add(stored)?;
+        if at > source.len() {
+            return Some(at - source.len()).filter(|missing| *missing < 1 << 50);
+        }
+    }
+    None
+}
+
+/// The stored size in the zip64 field of a local header, which has both sizes.
+fn zip64_size(mut extra: &[u8]) -> Option<u64> {
+    while let [id, id_high, len, len_high, rest @ ..] = extra {
+        let field = rest.get(..usize::from(u16::from_le_bytes([*len, *len_high])))?;
+        if (*id, *id_high) == (1, 0) {
+            return Some(u64::from_le_bytes(field.get(8..16)?.try_into().ok()?));
+        }
+        extra = &rest[field.len()..];
+    }
+    None
 }
 
 /// The name in the local header that a file starts with, if it is all there.

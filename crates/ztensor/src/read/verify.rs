@@ -175,7 +175,7 @@ pub(crate) fn compare(hasher: Hasher, expected: &Digest) -> Result<()> {
     match found == *expected {
         true => Ok(()),
         false => Err(Error::mismatch(format!(
-            "the stored bytes have the digest {found}, the file says {expected}"
+            "the stored bytes have the checksum {found}, the file says {expected}"
         ))),
     }
 }

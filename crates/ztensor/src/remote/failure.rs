@@ -62,6 +62,11 @@ pub(super) fn is_transient(error: &object_store::Error) -> bool {
         )
 }
 
+/// Whether there is no connection to the server.
+pub(super) fn is_unreachable(error: &object_store::Error) -> bool {
+    find::<Unreachable>(error).is_some()
+}
+
 /// The object is another one than when it was opened.
 pub(super) fn changed(url: &str, how: &str) -> Error {
     Error::mismatch(format!("the object changed while it was being read ({how}): open it again")).in_file(url)

@@ -601,7 +601,9 @@ mod tests {
         let url = Some("https://hub.example/api?cursor=a,b".to_owned());
         assert_eq!(next(r#"<https://hub.example/api?cursor=a,b>; rel="next""#), url);
         assert_eq!(next("<https://x>; rel=\"prev\", <https://hub.example/api?cursor=a,b>; rel=next"), url);
-        for other in ["", "<https://x>", "https://x; rel=\"next\"", "<https://x; rel=\"next\"", "<x>; rel=last"] {
+        for other in
+            ["", "<https://x>", "https://x; rel=\"next\"", "<https://x; rel=\"next\"", "<x>; rel=last"]
+        {
             assert_eq!(next(other), None, "{other}");
         }
     }

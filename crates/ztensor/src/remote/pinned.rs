@@ -250,10 +250,12 @@ async fn first_bytes(store: &dyn ObjectStore, key: &Key, first: First) -> object
         Err(
             error @ (Store::NotFound { .. } | Store::PermissionDenied { .. } | Store::Unauthenticated { .. }),
         ) => Err(error),
+        Err(error) if failure::is_unreachable(&error) => Err(error),
         Err(error) => {
             // No store gives a range of nothing, and some give no last bytes.
             let meta = match store.head(key).await {
                 Ok(meta) => meta,
+                Err(later) if matches!(error, Store::NotSupported { .. }) => return Err(later),
                 Err(_) => return Err(error),
             };
             match first {

@@ -205,9 +205,7 @@ impl Settings {
                 "allow_http",
             ],
             Scheme::Gs => &["service_account", "service_account_key", "application_credentials", "base_url"],
-            Scheme::Az => {
-                &["account_name", "account_key", "sas_token", "endpoint", "client_id", "tenant_id"]
-            }
+            Scheme::Az => &["account_name", "account_key", "sas_token", "endpoint", "client_id", "tenant_id"],
             Scheme::Http | Scheme::Https => &["bearer_token", "proxy_url", "allow_invalid_certificates"],
         };
         own.iter().copied()

@@ -112,7 +112,7 @@ impl Writer<'_> {
             if let (Some(found), Some(expected)) = (source_hash.map(Hasher::finish), &component.digest)
                 && found != *expected
             {
-                let message = format!("the stored bytes have the digest {found}, the file says {expected}");
+                let message = format!("the stored bytes have the checksum {found}, the file says {expected}");
                 return Err(Error::mismatch(message)
                     .in_tensor(name)
                     .in_file(reader.catalog().sources.label(0)));

@@ -276,7 +276,7 @@ pub(crate) fn checksum(prefix: &[u8], index: &[u8], footer: &[u8]) -> u64 {
 pub(crate) fn check_crc(found: u32, expected: u32) -> Result<()> {
     if found != expected {
         return Err(Error::mismatch(format!(
-            "the stored bytes have the digest {}, the file says {}",
+            "the stored bytes have the checksum {}, the file says {}",
             Digest::Crc32c(found),
             Digest::Crc32c(expected)
         )));
@@ -293,7 +293,7 @@ fn read_index(index: &[u8], index_at: u64, content_len: u64) -> Result<Vec<Blob>
         let (kind, crc) = (entry[0], number(1) as u32);
         let (value, len) = (number(5), number(13));
         if kind != KIND_RAW && crc != 0 {
-            return Err(corrupt("zstn.kind", "a digest where there is none"));
+            return Err(corrupt("zstn.kind", "a checksum where there should be none"));
         }
         let place = |start: u64| {
             let fits = start.checked_add(value).is_some_and(|end| end <= index_at);
