@@ -55,7 +55,7 @@ pub(crate) fn entries(source: &dyn Source) -> Result<Vec<Entry>> {
     let archive = ZipLocator::new()
         .locate_in_reader(At { source, mapped: source.mapped().ok() }, &mut buffer, source.len())
         .map_err(|(_, error)| match error.kind() {
-            ErrorKind::MissingEndOfCentralDirectory => truncated(source),
+            ErrorKind::MissingEndOfCentralDirectory | ErrorKind::Eof => truncated(source),
             _ => broken("zip.end", "the end of its central directory", &error),
         })?;
     if archive.end_offset() != source.len() {
@@ -180,7 +180,7 @@ pub(crate) fn entries(source: &dyn Source) -> Result<Vec<Entry>> {
 fn truncated(source: &dyn Source) -> Error {
     let missing = match source.remote().is_none().then(|| missing(source)).flatten() {
         Some(bytes) => format!("at least {bytes} bytes and the directory at its end are missing"),
-        None => "the directory at its end is missing".to_owned(),
+        None => "the directory at its end is missing or incomplete".to_owned(),
     };
     Error::corrupt("zip.end", format!("the zip archive is truncated: {missing} (incomplete download?)"))
 }
