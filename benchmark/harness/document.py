@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ this page is typed by hand. Every contestant runs in a fresh process at its best
 take turns; the first result of each is compared bit for bit; memory that a round freed is given
 back before the next. Mapped tensors are touched page by page within the time, less what touching
 small ones a second time takes, which is the harness's own. Numbers are medians in GB/s of tensor
-data, “cold” after the file was dropped from the page cache. Machines differ and so do days: what
-holds is how the numbers of one table compare.
+data, “cold” after the file was dropped from the page cache. Absolute numbers vary between machines
+and runs: compare within one table. Ratios are medians of the ratios of single rounds, so they may
+differ from the ratio of two medians.
 """
 
 FRESH = """“Of a fresh read” compares a copying load with a short program that does no more than the
@@ -334,7 +336,7 @@ def machine(newest: Newest) -> str:
         f"- versions: {', '.join(f'{name} {version}' for name, version in versions.items())}"
     )
     if absent:
-        lines.append(f"- not to be had there, and left out: {', '.join(absent)}")
+        lines.append(f"- not available; skipped: {', '.join(absent)}")
     return "\n".join(lines) + "\n"
 
 
@@ -368,6 +370,10 @@ def text(newest: Newest) -> str:
             "where 1 is claimed, 0.97 counts as equal.\n",
             claims(newest, across),
             FRESH,
+            "## Torch tensors and safetensors\n",
+            "`benchmark/python/run.py` compares with both CPU backends of safetensors 0.9.0rc1, in",
+            "turns; the table has the faster of them. Quartiles are in parentheses.\n",
+            torch_safetensors(),
             f"## Every format, warm ({across})\n",
             reading(newest, across, "warm"),
             f"![Reading every format](benchmarks/{across}-reading.svg)\n",
@@ -425,27 +431,43 @@ def plot() -> list[Path]:
     return made
 
 
-def headline(newest: Newest) -> str:
-    """Ours against the best of the others, for the README."""
+SAFETENSORS_CASES = {
+    "torch load mixed touch as safetensors": "zero-copy load, every page touched",
+    "torch load mixed copy as safetensors": "copying load, warm",
+    "torch load mixed copy cold as safetensors": "copying load, cold",
+    "torch load small touch as safetensors": "zero-copy load of 20,000 small tensors",
+    "torch load small copy as safetensors": "copying load of 20,000 small tensors",
+    "torch save small as safetensors": "save 20,000 small tensors",
+    "torch save mixed as safetensors": "save, mixed sizes",
+    "torch save big as safetensors": "save, 25 MB each",
+}
+
+
+def torch_safetensors() -> str:
+    """Torch tensors of `.safetensors` files against safetensors itself: what most people have."""
+    path = results.RESULTS / "python.json"
+    if not path.exists():
+        return "Not measured yet: `python benchmark/python/run.py`.\n"
+    figures = json.loads(path.read_text())
     rows = []
-    dist = across_formats(newest)
-    for format in ("safetensors", "pt", "gguf", "npz", "onnx", "h5"):
-        row = [f"`.{format}`"]
-        for mode in ("zero_copy", "full_load"):
-            ours = newest.one(dist, OURS, format, mode, "warm")
-            found = [
-                e for e in newest.entries(dist, format=format, mode=mode) if e.case.endswith("warm")
-            ]
-            best = best_peer(found)
-            if ours and best:
-                times = statistics.median(
-                    b / a for a, b in zip(ours.seconds, best.seconds, strict=True)
-                )
-                row.append(f"{times:.1f} {TIMES} {best.peer}")
-            else:
-                row.append(f"{ours.speed():.1f} GB/s, no peer" if ours else NOTHING)
-        rows.append(row)
-    return table(["loading, warm", "in place, every page touched", "copied"], rows)
+    for case, title in SAFETENSORS_CASES.items():
+        found = [one for one in figures if one["case"] == case]
+        peers = [one for one in found if one["peer"].startswith("safetensors")]
+        if not peers:
+            continue
+        best = min(peers, key=lambda one: one["ratio"])
+        limit = [one for one in found if one["peer"] == "fresh read"]
+        spread = f"{best['ratio']:.2f} {TIMES} ({best['low']:.2f} to {best['high']:.2f})"
+        near = f"{limit[0]['ratio']:.2f}" if limit else NOTHING
+        backend = best["peer"].rpartition(" ")[2] if "load" in case else NOTHING
+        rows.append([title, spread, backend, near])
+    head = [
+        "torch tensors, `.safetensors`",
+        "as fast as safetensors 0.9",
+        "its backend",
+        "of a fresh read",
+    ]
+    return table(head, rows)
 
 
 def write() -> Path:
@@ -460,5 +482,5 @@ def write() -> Path:
     if start in readme and end in readme:
         before, rest = readme.split(start, 1)
         after = rest.split(end, 1)[1]
-        README.write_text(f"{before}{start}{headline(newest)}{end}{after}")
+        README.write_text(f"{before}{start}{torch_safetensors()}{end}{after}")
     return DOCUMENT.relative_to(ROOT)

@@ -3,13 +3,19 @@
 Cases "as safetensors" are of ``.safetensors`` files on both sides, against both backends of
 safetensors 0.9: what counts is the better of them.
 
+A copying load is also compared with ``fresh read``: a program that reads the file into untouched
+memory on all cores and does nothing else.
+
 Every figure is the median, over rounds in which both take turns, of the peer's
 time divided by ours: above 1 is faster. ``run.py WORD…`` runs only the cases
-whose description has one of the words.
+whose description has one of the words; without words the figures go to
+``benchmark/results/python.json``, from which the report is made. ``--write`` does that with some
+of them, too.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 import subprocess
 import sys
@@ -22,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 WORK = HERE.parent / ".work"
 PEER = HERE.parent / ".envs" / "ztensor-1.2.3"
 PEER_PYTHON = PEER / "bin" / "python"
+RESULTS = HERE.parent / "results" / "python.json"
 NEWEST_RELEASE = "0.9.0rc1"
 NEWEST = HERE.parent / ".envs" / f"safetensors-{NEWEST_RELEASE}"
 
@@ -50,12 +57,17 @@ CASES += [
 CASES += [(f"numpy {what} {MIXED}-zstd zstd", "ztensor 1.2.3", 1.5, 7) for what in ("save", "load")]
 # Torch tensors of ``.safetensors`` files, which most people have.
 BACKENDS = ("mmap", "pread")
+FRESH = "fresh read"
 CASES += [
     (f"torch load {name} {flags} as safetensors", f"safetensors 0.9 {backend}", claim, rounds)
     for name in (MIXED, SMALL)
     for flags, claim, rounds in (("touch", 0.97, 15), ("copy", 1.5, 15), ("copy cold", 1.5, 15))
     for backend in BACKENDS
     if name == MIXED or "cold" not in flags
+]
+CASES += [
+    (f"torch load {MIXED} {flags} as safetensors", FRESH, 1.0, 15)
+    for flags in ("copy", "copy cold")
 ]
 CASES += [
     (f"torch save {name} as safetensors", "safetensors 0.9 mmap", 1.0, rounds)
@@ -130,7 +142,7 @@ def measure(case: str, peer: str, rounds: int) -> tuple[float, float, list[float
     ours = Worker(sys.executable, "ztensor")
     other = (
         Worker(sys.executable, peer)
-        if peer.startswith("safetensors")
+        if peer.startswith(("safetensors", FRESH))
         else Worker(PEER_PYTHON, "ztensor")
     )
     pairs = []
@@ -168,20 +180,25 @@ def import_times(rounds: int = 15) -> list[float]:
 
 
 def main() -> None:
-    words = sys.argv[1:]
+    words = [word for word in sys.argv[1:] if word != "--write"]
     wanted = [
         case for case in CASES if not words or any(word in f"{case[0]} {case[1]}" for word in words)
     ]
     make_files()
-    if any(not peer.startswith("safetensors") for _, peer, _, _ in wanted):
+    if any(not peer.startswith(("safetensors", FRESH)) for _, peer, _, _ in wanted):
         make_peer()
     if any(peer.startswith("safetensors 0.9") for _, peer, _, _ in wanted):
         make_newest()
     print(f"{'case':<40} {'peer':<22} {'ours':>10} {'peer':>10}   ratio (quartiles)       claim")
     start = time.time()
+    found: list[dict[str, object]] = []
     for case, peer, claim, rounds in wanted:
         ours, theirs, (ratio, low, high) = measure(case, peer, rounds)
         verdict = "ok" if ratio >= claim else "BELOW"
+        found.append(
+            {"case": case, "peer": peer, "claim": claim, "ours": ours, "theirs": theirs}
+            | {"ratio": ratio, "low": low, "high": high}
+        )
         print(
             f"{case:<40} {peer:<22} {ours * 1e3:7.1f} ms {theirs * 1e3:7.1f} ms"
             f"   {ratio:5.2f} ({low:.2f} to {high:.2f})  >= {claim} {verdict}",
@@ -194,6 +211,8 @@ def main() -> None:
             f"import ztensor over import numpy: {ratio:.2f} ({low:.2f} to {high:.2f})"
             f"  <= 1.3 {verdict}"
         )
+    if not words or "--write" in sys.argv:
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{time.time() - start:.0f} s", file=sys.stderr)
 
 

@@ -1,7 +1,8 @@
 """Times calls of one library. Reads a case per line from standard input and answers in seconds.
 
 The library is whatever the interpreter finds: this project, an older ztensor
-with the same functions, or safetensors.
+with the same functions, or safetensors. ``fresh`` is the harness's program that reads a file into
+untouched memory and does nothing else.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ backend = release[1] if release else "mmap"
 if len(sys.argv) > 3:
     sys.path.insert(0, sys.argv[3])  # where the release of the library lies that is asked for
 suffix = ".zt"
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
 
 
 def functions(framework: str) -> Any:
@@ -84,10 +86,18 @@ def save(framework: str, name: str, **options: Any) -> Callable[[], Any]:
     return lambda: module.save_file(tensors, target, **options)
 
 
+def fresh(name: str, cold: bool) -> Callable[[], Any]:
+    from harness.worker import fresh_read
+
+    return lambda: fresh_read(path(name), cold)
+
+
 def prepare(case: str) -> Callable[[], Any]:
     global suffix
     framework, what, name, *flags = case.split()
     suffix = ".safetensors" if library == "safetensors" or flags[-2:-1] == ["as"] else ".zt"
+    if library == "fresh":
+        return fresh(name, "cold" in flags)
     if what == "load":
         copy = "copy" in flags
         return load(framework, name, copy=copy, cold="cold" in flags, touched="touch" in flags)
@@ -103,6 +113,7 @@ for line in sys.stdin:
         libc.malloc_trim(0)
     start = time.perf_counter()
     result = run()
-    seconds = time.perf_counter() - start
+    # The harness times its program itself, without dropping the file from the cache.
+    seconds = result if library == "fresh" else time.perf_counter() - start
     print(seconds, flush=True)
     del result, run
