@@ -38,10 +38,10 @@ PAGES: dict[str, list[str]] = {
     ],
 }
 TITLES = {
-    "api/ztensor.md": "ztensor",
-    "api/frameworks.md": "Frameworks: ztensor.torch, ztensor.numpy and others",
-    "api/distributed.md": "ztensor.distributed",
-    "api/z4ai.md": "z4ai",
+    "api/ztensor.md": "API reference: ztensor",
+    "api/frameworks.md": "API reference: frameworks",
+    "api/distributed.md": "API reference: ztensor.distributed",
+    "api/z4ai.md": "API reference: z4ai",
 }
 
 _Definition = ast.FunctionDef | ast.ClassDef
@@ -89,7 +89,10 @@ def _public(module: str) -> list[str]:
     for node in _tree(module).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             names: list[str] = ast.literal_eval(node.value)
-            return [name for name in names if not name.startswith("_")]
+            shown = [name for name in names if not name.startswith("_")]
+            return sorted(
+                shown, key=lambda name: (name.endswith(("Error", "Warning")), name.lower())
+            )
     return []
 
 

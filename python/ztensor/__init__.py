@@ -1,9 +1,9 @@
 """Unified, zero-copy, safe I/O for tensor files.
 
 Reads ``.zt``, ``.safetensors``, ``.pt``, ``.gguf``, ``.npz``, ``.onnx`` and
-``.h5`` files through one interface, and writes ``.zt`` files.
+``.h5`` files through one interface, and writes ``.zt``, ``.safetensors``, ``.npz`` and ``.gguf``.
 
-``ztensor.numpy`` and ``ztensor.torch`` have ``save_file`` and ``load_file``;
+``ztensor.numpy``, ``ztensor.torch`` and others have ``save_file`` and ``load_file``;
 :class:`Reader` and :class:`Writer` work tensor by tensor; ``ztensor.distributed`` is
 for checkpoints of many ranks.
 """
