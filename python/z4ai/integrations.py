@@ -542,6 +542,9 @@ def _shards(folder: _Path, variant: str) -> dict[str, str]:
         return renamed
     if (folder / _SINGLE).is_file():
         return {_SINGLE: f"model.{variant}.safetensors"}
+    if not folder.is_dir():
+        message = f"{folder} is not a local folder: `ztensor download-hf` downloads models"
+        raise _errors.make("io", message, errno.ENOENT, str(folder))
     raise FileError(f"{folder} has neither {_SINGLE} nor {_INDEX}")
 
 

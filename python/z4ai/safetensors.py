@@ -20,12 +20,17 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias
 
 from z4ai import _codec, _memory
 from z4ai._codec import Data
 from ztensor import _dtypes, _frameworks, _native, store
-from ztensor._errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from ztensor._errors import (
+    IndexOutOfRangeError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnsupportedError,
+)
 from ztensor._progress import reporting
 from ztensor._types import AnyArray, Effort, Path, Progress
 
@@ -41,6 +46,9 @@ __all__ = [
     "decompress_bytes",
     "decompress_file",
 ]
+
+Rows: TypeAlias = slice | range | tuple[int, int] | int
+"""Rows of a tensor: a slice without a step, a range, ``(start, stop)``, or one."""
 
 MAGIC = b"ZSTN"
 """What every packed file starts with."""
@@ -225,16 +233,17 @@ class ZstnReader:
         self._check(name)
         return int(self._entries[name][2])
 
-    def read_raw(self, name: str, rows: slice | tuple[int, int] | None = None) -> bytes:
+    def read_raw(self, name: str, rows: Rows | None = None) -> bytes:
         """The bytes of a tensor, or of some of its rows."""
         reader = self._check(name)
         return reader.read_bytes(name, None if rows is None else self._rows(name, rows))
 
-    def read_numpy(self, name: str, rows: slice | tuple[int, int] | None = None) -> AnyArray:
+    def read_numpy(self, name: str, rows: Rows | None = None) -> AnyArray:
         """A tensor, or some of its rows, as an array of its own.
 
-        bfloat16 and fp8 are the types of ``ml_dtypes``. ``rows`` is a slice without a step or
-        a pair of numbers along the first dimension; only the parts that hold them are decoded.
+        bfloat16 and fp8 are the types of ``ml_dtypes``. ``rows`` is a slice without a step, a
+        range, a pair ``(start, stop)`` or one number (which gives an array of one row) along the
+        first dimension; only the parts that hold them are decoded.
         """
         flat, shape = self._read(name, rows)
         try:
@@ -243,15 +252,13 @@ class ZstnReader:
             raise TypeError(f"tensor {name!r}: {error}; read_raw() has its bytes") from None
         return flat.view(dtype).reshape(shape)
 
-    def read_torch(
-        self, name: str, rows: slice | tuple[int, int] | None = None, device: Any = "cpu"
-    ) -> torch.Tensor:
+    def read_torch(self, name: str, rows: Rows | None = None, device: Any = "cpu") -> torch.Tensor:
         """A tensor, or some of its rows, as a torch tensor."""
         flat, shape = self._read(name, rows)
         tensor = _frameworks.array_to_torch(flat, self._element(name), shape)
         return tensor if device == "cpu" else tensor.to(device)
 
-    def _read(self, name: str, rows: slice | tuple[int, int] | None) -> tuple[AnyArray, list[int]]:
+    def _read(self, name: str, rows: Rows | None) -> tuple[AnyArray, list[int]]:
         """Bytes as a flat array, and the shape they have."""
         reader = self._check(name)
         shape: list[int] = list(self._header[name]["shape"])
@@ -263,13 +270,20 @@ class ZstnReader:
         reader.read_into([(name, flat)])
         return flat, shape
 
-    def _rows(self, name: str, rows: slice | tuple[int, int]) -> tuple[int, int]:
+    def _rows(self, name: str, rows: Rows) -> tuple[int, int]:
         """The first row, and the one after the last."""
         shape = self._header[name]["shape"]
         if not shape:
             raise InvalidArgumentError(f"tensor {name!r} is a scalar: it has no rows")
+        if isinstance(rows, range):
+            rows = slice(rows.start, rows.stop, rows.step)
+        elif isinstance(rows, int) and not isinstance(rows, bool):
+            row = rows + shape[0] if rows < 0 else rows
+            if not 0 <= row < shape[0]:
+                raise IndexOutOfRangeError(f"row {rows} of tensor {name!r}, which has {shape[0]}")
+            return row, row + 1
         if not isinstance(rows, slice | tuple) or (isinstance(rows, tuple) and len(rows) != 2):
-            raise TypeError(f"rows is a slice or a pair (first, behind the last), not {rows!r}")
+            raise TypeError(f"rows is a slice, a range, (start, stop) or a number, not {rows!r}")
         start, stop, step = (rows if isinstance(rows, slice) else slice(*rows)).indices(shape[0])
         if step != 1:
             raise InvalidArgumentError("rows are read without a step")
@@ -333,7 +347,7 @@ def pack_tensors(
     parts = []
     for name, tensor in tensors.items():
         if not isinstance(name, str):
-            raise TypeError(f"names of tensors are text, not {type(name).__name__}")
+            raise TypeError(f"tensor names are strings, not {type(name).__name__}")
         parts.append((name, *_part(name, tensor)))
     # Wide elements first, so that every tensor is aligned, as safetensors does it.
     parts.sort(key=lambda part: (-part[1].bits, part[0]))
@@ -341,7 +355,7 @@ def pack_tensors(
     if metadata is not None:
         for key, value in metadata.items():
             if not isinstance(key, str) or not isinstance(value, str):
-                raise TypeError(f"metadata is text to text, not {key!r}: {value!r}")
+                raise TypeError(f"metadata maps strings to strings, not {key!r} to {value!r}")
         header["__metadata__"] = dict(metadata)
     position = 0
     for name, element, shape, memory in parts:

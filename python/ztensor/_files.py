@@ -96,6 +96,8 @@ def load_all(
 
 def open_file(filename: Path, options: FileOptions) -> _native.Reader:
     """A reader of a file, by its path or its URL."""
+    if isinstance(filename, bytes | bytearray | memoryview):
+        raise TypeError("load_file() takes the path of a file: load() takes its bytes")
     return _native.Reader.open(
         filename,
         map=mapped(options["backend"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -52,10 +52,10 @@ def prepare(name: str, value: Any) -> Prepared:
         return from_array(name, np.from_dlpack(value))
     if hasattr(value, "__array__"):
         return from_array(name, np.asarray(value))
-    raise InvalidArgumentError(
-        f"tensor {name!r} is a {type(value).__name__}: "
-        "give a NumPy array, a torch tensor or a ztensor.Tensor"
-    )
+    hint = "give a NumPy array, a torch tensor or a ztensor.Tensor"
+    if isinstance(value, Mapping):
+        hint = "flatten nested state dicts, or save them with ztensor.distributed"
+    raise InvalidArgumentError(f"tensor {name!r} has the type {type(value).__name__}: {hint}")
 
 
 def for_export(name: str, value: Any) -> _Item | _Deferred:

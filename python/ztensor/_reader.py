@@ -351,8 +351,10 @@ __all__ = ["Reader", "Verification", "open"]
 
 
 def _names(names: Names) -> list[str]:
-    """Several names, each of them text."""
+    """Several names, each of them a string."""
     listed = list(names) if isinstance(names, Iterable) else [names]
     if not all(isinstance(name, str) for name in listed):
-        raise TypeError(f"a tensor's name is text, several are a list of it, not {names!r}")
+        raise TypeError(
+            f"a tensor's name is a string, several are a list of strings, not {names!r}"
+        )
     return listed

@@ -35,7 +35,10 @@ def codec(compression: Compression) -> int | str | None:
         return 3
     if isinstance(compression, str):
         if compression not in _native.EFFORTS:
-            raise InvalidArgumentError(f"unknown effort {compression!r}: choose one of {_EFFORTS}")
+            raise InvalidArgumentError(
+                f"unknown effort {compression!r}: choose one of {_EFFORTS}, "
+                "or True or a level from 1 to 22 for zstd"
+            )
         return compression
     try:
         level = operator.index(compression)

@@ -46,7 +46,7 @@ impl Model {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         let good = |part: &str| !part.is_empty() && !part.contains("..") && part.chars().all(plain);
         if repo.split('/').count() > 2 || !repo.split('/').all(good) {
-            return Err(Failure::usage(format!("{repo:?} is not the name of a model: owner/name is")));
+            return Err(Failure::usage(format!("{repo:?} is not a model name: write owner/name")));
         }
         Ok(Model {
             web: Web::new(endpoint)?,
@@ -168,7 +168,7 @@ impl Model {
         let answer = self.web.get(url, &headers)?;
         match answer.status() {
             200 | 206 => Ok(answer),
-            401 | 403 => Err(Failure::usage(format!("{url}: not allowed: give --token or set HF_TOKEN"))),
+            401 | 403 => Err(Failure::usage(format!("{url}: access denied: pass --token or set HF_TOKEN"))),
             404 => Err(Failure::usage(format!("{url}: there is no such model or revision"))),
             code => Err(Failure::io(format!("{url}: the server answered {code}"))),
         }
@@ -228,7 +228,7 @@ fn listed(entry: &Json) -> Result<Option<RemoteFile>, Failure> {
         return Ok(None);
     }
     let size = entry.get("size").and_then(Json::as_u64);
-    let size = size.ok_or_else(|| Failure::bad_file(format!("the server tells no size of {path:?}")))?;
+    let size = size.ok_or_else(|| Failure::bad_file(format!("the server gives no size for {path:?}")))?;
     let sha256 = entry.get("lfs").and_then(|lfs| lfs.get("oid")).and_then(Json::as_str);
     let sha256 = sha256.map(|oid| oid.trim_start_matches("sha256:").to_owned());
     Ok(Some(RemoteFile { name: path.to_owned(), size, sha256 }))

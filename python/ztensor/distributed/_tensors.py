@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -102,7 +103,9 @@ class CheckpointTensors:
         try:
             return self.checkpoint.tensors[name]
         except KeyError:
-            raise NotFoundError(f"no tensor of the checkpoint is named {name!r}") from None
+            near = difflib.get_close_matches(name, self.checkpoint.tensors, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise NotFoundError(f"no tensor of the checkpoint is named {name!r}{hint}") from None
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.entry(name).shape

@@ -71,7 +71,7 @@ fn distrust(found: &Metadata, of: Option<&Metadata>) -> Option<String> {
     }
     let owner = found.uid();
     if owner != us() && owner != ROOT && of.is_none_or(|of| of.uid() != owner) {
-        return Some(format!("it belongs to another user (number {owner})"));
+        return Some(format!("it belongs to another user (user id {owner})"));
     }
     let allowed = of.map_or(0, |of| of.mode() & OTHERS_WRITE);
     if found.mode() & OTHERS_WRITE & !allowed != 0 {
@@ -121,7 +121,7 @@ pub fn private_folder(root: &Path, name: &str) -> io::Result<()> {
         return Err(refused(root, &format!("every user can write to it (mode {:o})", mode & 0o7777)));
     }
     if owner != us() && owner != ROOT {
-        return Err(refused(root, &format!("it belongs to another user (number {owner})")));
+        return Err(refused(root, &format!("it belongs to another user (user id {owner})")));
     }
     let folder = root.join(name);
     match DirBuilder::new().mode(0o700).create(&folder) {

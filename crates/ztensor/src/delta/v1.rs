@@ -100,7 +100,7 @@ pub(super) fn check_base(base: &Model, expected: [u8; 8]) -> Result<()> {
         hasher.update(&source.bytes(skip, (source.len() - skip).min(PIECE))?);
     }
     if hasher.finalize()[..] != expected {
-        return Err(wrong_base(base, "its data is other data".to_owned()));
+        return Err(wrong_base(base, "its data differs".to_owned()));
     }
     Ok(())
 }

@@ -207,6 +207,6 @@ pub(crate) fn check_magic(head: &[u8]) -> Result<()> {
     }
     Err(Error::unsupported(match head == zt::v01::MAGIC {
         true => "files of version 0.1 cannot be edited: migrate this one to the current version first",
-        false => "only .zt files can be edited, and this is none",
+        false => "only .zt files can be edited, and this is not one",
     }))
 }

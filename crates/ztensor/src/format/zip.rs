@@ -331,7 +331,7 @@ fn code_page_437(byte: u8) -> char {
 }
 
 fn broken(rule: &'static str, what: &str, why: &rawzip::Error) -> Error {
-    Error::corrupt(rule, format!("the zip archive is broken in {what}: {why}"))
+    Error::corrupt(rule, format!("the zip archive is damaged in {what}: {why}"))
 }
 
 /// A source as the zip library wants to read it.

@@ -69,7 +69,7 @@ impl Limits {
         }
         let why = match self.max_total {
             Some(_) => String::new(),
-            None => format!(", which a file of {stored} bytes does not earn"),
+            None => format!(", far more than the {stored} bytes of the file suggest"),
         };
         Err(Error::limit(format!(
             "{decoded} bytes are to be decoded in one call{why}: the limit is {most}; raise it if the \

@@ -48,7 +48,7 @@ pub(super) fn url(rest: &str) -> Result<String> {
     };
     let bad = || {
         let message = format!(
-            "{} does not name a repository: hf://owner/repo[@revision]/file does",
+            "{} is not a URL of the Hub: write hf://owner/repo[@revision]/file",
             quoted(&format!("hf://{kind}{rest}"))
         );
         Error::invalid(message)

@@ -77,7 +77,7 @@ impl Location {
             return bad("must not hold a user or a password: use the store's settings or bearer_token");
         }
         if authority.contains(|c: char| c.is_control() || c.is_whitespace() || "\\?#/".contains(c)) {
-            return bad("has a strange bucket or host");
+            return bad("has an invalid bucket or host name");
         }
         if key.contains(char::is_control) || query.is_some_and(|query| query.contains(char::is_control)) {
             return bad("has control characters in it");
@@ -177,7 +177,7 @@ pub fn place(path: &Path) -> Result<Place> {
     let Some((name, rest)) = split(path) else {
         if lost_a_slash(path) && !path.exists() {
             let message = "a URL has two slashes behind its scheme; programs that take it for a path \
-                           (Python's pathlib) drop one: pass it as text";
+                           (Python's pathlib) drop one: pass it as a string";
             return Err(Error::invalid(message).in_file(path));
         }
         return Ok(Place::Local(path.to_owned()));

@@ -32,7 +32,7 @@ fn parsed(url: &str) -> Result<reqwest::Url> {
     if url.contains(char::is_control) {
         return Err(bad("has control characters in it"));
     }
-    let parsed = reqwest::Url::parse(url).map_err(|error| bad(&format!("is none: {error}")).in_file(url))?;
+    let parsed = reqwest::Url::parse(url).map_err(|error| bad(&format!("is invalid: {error}")).in_file(url))?;
     match parsed.scheme() {
         "http" | "https" => Ok(parsed),
         _ => Err(bad("is not one of a web server").in_file(url)),
@@ -78,7 +78,7 @@ fn failed(url: &str, error: reqwest::Error) -> Error {
     if refused {
         return Error::corrupt("remote.redirect", why).in_file(url);
     }
-    Error::io("cannot ask the server", std::io::Error::new(kind, why)).in_file(url)
+    Error::io("the request failed", std::io::Error::new(kind, why)).in_file(url)
 }
 
 impl Answer {

@@ -382,8 +382,8 @@ impl<'a> Plan<'a> {
             return Ok(());
         }
         let kind = match self.format {
-            ExportFormat::Safetensors | ExportFormat::Zstn => "holds only text as metadata",
-            ExportFormat::Gguf => "holds only numbers, text, booleans and lists of one of these as metadata",
+            ExportFormat::Safetensors | ExportFormat::Zstn => "holds only strings as metadata",
+            ExportFormat::Gguf => "holds only numbers, strings, booleans and lists of one of these as metadata",
             ExportFormat::Npz | ExportFormat::Npy => "holds no metadata",
         };
         let more = match unheld.len().saturating_sub(SHOWN) {

@@ -96,7 +96,7 @@ fn read_pairs(numbers: &mut Numbers<'_>, count: u64) -> Result<Attributes> {
             return Err(Error::corrupt("gguf.alignment", format!("{ALIGNMENT_KEY} is a {kind}, not a u32")));
         }
         if &*key == TYPES {
-            return Err(Error::unsupported(format!("the key {TYPES:?} is taken: this library uses it")));
+            return Err(Error::unsupported(format!("the key {TYPES:?} is reserved: this library uses it")));
         }
         if Type::default_for(&value) != Some(kind) {
             types.push((Value::from(&*key), Value::from(kind.to_string())));

@@ -160,7 +160,7 @@ impl Scalar {
                 other => {
                     return Err(Error::corrupt(
                         "gguf.bool",
-                        format!("a truth value is {other} instead of 0 or 1"),
+                        format!("a boolean is {other} instead of 0 or 1"),
                     ));
                 }
             },

@@ -132,7 +132,7 @@ fn blocks(plan: &Plan<'_>, name: &str, object: &Object) -> Result<(u32, u64)> {
     let attributes = object.attributes.iter().flat_map(|attributes| attributes.keys());
     for attribute in attributes.filter(|key| *key != TYPE_ATTRIBUTE) {
         if attribute == ORDER_ATTRIBUTE {
-            return Err(plan.cannot(name, "blocks of a big-endian file, which cannot be turned round"));
+            return Err(plan.cannot(name, "blocks of a big-endian file, which cannot be byte-swapped"));
         }
         if !plan.options.drop_attributes {
             return Err(plan.cannot(name, "a tensor's own attributes (they can be left out on request)"));

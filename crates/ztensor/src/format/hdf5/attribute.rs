@@ -164,7 +164,7 @@ fn long_text(file: &mut File, reference: &[u8]) -> Result<Value> {
     };
     let object = u16::try_from(index).ok().and_then(|index| heap.get_object(index));
     let bytes = object.and_then(|object| object.data.get(..len)).ok_or_else(|| {
-        Error::corrupt("hdf5.attribute", format!("a text of {len} bytes is not in the heap at {address}"))
+        Error::corrupt("hdf5.attribute", format!("a string of {len} bytes is not in the heap at {address}"))
     })?;
     Ok(text_value(bytes))
 }

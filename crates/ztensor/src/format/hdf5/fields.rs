@@ -98,7 +98,7 @@ impl<'a> Fields<'a> {
     /// Text up to a zero byte, which is passed too.
     pub(super) fn terminated(&mut self) -> Result<&'a [u8]> {
         let end = self.bytes.iter().position(|&byte| byte == 0);
-        let end = end.ok_or_else(|| Error::corrupt("hdf5.short", "a text has no end"))?;
+        let end = end.ok_or_else(|| Error::corrupt("hdf5.short", "a string has no end"))?;
         let text = self.take(end)?;
         self.skip(1)?;
         Ok(text)

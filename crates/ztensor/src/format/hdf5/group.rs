@@ -69,7 +69,7 @@ fn name(bytes: &[u8], budget: &mut Budget) -> Result<String> {
     budget.spend(bytes.len())?;
     let name = text(bytes)?;
     if name.is_empty() || name == "." || name.contains(['/', '\0']) {
-        return Err(Error::corrupt("hdf5.name", format!("{} is no name for a link", quoted(name))));
+        return Err(Error::corrupt("hdf5.name", format!("{} is not a valid link name", quoted(name))));
     }
     Ok(name.to_owned())
 }

@@ -40,7 +40,7 @@ impl Budget {
             None => {
                 return Err(Error::corrupt(
                     "hdf5.names",
-                    "its names and texts are repeated to many times the size of the file",
+                    "its names and strings are repeated to many times the size of the file",
                 ));
             }
         }

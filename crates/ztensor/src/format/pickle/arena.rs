@@ -165,7 +165,7 @@ impl Arena {
     /// Copies short bytes.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<Item> {
         let len = u32::try_from(bytes.len())
-            .map_err(|_| Error::corrupt("pickle.text", "a text is longer than 4 GiB"))?;
+            .map_err(|_| Error::corrupt("pickle.text", "a string is longer than 4 GiB"))?;
         self.charge(bytes.len())?;
         Ok(match validated(bytes) {
             Some(text) => {
