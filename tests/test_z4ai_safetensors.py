@@ -410,6 +410,11 @@ def test_wrong_types_are_named() -> None:
     assert not Path("list.zstn").exists()
     z4ai.save_file({"a": torch.ones(4, 2)}, "rows.zstn")
     with ZstnReader.open("rows.zstn") as reader:
-        for rows in (3, "ab", (1, 2, 3)):
-            with pytest.raises(TypeError, match="rows is a slice or a pair"):
+        for rows in (1.5, True, "ab", (1, 2, 3)):
+            with pytest.raises(TypeError, match="rows is a slice, a range"):
                 reader.read_numpy("a", rows)  # type: ignore[arg-type]
+        assert reader.read_numpy("a", 3).shape == reader.read_numpy("a", -1).shape == (1, 2)
+        assert reader.read_numpy("a", range(1, 3)).shape == (2, 2)
+        for row in (4, -5):
+            with pytest.raises(IndexError):
+                reader.read_numpy("a", row)

@@ -356,8 +356,9 @@ impl Settings {
                 for (name, value) in &self.store {
                     if name == "bearer_token" {
                         let mut headers = HeaderMap::new();
-                        let mut token = HeaderValue::try_from(format!("Bearer {value}"))
-                            .map_err(|_| Error::invalid("the option bearer_token is not a valid header value"))?;
+                        let mut token = HeaderValue::try_from(format!("Bearer {value}")).map_err(|_| {
+                            Error::invalid("the option bearer_token is not a valid header value")
+                        })?;
                         token.set_sensitive(true);
                         headers.insert("authorization", token);
                         options = options.with_default_headers(headers);

@@ -32,7 +32,8 @@ fn parsed(url: &str) -> Result<reqwest::Url> {
     if url.contains(char::is_control) {
         return Err(bad("has control characters in it"));
     }
-    let parsed = reqwest::Url::parse(url).map_err(|error| bad(&format!("is invalid: {error}")).in_file(url))?;
+    let parsed =
+        reqwest::Url::parse(url).map_err(|error| bad(&format!("is invalid: {error}")).in_file(url))?;
     match parsed.scheme() {
         "http" | "https" => Ok(parsed),
         _ => Err(bad("is not one of a web server").in_file(url)),

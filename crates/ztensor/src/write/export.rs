@@ -383,7 +383,9 @@ impl<'a> Plan<'a> {
         }
         let kind = match self.format {
             ExportFormat::Safetensors | ExportFormat::Zstn => "holds only strings as metadata",
-            ExportFormat::Gguf => "holds only numbers, strings, booleans and lists of one of these as metadata",
+            ExportFormat::Gguf => {
+                "holds only numbers, strings, booleans and lists of one of these as metadata"
+            }
             ExportFormat::Npz | ExportFormat::Npy => "holds no metadata",
         };
         let more = match unheld.len().saturating_sub(SHOWN) {
