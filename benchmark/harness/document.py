@@ -457,7 +457,7 @@ SAFETENSORS_CASES = {
 
 
 def against_safetensors() -> dict[str, tuple[dict[str, Any], dict[str, Any] | None]]:
-    """By case: the comparison with the faster backend of safetensors, and that with a fresh read."""
+    """By case: compared with the faster backend of safetensors, and with a fresh read."""
     path = results.RESULTS / "python.json"
     figures = json.loads(path.read_text()) if path.exists() else []
     compared = {}
