@@ -45,6 +45,7 @@ def test_docstrings(name: str) -> None:
         "tutorials/from-safetensors.md",
         "tutorials/shrink-a-model.md",
         "tutorials/deltas.md",
+        "identity.md",
     ],
 )
 def test_the_guides(name: str) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ForwardRef, Literal, TypeAlias, TypeVar, 
 
 import numpy as np
 
-from z4ai import _memory
+from z4ai import _memory, _stream
+from z4ai._stream import Readable, Writable
 from ztensor import _bridges, _dtypes, _frameworks, _native
 from ztensor._errors import InvalidArgumentError, UnsupportedError
 from ztensor._tensor import Tensor
@@ -41,6 +42,7 @@ DEFAULT_ESCALATE_LEVEL: int | None = None
 EFFORTS = tuple(_native.Z4AI_EFFORTS)
 
 
+@overload
 def compress(
     data: Data,
     *,
@@ -50,7 +52,31 @@ def compress(
     auto: bool = True,
     effort: Effort | None = None,
     shape: Sequence[int] | None = None,
-) -> bytes:
+    out: None = None,
+) -> bytes: ...
+@overload
+def compress(
+    data: Readable,
+    *,
+    dtype: DType | None = None,
+    level: int | None = None,
+    threads: int = 0,
+    auto: bool = True,
+    effort: Effort | None = None,
+    shape: Sequence[int] | None = None,
+    out: Writable,
+) -> int: ...
+def compress(
+    data: Any,
+    *,
+    dtype: DType | None = None,
+    level: int | None = None,
+    threads: int = 0,
+    auto: bool = True,
+    effort: Effort | None = None,
+    shape: Sequence[int] | None = None,
+    out: Writable | None = None,
+) -> bytes | int:
     """Compresses a buffer, a NumPy array or a torch tensor into a frame.
 
     ``dtype`` is the type of a buffer's elements: a key of :data:`z4ai.DTYPE_WIDTHS`, or what
@@ -73,7 +99,22 @@ def compress(
     >>> blob = z4ai.compress(weights, dtype="bf16")
     >>> z4ai.decompress(blob) == weights, len(blob) < 100
     (True, True)
+
+    ``data`` may also be a file object, such as a pipe, with another one as ``out``. It is then
+    read and compressed piece by piece in bounded memory, and the length of the frame is returned.
+    Matches over long distances are not searched for, and a long frame waits in a temporary file
+    until its header is known.
+
+    >>> import io
+    >>> out = io.BytesIO()
+    >>> size = z4ai.compress(io.BytesIO(weights), out=out, dtype="bf16")
+    >>> size == len(out.getvalue()), z4ai.decompress(out.getvalue()) == weights
+    (True, True)
     """
+    if hasattr(data, "read"):
+        return _stream.compress(data, out, dtype, level, threads, auto, effort, shape)
+    if out is not None:
+        raise InvalidArgumentError("out= is for data that is read from a file object")
     found = _memory.data_of(data, dtype, shape)
     settings = (
         found.kind,

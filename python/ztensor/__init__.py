@@ -37,16 +37,17 @@ from ztensor._errors import (
     UnsupportedError,
     ZTensorError,
 )
+from ztensor._identity import Capabilities, capabilities, content_id, content_ids
 from ztensor._metadata import TensorMetadata
 from ztensor._native import VERSION as __version__
 from ztensor._prefetch import PrefetchLoader
-from ztensor._reader import Reader, Verification, open
+from ztensor._reader import Location, Reader, Verification, open
 from ztensor._safe_open import Slice as PySafeSlice
 from ztensor._safe_open import safe_open
 from ztensor._safe_open import safe_open_handle as _safe_open_handle
 from ztensor._safetensors import TensorMeta, TensorSpec, deserialize, serialize, serialize_file
 from ztensor._tensor import Tensor
-from ztensor._writer import Writer
+from ztensor._writer import TensorStream, Writer
 
 if TYPE_CHECKING:
     from ztensor import distributed as distributed
@@ -60,12 +61,14 @@ if TYPE_CHECKING:
 
 # What `from ztensor import *` brings: nothing that would import a framework, or hide its name.
 __all__ = [
+    "Capabilities",
     "CorruptError",
     "FileError",
     "FinishedError",
     "IndexOutOfRangeError",
     "InvalidArgumentError",
     "LimitError",
+    "Location",
     "MismatchError",
     "MissingArgumentError",
     "ModelMismatchError",
@@ -81,6 +84,7 @@ __all__ = [
     "TensorMeta",
     "TensorMetadata",
     "TensorSpec",
+    "TensorStream",
     "TimedOutError",
     "UnknownFormatError",
     "UnreachableError",
@@ -91,6 +95,9 @@ __all__ = [
     "ZTensorError",
     "__version__",
     "_safe_open_handle",
+    "capabilities",
+    "content_id",
+    "content_ids",
     "convert",
     "deserialize",
     "open",

@@ -29,6 +29,23 @@ class Verification(NamedTuple):
     """Tensors that have none."""
 
 
+class Location(NamedTuple):
+    """A range of a file that holds a tensor's component, or a part of one."""
+
+    component: str
+    """``"data"`` for dense tensors."""
+    file: str
+    """The path, or the URL."""
+    offset: int
+    """First byte in the file."""
+    length: int
+    """Bytes in the file."""
+    encoding: str
+    """``"raw"`` if the elements lie there as they are in memory; otherwise what decodes them."""
+    alignment: int
+    """The largest power of two that divides the offset, at most 2 MiB."""
+
+
 class Reader:
     """An open tensor file of any format, used like a dictionary.
 
@@ -275,6 +292,68 @@ class Reader:
         with reporting(progress, self._native.byte_len(None), "verifying") as tell:
             return Verification(*self._native.verify_all(tell))
 
+    def locate(self, name: str) -> list[Location]:
+        """Where a tensor's bytes lie: a range of a file for each component, or several where
+        chunks or shards hold one together. What a format keeps in its header has none.
+
+        >>> import numpy as np, ztensor
+        >>> from ztensor.numpy import save_file
+        >>> save_file({"a": np.arange(6.0)}, "model.zt")
+        >>> place = ztensor.open("model.zt").locate("a")[0]
+        >>> place.encoding, place.length, place.offset % 64
+        ('raw', 48, 0)
+        >>> np.fromfile("model.zt", "<f8", count=6, offset=place.offset)
+        array([0., 1., 2., 3., 4., 5.])
+        """
+        return [Location(*place) for place in self._native.locate(name)]
+
+    def prefetch(self, names: str | Names | None = None) -> int:
+        """Asks the system to read tensors (all, without names) into the page cache, without
+        waiting for it. Returns the bytes of files that were named; remote files are left out."""
+        return self._native.prefetch(_optional(names))
+
+    def evict(self, names: str | Names | None = None) -> int:
+        """Asks the system to drop tensors (all, without names) from the page cache: those that
+        will not be used again soon make room for others.
+
+        Nothing is lost. Arrays that are views keep their values, and what is used again is read
+        again. Pages that other tensors or programs use stay. Returns the bytes of files that were
+        named."""
+        return self._native.evict(_optional(names))
+
+    def content_id(
+        self, name: str | None = None, *, stored: bool = False, progress: Progress = None
+    ) -> str:
+        """The content id of the model, or of one tensor.
+
+        A BLAKE3 hash of names, element types, shapes and elements, as text. It does not depend on
+        the format, the order of the tensors, shards or compression; metadata is no part of it.
+
+        >>> import numpy as np, ztensor
+        >>> from ztensor.numpy import save_file
+        >>> tensors = {"a": np.arange(6.0), "b": np.ones((2, 3), dtype=np.float32)}
+        >>> save_file(tensors, "model.zt", compression="balanced")
+        >>> save_file(tensors, "model.npz")
+        >>> ztensor.open("model.zt").content_id() == ztensor.open("model.npz").content_id()
+        True
+
+        Every byte is read. With ``stored`` the BLAKE3 checksums that a ``.zt`` file stores for raw
+        tensors are trusted instead. Stored checksums of other kinds are not compared:
+        :meth:`verify` does that.
+        """
+        if name is not None:
+            return self._native.tensor_content_id(name)
+        return self._content_ids(stored, progress)[0]
+
+    def content_ids(self, *, stored: bool = False, progress: Progress = None) -> dict[str, str]:
+        """The content ids of all tensors, by name. Tensors with equal ids have the same dtype,
+        shape and elements."""
+        return self._content_ids(stored, progress)[1]
+
+    def _content_ids(self, stored: bool, progress: Progress) -> tuple[str, dict[str, str]]:
+        with reporting(progress, self._native.byte_len(None), "hashing") as tell:
+            return self._native.content_ids(stored, tell)
+
     def close(self) -> None:
         """Closes the file. Arrays that were read from it stay valid."""
         self._open = None
@@ -347,7 +426,13 @@ def moved(tensors: Any, device: Device) -> Any:
     return {name: done.get(id(tensor), tensor) for name, tensor in tensors.items()}
 
 
-__all__ = ["Reader", "Verification", "open"]
+__all__ = ["Location", "Reader", "Verification", "open"]
+
+
+def _optional(names: str | Names | None) -> list[str] | None:
+    if names is None:
+        return None
+    return [names] if isinstance(names, str) else _names(names)
 
 
 def _names(names: Names) -> list[str]:

@@ -52,7 +52,7 @@ Effort: TypeAlias = Literal["fast", "default", "balanced", "max"]
 """How hard the weight codec tries."""
 Compression: TypeAlias = bool | int | Effort | None
 """``True`` or a level from 1 to 22 for zstd; the name of an effort for the weight codec."""
-Checksum: TypeAlias = Literal["none", "crc32c", "sha256"]
+Checksum: TypeAlias = Literal["none", "crc32c", "sha256", "blake3"]
 Format: TypeAlias = Literal["zt", "safetensors", "npz", "npy", "gguf", "zstn"]
 """A format that can be written."""
 Backend: TypeAlias = Literal["mmap", "pread"]

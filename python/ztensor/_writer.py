@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,7 +13,15 @@ from ztensor import _dtypes, _items, _native
 from ztensor._errors import InvalidArgumentError
 from ztensor._progress import reporting
 from ztensor._tensor import Tensor
-from ztensor._types import AnyArray, Checksum, Compression, Path, Progress, StorageOptions
+from ztensor._types import (
+    AnyArray,
+    Checksum,
+    Compression,
+    DType,
+    Path,
+    Progress,
+    StorageOptions,
+)
 from ztensor.store import settings
 
 if TYPE_CHECKING:
@@ -121,7 +129,8 @@ class Writer:
 
         ``compress`` is ``True`` for zstd level 3, a level from 1 to 22, or an effort of the
         weight codec (``"fast"``, ``"default"``, ``"balanced"``, ``"max"``);
-        ``checksum`` is ``"none"``, ``"crc32c"`` or ``"sha256"``.
+        ``checksum`` is ``"none"``, ``"crc32c"``, ``"sha256"`` or
+        ``"blake3"``.
         """
         self._write(_items.prepare(name, tensor), compress, checksum)
 
@@ -154,6 +163,37 @@ class Writer:
     ) -> None:
         """Another name of :meth:`write_numpy`."""
         self.write_numpy(name, data, compress=compress, checksum=checksum)
+
+    def stream(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: DType,
+        *,
+        compress: Compression = None,
+        checksum: Checksum = "none",
+    ) -> TensorStream:
+        """A dense tensor that comes piece by piece, and so may be larger than memory.
+
+        Bytes, arrays and tensors are written in row-major order until the tensor is complete.
+
+        >>> import numpy as np, ztensor
+        >>> with ztensor.Writer("model.zt") as writer:
+        ...     with writer.stream("rows", (1000, 4), "float32", compress=True) as stream:
+        ...         for row in range(1000):
+        ...             _ = stream.write(np.full(4, row, dtype=np.float32))
+        >>> ztensor.open("model.zt").read_numpy("rows")[77]
+        array([77., 77., 77., 77.], dtype=float32)
+
+        Until the stream is closed, nothing else can be written; if it ends early, by an exception
+        for example, the file does not appear.
+        """
+        element = _dtypes.named(dtype)
+        sizes = [operator.index(size) for size in shape]
+        if any(size < 0 for size in sizes):
+            raise InvalidArgumentError(f"a shape has no negative sizes, as {sizes} does")
+        self._native.stream_start(name, sizes, element.name, codec(compress), checksum)
+        return TensorStream(self._native, name, element)
 
     def tie(self, name: str, existing: str) -> None:
         """Gives a tensor that was already written a second name; its bytes are stored once."""
@@ -188,6 +228,61 @@ class Writer:
     def __repr__(self) -> str:
         state = "finished" if self._finished else "open"
         return f"ztensor.Writer({str(self._path)!r}) ({state})"
+
+
+class TensorStream:
+    """A dense tensor being written piece by piece: see :meth:`Writer.stream`.
+
+    A context manager, and a file object as far as ``shutil.copyfileobj`` needs one.
+    """
+
+    def __init__(self, native: _native.Writer, name: str, element: _dtypes.Element) -> None:
+        self._native, self._name, self._element = native, name, element
+        self._open = True
+
+    def write(self, data: Any) -> int:
+        """Writes the next elements: bytes, an array or a tensor of the same dtype. Returns how
+        many bytes that was."""
+        if not self._open:
+            raise InvalidArgumentError(f"the stream of {self._name!r} is closed")
+        memory = self._bytes(data)
+        self._native.stream_write(memory)
+        return memory.nbytes
+
+    def _bytes(self, data: Any) -> AnyArray:
+        if _dtypes.is_torch(data):
+            data = Tensor.from_torch(data).numpy()
+        if isinstance(data, np.ndarray):
+            element = _dtypes.of_numpy(data.dtype)
+            if element != self._element:
+                raise InvalidArgumentError(
+                    f"{self._name!r} has elements of {self._element.name}, not {element.name}"
+                )
+            little = data.astype(data.dtype.newbyteorder("<"), copy=False)
+            return np.ascontiguousarray(little).reshape(-1).view(np.uint8)
+        return np.frombuffer(data, dtype=np.uint8)
+
+    def close(self) -> None:
+        """Ends the tensor, all of whose elements must have been written."""
+        if self._open:
+            self._open = False
+            self._native.stream_finish()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            # Half a tensor is in the file: it must never be finished.
+            self._open = False
+            self._native.abort()
 
 
 def write_all(

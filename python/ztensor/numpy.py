@@ -63,7 +63,8 @@ def save_file(
     ``metadata`` is kept and found again in ``Reader.attributes``.
     ``compression`` is ``True`` for zstd level 3, a level from 1 to 22, or an effort of the
     weight codec: ``"fast"``, ``"default"``, ``"balanced"`` or ``"max"``; for ``.npz`` a level of
-    deflate from 1 to 9. ``checksum`` is ``"none"``, ``"crc32c"`` or ``"sha256"``.
+    deflate from 1 to 9. ``checksum`` is ``"none"``, ``"crc32c"``, ``"sha256"`` or
+    ``"blake3"``.
     ``progress`` is ``True`` for a bar, or ``callback(done, total)`` in bytes.
     ``filename`` may be a URL of an object store; ``storage_options`` say how to reach it.
 

@@ -84,6 +84,26 @@ pub enum Command {
     /// Check files: structure, every tensor, every stored checksum.
     #[command(after_help = "Examples:\n  ztensor verify model.zt\n  ztensor verify *.safetensors --values")]
     Verify(Verify),
+    /// Print content ids: the same for the same tensors in any format.
+    ///
+    /// A content id is a BLAKE3 hash of names, element types, shapes and elements. It does not depend on
+    /// the format, the order of the tensors, shards or compression; metadata is no part of it.
+    #[command(after_help = "Examples:
+  ztensor id model.safetensors model.gguf model.zt
+  ztensor id checkpoint/ --per-tensor
+  ztensor id s3://models/llama/model.safetensors --json")]
+    Id(Id),
+    /// Sign a model: its files, and its content whatever the format.
+    ///
+    /// Writes a signature in the format of OpenSSF Model Signing 1.0 with an ECDSA P-256 key, over all
+    /// files of a folder, or one file. It also covers the content id, so that `verify --signature` accepts
+    /// the same tensors in another format.
+    #[command(after_help = "Examples:
+  openssl ecparam -name prime256v1 -genkey -noout -out key.pem
+  openssl ec -in key.pem -pubout -out key.pub
+  ztensor sign checkpoint/ --key key.pem -o checkpoint.sig
+  ztensor verify checkpoint/ --signature checkpoint.sig --key key.pub")]
+    Sign(Sign),
     /// Say what untrusted files would run or access in other tools, without running any of it.
     ///
     /// Looks through pickles (.pt, .pth, .bin, .ckpt, .pkl, .joblib, object arrays in .npy and .npz),
@@ -153,8 +173,8 @@ pub enum Command {
 impl Command {
     /// Whether it writes a file, which an interrupt must not leave half-written.
     pub fn writes(&self) -> bool {
-        use Command::{Completions, Diff, Info, Man, Scan, Show, Verify};
-        !matches!(self, Info(_) | Verify(_) | Scan(_) | Diff(_) | Show(_) | Completions(_) | Man)
+        use Command::{Completions, Diff, Id, Info, Man, Scan, Show, Verify};
+        !matches!(self, Info(_) | Id(_) | Verify(_) | Scan(_) | Diff(_) | Show(_) | Completions(_) | Man)
     }
 }
 
@@ -223,6 +243,8 @@ pub enum Digest {
     Crc32c,
     /// SHA-256.
     Sha256,
+    /// BLAKE3.
+    Blake3,
 }
 
 impl From<Digest> for Checksum {
@@ -231,6 +253,7 @@ impl From<Digest> for Checksum {
             Digest::None => Checksum::None,
             Digest::Crc32c => Checksum::Crc32c,
             Digest::Sha256 => Checksum::Sha256,
+            Digest::Blake3 => Checksum::Blake3,
         }
     }
 }
@@ -402,6 +425,54 @@ pub struct Verify {
     /// Also count NaN and Inf.
     #[arg(long)]
     pub values: bool,
+    /// Compare with a signature instead: all files as signed, or at least the same tensors.
+    #[arg(long, value_name = "SIG", requires = "key", conflicts_with = "values")]
+    pub signature: Option<PathBuf>,
+    /// The public key that verifies SIG (ECDSA P-256, PEM).
+    #[arg(long, value_name = "PEM", requires = "signature")]
+    pub key: Option<PathBuf>,
+    /// With --signature: refuse the same tensors in other files.
+    #[arg(long, requires = "signature")]
+    pub exact: bool,
+}
+
+/// Options of `id`.
+#[derive(Debug, Args)]
+pub struct Id {
+    /// Tensor files, shard indexes, folders, patterns such as '*.gguf', or - for stdin.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Print the id of every tensor, too.
+    #[arg(long)]
+    pub per_tensor: bool,
+    /// Trust the BLAKE3 checksums that a .zt file stores for raw tensors, instead of reading them.
+    #[arg(long)]
+    pub stored: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `sign`.
+#[derive(Debug, Args)]
+pub struct Sign {
+    /// Tensor file, or folder of a model.
+    pub model: PathBuf,
+    /// The private key (ECDSA P-256, PEM, not encrypted).
+    #[arg(long, value_name = "PEM")]
+    pub key: PathBuf,
+    /// Output file [default: MODEL.sig, or model.sig in the folder]
+    #[arg(long, short, value_name = "SIG")]
+    pub output: Option<PathBuf>,
+    /// Overwrite SIG if it exists.
+    #[arg(long)]
+    pub force: bool,
+    /// Path in the folder to leave out; repeatable. Files of git always are.
+    #[arg(long, value_name = "PATH")]
+    pub ignore: Vec<String>,
+    /// Sign the files that symbolic links lead to, instead of refusing links.
+    #[arg(long)]
+    pub allow_symlinks: bool,
 }
 
 /// Options of `scan`.

@@ -61,6 +61,7 @@ fn digest_name(digest: &Digest) -> &'static str {
         Digest::Crc32c(_) => "crc32c",
         Digest::Crc32(_) => "crc32",
         Digest::Sha256(_) => "sha256",
+        Digest::Blake3(_) => "blake3",
         _ => "unknown",
     }
 }

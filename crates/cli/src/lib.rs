@@ -21,6 +21,7 @@ mod limits;
 mod output;
 mod rename;
 mod select;
+mod signature;
 mod statistics;
 mod table;
 mod ui;

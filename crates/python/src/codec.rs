@@ -176,6 +176,47 @@ pub(crate) fn effort(py: Python<'_>, name: &str) -> PyResult<Effort> {
     })
 }
 
+/// A frame whose content comes piece by piece.
+#[pyclass(module = "ztensor._native")]
+pub(crate) struct StreamEncoder(Option<z4ai::StreamEncoder>);
+
+/// First bytes of a frame, more of its payload, and its last bytes.
+type Ended<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+
+#[pymethods]
+impl StreamEncoder {
+    #[new]
+    fn new(py: Python<'_>, settings: Settings) -> PyResult<StreamEncoder> {
+        let options = Options { observer: None, ..options(py, settings, &Arc::new(Watch::new(None)))? };
+        let encoder = z4ai::StreamEncoder::new(&options, None).map_err(of_codec).or_raise(py)?;
+        Ok(StreamEncoder(Some(encoder)))
+    }
+
+    /// Takes more content; returns more of the payload.
+    fn write<'py>(&mut self, py: Python<'py>, data: Input) -> PyResult<Bound<'py, PyBytes>> {
+        let encoder = self.0.as_mut().ok_or_else(|| invalid(py, "the frame is finished"))?;
+        let mut payload = Vec::new();
+        let written = py.detach(|| encoder.write(data.bytes(), keep(&mut payload)));
+        written.map_err(of_codec).or_raise(py)?;
+        Ok(PyBytes::new(py, &payload))
+    }
+
+    /// Ends the frame: its first bytes, the rest of the payload, and its last bytes.
+    fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Ended<'py>> {
+        let encoder = self.0.take().ok_or_else(|| invalid(py, "the frame is finished"))?;
+        let mut payload = Vec::new();
+        let ends = py.detach(|| encoder.finish(keep(&mut payload))).map_err(of_codec).or_raise(py)?;
+        Ok((PyBytes::new(py, &ends.header), PyBytes::new(py, &payload), PyBytes::new(py, &ends.index)))
+    }
+}
+
+fn keep(payload: &mut Vec<u8>) -> impl FnMut(&[u8]) -> z4ai::Result<()> + Send {
+    move |bytes| {
+        payload.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
 /// A frame of `data`.
 #[pyfunction]
 pub(crate) fn z4ai_compress<'py>(
@@ -348,6 +389,7 @@ pub(crate) fn z4ai_delta_decompress_into(
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Z4AI_DEFAULT_LEVEL", z4ai::DEFAULT_LEVEL)?;
     module.add("Z4AI_EFFORTS", Effort::all().map(Effort::name).collect::<Vec<_>>())?;
+    module.add_class::<StreamEncoder>()?;
     module.add_function(wrap_pyfunction!(z4ai_compress, module)?)?;
     module.add_function(wrap_pyfunction!(z4ai_check_size, module)?)?;
     module.add_function(wrap_pyfunction!(z4ai_decompress, module)?)?;

@@ -11,6 +11,7 @@ mod dtypes;
 mod errors;
 mod export;
 mod fetch;
+mod identity;
 mod items;
 mod memory;
 mod model_delta;
@@ -72,6 +73,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(z4ai_main, module)?)?;
     model_delta::register(module)?;
     export::register(module)?;
+    identity::register(module)?;
     packed::register(module)?;
     store::register(module)?;
     codec::register(module)

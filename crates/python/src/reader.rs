@@ -375,6 +375,60 @@ impl Reader {
         })
     }
 
+    /// Where a tensor lies: `(role, file, offset, length, encoding, alignment)` for each range.
+    fn locate(&self, py: Python<'_>, name: &str) -> PyResult<Vec<Place>> {
+        let located = py.detach(|| self.inner.locate(name)).or_raise(py)?;
+        let owned = |place: ztensor::read::Location<'_>| {
+            let (role, file, encoding) = (place.role.into(), place.file.into(), place.encoding.into());
+            (role, file, place.offset, place.len, encoding, place.alignment)
+        };
+        Ok(located.into_iter().map(owned).collect())
+    }
+
+    /// Asks the system to read tensors into the page cache: how many bytes that is.
+    #[pyo3(signature = (names = None))]
+    fn prefetch(&self, py: Python<'_>, names: Option<Vec<String>>) -> PyResult<u64> {
+        py.detach(|| match &names {
+            None => self.inner.prefetch(self.inner.keys()),
+            Some(names) => self.inner.prefetch(names.iter().map(String::as_str)),
+        })
+        .or_raise(py)
+    }
+
+    /// Asks the system to drop tensors from the page cache: how many bytes that is.
+    #[pyo3(signature = (names = None))]
+    fn evict(&self, py: Python<'_>, names: Option<Vec<String>>) -> PyResult<u64> {
+        py.detach(|| match &names {
+            None => self.inner.evict(self.inner.keys()),
+            Some(names) => self.inner.evict(names.iter().map(String::as_str)),
+        })
+        .or_raise(py)
+    }
+
+    /// The content id of the model, and those of its tensors by name.
+    #[pyo3(signature = (stored = false, progress = None))]
+    fn content_ids<'py>(
+        &self,
+        py: Python<'py>,
+        stored: bool,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<(String, Bound<'py, PyDict>)> {
+        use ztensor::id::Evidence;
+        let evidence = if stored { Evidence::StoredDigests } else { Evidence::Bytes };
+        let ids =
+            Watch::new(progress).run(py, |observer| self.inner.content_ids(evidence, Some(observer)))?;
+        let tensors = PyDict::new(py);
+        for (name, id) in &ids.tensors {
+            tensors.set_item(name, id.to_string())?;
+        }
+        Ok((ids.model.to_string(), tensors))
+    }
+
+    /// The content id of one tensor.
+    fn tensor_content_id(&self, py: Python<'_>, name: &str) -> PyResult<String> {
+        Ok(py.detach(|| self.inner.tensor_content_id(name)).or_raise(py)?.to_string())
+    }
+
     /// Compares one tensor's digests: `True`, or `False` if it has none.
     fn verify(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         let verification = py.detach(|| self.inner.verify(name)).or_raise(py)?;
@@ -388,6 +442,9 @@ impl Reader {
         Ok((summary.checked, summary.unchecked))
     }
 }
+
+/// `(role, file, offset, length, encoding, alignment)`
+type Place = (String, String, u64, u64, String, u64);
 
 /// `(name, bytes of an item, sizes, offsets, lengths, destination)`
 #[derive(FromPyObject)]

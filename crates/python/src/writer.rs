@@ -9,8 +9,10 @@ use numpy::{IntoPyArray, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyDict};
+use ztensor::write::PendingTensor;
 use ztensor::{Checksum, Compression, ErrorKind, Tensor, WriteOptions};
 
+use crate::codec::Input;
 use crate::errors::{OrRaise, finished, invalid};
 use crate::export::bytes_of;
 use crate::items::{Item, Tie};
@@ -31,6 +33,8 @@ struct State {
     writer: Option<ztensor::Writer<'static>>,
     /// The first name under which memory was written.
     first: HashMap<Tie, String>,
+    /// The tensor that comes piece by piece.
+    pending: Option<PendingTensor>,
 }
 
 impl Drop for State {
@@ -77,7 +81,10 @@ impl Coding {
 
 impl Writer {
     fn of(writer: ztensor::Writer<'static>) -> Writer {
-        Writer { state: Mutex::new(State { writer: Some(writer), first: HashMap::new() }), memory: None }
+        Writer {
+            state: Mutex::new(State { writer: Some(writer), first: HashMap::new(), pending: None }),
+            memory: None,
+        }
     }
 
     /// The state, unless another thread is writing: waiting for it could take
@@ -169,7 +176,7 @@ impl Writer {
             checksum: Checksum::from_name(checksum).or_raise(py)?,
         };
         let mut state = self.lock(py)?;
-        let State { writer: slot, first } = &mut *state;
+        let State { writer: slot, first, .. } = &mut *state;
         let writer = slot.as_mut().ok_or_else(|| closed(py))?;
         let mut ties = Vec::new();
         let mut tensors = Vec::with_capacity(items.len());
@@ -198,6 +205,51 @@ impl Writer {
             py.detach(|| drop(broken));
         }
         result
+    }
+
+    /// Starts a dense tensor that comes piece by piece.
+    fn stream_start(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        shape: Vec<u64>,
+        dtype: &str,
+        compression: Option<Coding>,
+        checksum: &str,
+    ) -> PyResult<()> {
+        let options = WriteOptions {
+            compression: compression.map_or(Ok(Compression::None), Coding::compression).or_raise(py)?,
+            checksum: Checksum::from_name(checksum).or_raise(py)?,
+        };
+        let dtype = crate::dtypes::by_name(py, dtype)?;
+        let mut state = self.lock(py)?;
+        if state.pending.is_some() {
+            return Err(invalid(py, "another tensor is being streamed: finish it first"));
+        }
+        let writer = state.writer.as_mut().ok_or_else(|| closed(py))?;
+        let pending =
+            py.detach(|| PendingTensor::start(writer, name, &shape, dtype, options)).or_raise(py)?;
+        state.pending = Some(pending);
+        Ok(())
+    }
+
+    /// More bytes of that tensor; returns how many are still missing.
+    fn stream_write(&self, py: Python<'_>, data: Input) -> PyResult<u64> {
+        let mut state = self.lock(py)?;
+        let State { writer, pending, .. } = &mut *state;
+        let writer = writer.as_mut().ok_or_else(|| closed(py))?;
+        let pending = pending.as_mut().ok_or_else(|| invalid(py, "no tensor is being streamed"))?;
+        py.detach(|| pending.push(writer, data.bytes())).or_raise(py)?;
+        Ok(pending.remaining())
+    }
+
+    /// Ends that tensor.
+    fn stream_finish(&self, py: Python<'_>) -> PyResult<()> {
+        let mut state = self.lock(py)?;
+        let State { writer, pending, .. } = &mut *state;
+        let writer = writer.as_mut().ok_or_else(|| closed(py))?;
+        let pending = pending.take().ok_or_else(|| invalid(py, "no tensor is being streamed"))?;
+        py.detach(|| pending.finish(writer)).or_raise(py)
     }
 
     /// Gives a tensor that was already written a second name.

@@ -33,6 +33,7 @@ pub use coder::choose::DEFAULT_LEVEL;
 pub use element::Kind;
 pub use error::{Error, ErrorKind, Result};
 pub use frame::partial;
+pub use frame::stream::{Ends, StreamEncoder};
 pub use layout::streams::StreamInfo;
 pub use options::{Array, DecodeOptions, Effort, FrameInfo, Observer, Options};
 #[doc(hidden)]

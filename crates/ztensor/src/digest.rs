@@ -16,17 +16,20 @@ pub enum Checksum {
     Crc32c,
     /// SHA-256: slower, notices tampering when the digest itself is trusted.
     Sha256,
+    /// BLAKE3: as strong and faster; of a raw tensor it is also what its content id is made of.
+    Blake3,
 }
 
 impl Checksum {
-    /// The checksum of that name: `none`, `crc32c` or `sha256`.
+    /// The checksum of that name: `none`, `crc32c`, `sha256` or `blake3`.
     pub fn from_name(name: &str) -> Result<Checksum> {
         match name {
             "none" => Ok(Checksum::None),
             "crc32c" => Ok(Checksum::Crc32c),
             "sha256" => Ok(Checksum::Sha256),
+            "blake3" => Ok(Checksum::Blake3),
             other => Err(Error::invalid(format!(
-                "unknown checksum {other:?}: choose \"none\", \"crc32c\" or \"sha256\""
+                "unknown checksum {other:?}: choose \"none\", \"crc32c\", \"sha256\" or \"blake3\""
             ))),
         }
     }
@@ -37,6 +40,7 @@ impl Checksum {
             Checksum::None => None,
             Checksum::Crc32c => Some(Hasher::Crc32c(0)),
             Checksum::Sha256 => Some(Hasher::Sha256(sha2::Sha256::new())),
+            Checksum::Blake3 => Some(Hasher::Blake3(Box::new(blake3::Hasher::new()))),
         }
     }
 }
@@ -48,6 +52,8 @@ pub enum Digest {
     Crc32c(u32),
     /// SHA-256.
     Sha256(Box<[u8; 32]>),
+    /// BLAKE3.
+    Blake3(Box<[u8; 32]>),
     /// The CRC-32 of a zip archive's member; other formats have it, `.zt` files do not.
     Crc32(u32),
     /// One of a kind that this version cannot compute; kept as it is.
@@ -82,6 +88,10 @@ impl Digest {
                 Some(value) if hex.len() == 8 => Ok(Digest::Crc32c(value)),
                 _ => Err(malformed()),
             }
+        } else if let Some(hash) =
+            text.strip_prefix("blake3:").and_then(|hex| blake3::Hash::from_hex(hex).ok())
+        {
+            Ok(Digest::Blake3(Box::new(*hash.as_bytes())))
         } else {
             Ok(Digest::Other(text.into()))
         }
@@ -92,6 +102,7 @@ impl Digest {
         match self {
             Digest::Crc32c(_) => Some(Checksum::Crc32c),
             Digest::Sha256(_) => Some(Checksum::Sha256),
+            Digest::Blake3(_) => Some(Checksum::Blake3),
             Digest::Crc32(_) | Digest::Other(_) => None,
         }
     }
@@ -122,6 +133,7 @@ impl fmt::Display for Digest {
                 f.write_str("sha256:")?;
                 bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
+            Digest::Blake3(bytes) => write!(f, "blake3:{}", blake3::Hash::from_bytes(**bytes).to_hex()),
             Digest::Other(text) => f.write_str(text),
         }
     }
@@ -132,6 +144,7 @@ pub(crate) enum Hasher {
     Crc32c(u32),
     Crc32(crc32fast::Hasher),
     Sha256(sha2::Sha256),
+    Blake3(Box<blake3::Hasher>),
 }
 
 impl Hasher {
@@ -140,6 +153,9 @@ impl Hasher {
             Hasher::Crc32c(value) => *value = crc32c::crc32c_append(*value, bytes),
             Hasher::Crc32(state) => state.update(bytes),
             Hasher::Sha256(state) => state.update(bytes),
+            Hasher::Blake3(state) => {
+                state.update(bytes);
+            }
         }
     }
 
@@ -148,6 +164,7 @@ impl Hasher {
             Hasher::Crc32c(value) => Digest::Crc32c(value),
             Hasher::Crc32(state) => Digest::Crc32(state.finalize()),
             Hasher::Sha256(state) => Digest::Sha256(Box::new(state.finalize().into())),
+            Hasher::Blake3(state) => Digest::Blake3(Box::new(*state.finalize().as_bytes())),
         }
     }
 }
@@ -180,6 +197,9 @@ mod tests {
         for bad in ["crc32c:0x123", "crc32c:0x+1234567", "sha256:00", "sha256:+1", "crc32c:0xGGGGGGGG"] {
             assert_eq!(Digest::parse(bad).unwrap_err().rule(), Some("component.digest"), "{bad}");
         }
+        let hash = format!("blake3:{}", blake3::hash(b"abc").to_hex());
+        let known = Digest::parse(&hash).unwrap();
+        assert_eq!((known.checksum(), known.to_string()), (Some(Checksum::Blake3), hash));
         assert_eq!(Digest::parse("blake3:00").unwrap(), Digest::Other("blake3:00".into()));
     }
 }

@@ -5,11 +5,13 @@ mod diff;
 #[cfg(feature = "remote")]
 mod download;
 mod edit;
+mod id;
 mod info;
 pub mod manual;
 mod report;
 mod scan;
 mod show;
+mod sign;
 mod verify;
 
 use std::path::Path;
@@ -79,7 +81,12 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Remove(options) => edit::remove(options, common),
         Command::Compact(options) => edit::compact(options, common),
         Command::Repair(options) => edit::repair(options, common),
-        Command::Verify(options) => verify::run(options, common),
+        Command::Verify(options) => match &options.signature {
+            Some(signature) => sign::verify(options, signature, common),
+            None => verify::run(options, common),
+        },
+        Command::Sign(options) => sign::sign(options, common),
+        Command::Id(options) => id::run(options, common),
         Command::Scan(options) => scan::run(options, common),
         Command::Diff(options) => diff::run(options, common),
         Command::Show(options) => show::run(options, common),

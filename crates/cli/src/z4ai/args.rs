@@ -280,6 +280,9 @@ pub enum ModelDelta {
         /// Overwrite OUT if it exists.
         #[arg(long)]
         force: bool,
+        /// Refuse a BASE of another content id (see `ztensor id`).
+        #[arg(long, value_name = "ID")]
+        base_id: Option<ztensor::ContentId>,
         /// Update BASE, a .zt file, in place, writing only changed tensors.
         #[arg(long, conflicts_with_all = ["output", "force"])]
         in_place: bool,

@@ -1,5 +1,6 @@
 //! `compress` and `decompress`: files to frames, and back.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use z4ai::{DecodeOptions, Kind, Options};
@@ -22,6 +23,9 @@ impl Encoding {
     }
 }
 
+/// Longer input from a pipe is not held in memory as a whole.
+const WHOLE: u64 = 64 << 20;
+
 pub fn compress(options: &Compress, run: Run) -> Outcome {
     let input = &options.input;
     let usual = || if files::is_pipe(input) { "-".into() } else { files::with_suffix(input, ".z4ai") };
@@ -36,6 +40,9 @@ pub fn compress(options: &Compress, run: Run) -> Outcome {
             return Err(Failure::usage(format!("--width {width}: expected 1, 2, 4 or 8")));
         }
     };
+    if files::is_pipe(input) {
+        return compress_pipe(options, kind, &target, run);
+    }
     let source = files::open(input)?;
     let data = source.mapped()?;
     let codec = Options {
@@ -56,6 +63,38 @@ pub fn compress(options: &Compress, run: Run) -> Outcome {
             "note: this is a {format} file; `z4ai pack` codes each tensor by its type and makes it smaller"
         ));
     }
+    Ok(FINE)
+}
+
+/// Standard input: what is short is compressed as a whole, the rest in bounded memory.
+fn compress_pipe(options: &Compress, kind: Kind, target: &Target, run: Run) -> Outcome {
+    let codec = Options {
+        kind,
+        shape: options.shape.as_ref().map_or_else(Vec::new, |shape| shape.0.clone()),
+        structure: !options.fast,
+        level: options.earlier.escalate.or(options.encoding.level),
+        ..options.encoding.options(run, "compressing", 0)
+    };
+    let mut stdin = std::io::stdin().lock();
+    let mut head = Vec::new();
+    stdin
+        .by_ref()
+        .take(WHOLE)
+        .read_to_end(&mut head)
+        .map_err(|error| Failure::io(format!("cannot read -: {error}")))?;
+    let (mut before, mut after) = (head.len() as u64, 0);
+    if before < WHOLE {
+        let frame = z4ai::compress(&head, &codec)?;
+        target.write_all(&frame, run)?;
+        after = frame.len() as u64;
+    } else {
+        target.write(|out| {
+            let mut input = std::io::Cursor::new(head).chain(stdin);
+            (before, after) = ztensor::write::compress_stream(&mut input, out, &codec)?;
+            Ok(())
+        })?;
+    }
+    run.say_smaller(&options.input, before, after);
     Ok(FINE)
 }
 

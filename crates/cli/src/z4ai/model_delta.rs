@@ -36,8 +36,10 @@ pub fn run(options: &ModelDelta, run: Run) -> Outcome {
             ));
             Ok(FINE)
         }
-        ModelDelta::Apply { base, deltas, output: None, .. } => apply_in_place(base, deltas, run),
-        ModelDelta::Apply { base, deltas, output: Some(output), force, .. } => {
+        ModelDelta::Apply { base, deltas, output: None, base_id, .. } => {
+            apply_in_place(base, deltas, *base_id, run)
+        }
+        ModelDelta::Apply { base, deltas, output: Some(output), force, base_id, .. } => {
             let inputs: Vec<&Path> = [base].into_iter().chain(deltas).map(|path| path.as_path()).collect();
             let out = Target::new(Some(output), || output.clone(), *force, &inputs)?;
             let infos = deltas.iter().map(model_delta::info).collect::<Result<Vec<_>, _>>()?;
@@ -46,6 +48,7 @@ pub fn run(options: &ModelDelta, run: Run) -> Outcome {
             let settings = ApplyOptions {
                 threads: run.threads,
                 limits: run.limits,
+                base_id: *base_id,
                 observer: Some(&progress),
                 ..ApplyOptions::default()
             };
@@ -59,7 +62,12 @@ pub fn run(options: &ModelDelta, run: Run) -> Outcome {
 }
 
 /// Brings a `.zt` file up to date, one delta after another, each kill-safe.
-fn apply_in_place(path: &Path, deltas: &[PathBuf], run: Run) -> Outcome {
+fn apply_in_place(
+    path: &Path,
+    deltas: &[PathBuf],
+    mut base_id: Option<ztensor::ContentId>,
+    run: Run,
+) -> Outcome {
     crate::ui::catch_interrupts();
     for delta in deltas {
         let total = model_delta::info(delta)?.target_len;
@@ -67,6 +75,7 @@ fn apply_in_place(path: &Path, deltas: &[PathBuf], run: Run) -> Outcome {
         let settings = ApplyOptions {
             threads: run.threads,
             limits: run.limits,
+            base_id: base_id.take(),
             observer: Some(&progress),
             ..ApplyOptions::default()
         };

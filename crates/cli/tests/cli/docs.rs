@@ -69,7 +69,7 @@ const SHOWN_Z4AI: [(&str, &[&str]); 9] = [
 ];
 
 /// Every command, with what is run to show it.
-const SHOWN: [(&str, &[&str]); 19] = [
+const SHOWN: [(&str, &[&str]); 21] = [
     ("info", &["info model.safetensors", "info model.safetensors --csv --only 'layers.0.*'"]),
     (
         "convert",
@@ -81,6 +81,15 @@ const SHOWN: [(&str, &[&str]); 19] = [
     ("compress", &["compress model.zt -o small.zt -l 10"]),
     ("decompress", &["decompress small.zt -o raw.zt"]),
     ("verify", &["verify model.zt"]),
+    ("id", &["id model.safetensors model.zt small.zt"]),
+    (
+        "sign",
+        &[
+            "sign model.safetensors --key key.pem -o model.sig",
+            "verify model.safetensors --signature model.sig --key key.pub",
+            "verify small.zt --signature model.sig --key key.pub",
+        ],
+    ),
     ("scan", &["scan evil.pkl", "scan model.safetensors"]),
     ("show", &["show model.zt layers.1.weight --slice 0:2,:4", "show model.zt layers.1.wieght"]),
     ("report", &["report model.zt -o report.html"]),
@@ -109,6 +118,8 @@ fn prepare(place: &Place) {
     writer.finish().unwrap();
     place.run(&["convert", "start.zt", "-o", "model.safetensors"]).ends(0);
     std::fs::write(place.path("evil.pkl"), b"cos\nsystem\n(S'touch owned'\ntR.").unwrap();
+    std::fs::write(place.path("key.pem"), include_str!("../data/p256.pem")).unwrap();
+    std::fs::write(place.path("key.pub"), include_str!("../data/p256.pub")).unwrap();
     place.single("other.zt", "adapter", &[0.5; 16]);
     place.single("extra.zt", "extra", &[1.0, 2.0, 3.0]);
     place.run(&["convert", "extra.zt", "-o", "extra.npz"]).ends(0);

@@ -88,28 +88,47 @@ fn body(
         (palette, shared) = (Some(lookup), bytes);
     }
     let content_len = literals.len() as u64 + copies.iter().map(|copy| copy.len).sum::<u64>();
-    let array = options.array.as_ref();
-    let magic = if options.effort > Effort::Default { frame::MAGIC_ZARA } else { frame::MAGIC_Z4AI };
-    let format = (magic, frame::VERSION);
-    frame::write_header(out, format, options.kind, array, content_len)?;
+    write_header(out, options, content_len)?;
     let header_len = out.len();
-    let group = if options.effort == Effort::Max { (CONTEXT_CHUNK / plan.chunk).max(1) } else { 1 };
-    let groups = plan.groups(group);
-    let workers = parallel::workers(options.threads, groups.len());
-    let encode = |scratch: &mut ChunkEncoder, i: usize, encoded: &mut chunks::Encoded| {
-        // The data that this worker will probably encode next, to prefetch.
-        let next = groups.get(i + workers).map_or(&[][..], |next| &literals[plan.span(next)]);
-        scratch.split.coder.prefetch = Prefetcher::at_rate(next, options.kind.size());
-        scratch.encode_group(literals, &plan, groups[i].clone(), options, palette.as_ref(), encoded);
-        plan.span(&groups[i]).len()
-    };
-    let Some(encoded) = chunks::encode_probed(options, groups.len(), out, probe, encode)? else {
+    let Some(encoded) = groups(literals, &plan, options, palette.as_ref(), probe, out)? else {
         return Ok(false);
     };
     let palette = if encoded.indexed { shared.as_slice() } else { &[] };
     let (descriptions, chunks) = (&encoded.descriptions, encoded.chunks);
     frame::write_index(out, header_len, &frame::Index { palette, descriptions, chunks, copies })?;
     Ok(true)
+}
+
+/// Starts a frame: everything up to the payload, lengths still open.
+pub(crate) fn write_header(out: &mut Vec<u8>, options: &Options, content_len: u64) -> Result<()> {
+    let magic = if options.effort > Effort::Default { frame::MAGIC_ZARA } else { frame::MAGIC_Z4AI };
+    frame::write_header(out, (magic, frame::VERSION), options.kind, options.array.as_ref(), content_len)
+}
+
+/// Chunks that are encoded together.
+pub(crate) fn group(plan: &Plan, options: &Options) -> usize {
+    if options.effort == Effort::Max { (CONTEXT_CHUNK / plan.chunk).max(1) } else { 1 }
+}
+
+/// Encodes all chunks of `literals`; payloads are appended to `out`.
+pub(crate) fn groups(
+    literals: &[u8],
+    plan: &Plan,
+    options: &Options,
+    palette: Option<&palette::encode::Lookup>,
+    probe: Option<&chunks::Probe<'_>>,
+    out: &mut Vec<u8>,
+) -> Result<Option<chunks::Encoded>> {
+    let groups = plan.groups(group(plan, options));
+    let workers = parallel::workers(options.threads, groups.len());
+    let encode = |scratch: &mut ChunkEncoder, i: usize, encoded: &mut chunks::Encoded| {
+        // The data that this worker will probably encode next, to prefetch.
+        let next = groups.get(i + workers).map_or(&[][..], |next| &literals[plan.span(next)]);
+        scratch.split.coder.prefetch = Prefetcher::at_rate(next, options.kind.size());
+        scratch.encode_group(literals, plan, groups[i].clone(), options, palette, encoded);
+        plan.span(&groups[i]).len()
+    };
+    chunks::encode_probed(options, groups.len(), out, probe, encode)
 }
 
 /// Buffers of one worker.

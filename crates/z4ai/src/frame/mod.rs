@@ -16,6 +16,7 @@ pub mod partial;
 pub(crate) mod plan;
 pub(crate) mod stats;
 pub(crate) mod stored;
+pub(crate) mod stream;
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -432,24 +433,32 @@ pub(crate) struct Index<'a> {
 
 /// Ends a frame whose header has `header_len` bytes: appends the index, closes flags and lengths.
 pub(crate) fn write_index(out: &mut Vec<u8>, header_len: usize, parts: &Index<'_>) -> Result<()> {
+    let payload_len = (out.len() - header_len) as u64;
+    let index = close(&mut out[..header_len], payload_len, parts)?;
+    out.extend_from_slice(&index);
+    Ok(())
+}
+
+/// Closes flags and lengths of a header in front of `payload_len` bytes; returns the index, its
+/// checksum included.
+pub(crate) fn close(header: &mut [u8], payload_len: u64, parts: &Index<'_>) -> Result<Vec<u8>> {
     let mut index = [parts.palette, parts.descriptions].concat();
     if !parts.palette.is_empty() {
-        out[FLAGS] |= FLAG_PALETTE;
+        header[FLAGS] |= FLAG_PALETTE;
     }
     if !parts.copies.is_empty() {
-        out[FLAGS] |= FLAG_MATCHES;
+        header[FLAGS] |= FLAG_MATCHES;
         matches::write(parts.copies, &mut index);
     }
     let index_len = u32::try_from(index.len() + CHECKSUM);
     let (Ok(index_len), Ok(chunk_count)) = (index_len, u32::try_from(parts.chunks)) else {
         return Err(Error::invalid("too much data for one frame"));
     };
-    let frame_len = (out.len() + index.len() + CHECKSUM) as u64;
-    out[LENGTHS..LENGTHS + 8].copy_from_slice(&frame_len.to_le_bytes());
-    out[LENGTHS + 16..LENGTHS + 20].copy_from_slice(&index_len.to_le_bytes());
-    out[LENGTHS + 20..LENGTHS + 24].copy_from_slice(&chunk_count.to_le_bytes());
-    let checksum = head_checksum(&out[..header_len], &index);
-    out.extend_from_slice(&index);
-    out.put_u64(checksum);
-    Ok(())
+    let frame_len = header.len() as u64 + payload_len + (index.len() + CHECKSUM) as u64;
+    header[LENGTHS..LENGTHS + 8].copy_from_slice(&frame_len.to_le_bytes());
+    header[LENGTHS + 16..LENGTHS + 20].copy_from_slice(&index_len.to_le_bytes());
+    header[LENGTHS + 20..LENGTHS + 24].copy_from_slice(&chunk_count.to_le_bytes());
+    let checksum = head_checksum(header, &index);
+    index.put_u64(checksum);
+    Ok(index)
 }

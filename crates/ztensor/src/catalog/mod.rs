@@ -356,6 +356,11 @@ pub trait Decode: Send + Sync + std::fmt::Debug {
     /// read the same range and are different tensors.
     fn extent(&self) -> Option<Extent>;
 
+    /// All ranges that hold the encoded form: the one of [`extent`](Decode::extent), or those of chunks.
+    fn extents(&self, _sources: &Sources) -> Result<Vec<Extent>> {
+        Ok(self.extent().into_iter().collect())
+    }
+
     /// The range whose content, as decoded by [`encoding`](Decode::encoding), this is all of and
     /// nothing else: what ties are found by. `None` unless a decoder knows better.
     fn content_extent(&self) -> Option<Extent> {
@@ -376,6 +381,16 @@ pub trait Decode: Send + Sync + std::fmt::Debug {
     /// The decoder of stored bytes that the caller has in memory, so that a checksum and the
     /// decoder share one read; `None` where decoding reads ranges of its own.
     fn stored(&self) -> Option<&dyn DecodeStored> {
+        None
+    }
+
+    /// Shows all decoded bytes in order, a piece at a time, in bounded memory; `None` where ranges
+    /// can be decoded as well as the whole, and where all of it has to be in memory.
+    fn decode_in_order(
+        &self,
+        _sources: &Sources,
+        _each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Option<Result<()>> {
         None
     }
 

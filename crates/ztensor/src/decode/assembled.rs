@@ -43,6 +43,14 @@ impl Decode for Assembled {
         None
     }
 
+    fn extents(&self, sources: &Sources) -> Result<Vec<Extent>> {
+        let mut all = Vec::new();
+        for (_, component) in &self.boxes {
+            all.extend(component.storage.extents(sources)?);
+        }
+        Ok(all)
+    }
+
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         let mut scratch = Vec::new();
         for (runs, component) in &self.boxes {

@@ -86,6 +86,41 @@ impl Decode for Deflate {
     fn stored(&self) -> Option<&dyn DecodeStored> {
         Some(self)
     }
+
+    fn decode_in_order(
+        &self,
+        sources: &Sources,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Option<Result<()>> {
+        Some(sources.with_whole(self.extent, |input| {
+            let mut stream = Stream::new(input);
+            stream.discard(self.skip)?;
+            let mut piece = vec![0; SCRATCH];
+            let mut left = self.total.saturating_sub(self.skip);
+            while left > 0 {
+                let piece = &mut piece[..left.min(SCRATCH as u64) as usize];
+                stream.fill(piece)?;
+                each(piece)?;
+                left -= piece.len() as u64;
+            }
+            self.check_end(stream)
+        }))
+    }
+}
+
+impl Deflate {
+    /// After the last byte: nothing follows, and the checksum agrees.
+    fn check_end(&self, mut stream: Stream<'_>) -> Result<()> {
+        stream.finish()?;
+        let found = stream.crc.finalize();
+        match self.crc {
+            Some(expected) if expected != found => Err(Error::corrupt(
+                "deflate.crc",
+                format!("the decoded bytes have the CRC-32 {found:08x}, the file says {expected:08x}"),
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl DecodeStored for Deflate {
@@ -96,15 +131,7 @@ impl DecodeStored for Deflate {
         if self.skip + range.end < self.total {
             return Ok(()); // a part: the end, and with it the checksum, is not reached
         }
-        stream.finish()?;
-        let found = stream.crc.finalize();
-        match self.crc {
-            Some(expected) if expected != found => Err(Error::corrupt(
-                "deflate.crc",
-                format!("the decoded bytes have the CRC-32 {found:08x}, the file says {expected:08x}"),
-            )),
-            _ => Ok(()),
-        }
+        self.check_end(stream)
     }
 }
 

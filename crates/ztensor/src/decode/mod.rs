@@ -23,7 +23,7 @@ pub(crate) use unknown::UnknownEncoding;
 pub(crate) use z4ai::{Generation, PIECE, Z4ai};
 pub(crate) use zstd::Zstd;
 
-use crate::catalog::Storage;
+use crate::catalog::{Extent, Storage};
 use crate::error::{Error, Result};
 use crate::source::{Sources, check_range};
 
@@ -33,6 +33,15 @@ impl Storage {
         match self {
             Storage::Encoded(decoder) => decoder.work(range),
             Storage::Plain(_) | Storage::Inline(_) => range.end.saturating_sub(range.start),
+        }
+    }
+
+    /// All ranges of sources that hold it.
+    pub(crate) fn extents(&self, sources: &Sources) -> Result<Vec<Extent>> {
+        match self {
+            Storage::Plain(extent) => Ok(vec![*extent]),
+            Storage::Inline(_) => Ok(Vec::new()),
+            Storage::Encoded(decoder) => decoder.extents(sources),
         }
     }
 

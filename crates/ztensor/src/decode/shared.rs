@@ -25,12 +25,27 @@ impl Decode for Shared {
         None
     }
 
+    fn extents(&self, sources: &Sources) -> Result<Vec<Extent>> {
+        self.0.extents(sources)
+    }
+
     fn work(&self, range: &Range<u64>) -> u64 {
         self.0.work(range)
     }
 
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         self.0.read(sources, range, out, threads)
+    }
+
+    fn decode_in_order(
+        &self,
+        sources: &Sources,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Option<Result<()>> {
+        match &self.0 {
+            Storage::Encoded(decoder) => decoder.decode_in_order(sources, each),
+            _ => None,
+        }
     }
 
     fn verify(&self, sources: &Sources, threads: usize) -> Option<Result<()>> {

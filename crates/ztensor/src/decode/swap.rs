@@ -37,6 +37,10 @@ impl Decode for Swapped {
         self.inner.extent()
     }
 
+    fn extents(&self, sources: &Sources) -> Result<Vec<Extent>> {
+        self.inner.extents(sources)
+    }
+
     fn work(&self, range: &Range<u64>) -> u64 {
         self.inner.work(range)
     }

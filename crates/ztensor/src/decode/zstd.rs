@@ -5,6 +5,12 @@ use crate::catalog::{Decode, DecodeStored, Extent};
 use crate::error::{Error, Result};
 use crate::source::Sources;
 
+/// Bytes of a piece that is shown to a consumer of all content in order.
+const STREAMED: usize = 256 << 10;
+
+/// The longest window that zstd has: frames of `--ultra --long=31`.
+const MAX_WINDOW_LOG: u32 = 31;
+
 /// One zstd frame that decodes to exactly `len` bytes.
 #[derive(Debug)]
 pub(crate) struct Zstd {
@@ -62,6 +68,51 @@ impl Decode for Zstd {
     fn stored(&self) -> Option<&dyn DecodeStored> {
         Some(self)
     }
+
+    fn decode_in_order(
+        &self,
+        sources: &Sources,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Option<Result<()>> {
+        Some(sources.with_whole(self.extent, |frame| self.stream(frame, each)))
+    }
+}
+
+impl Zstd {
+    /// The declared length of the content, if the header has it, is the file's.
+    fn check_header(&self, frame: &[u8]) -> Result<Option<u64>> {
+        match ::zstd::zstd_safe::get_frame_content_size(frame) {
+            Ok(Some(size)) if size != self.len => {
+                Err(broken(format!("it declares {size} bytes, the file {}", self.len)))
+            }
+            Ok(declared) => Ok(declared),
+            Err(_) => Err(broken("it has no valid header")),
+        }
+    }
+
+    /// Decodes a frame piece by piece.
+    fn stream(&self, frame: &[u8], each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let declared = self.check_header(frame)?;
+        let mut decoder = ::zstd::stream::read::Decoder::with_buffer(frame).map_err(broken)?;
+        if declared.is_some() {
+            // The window is then no longer than the content, which the limits were asked about.
+            decoder.window_log_max(MAX_WINDOW_LOG).map_err(broken)?;
+        }
+        let mut piece = vec![0; STREAMED];
+        let mut seen = 0u64;
+        loop {
+            let read = decoder.read(&mut piece).map_err(broken)?;
+            seen = seen.saturating_add(read as u64);
+            match read {
+                0 if seen == self.len => return Ok(()),
+                0 => return Err(broken(format!("it holds {seen} bytes, the file declares {}", self.len))),
+                _ if seen > self.len => {
+                    return Err(broken(format!("it holds more than the {} bytes declared", self.len)));
+                }
+                _ => each(&piece[..read])?,
+            }
+        }
+    }
 }
 
 impl DecodeStored for Zstd {
@@ -69,13 +120,7 @@ impl DecodeStored for Zstd {
         if out.is_empty() && self.len > 0 {
             return Ok(());
         }
-        match ::zstd::zstd_safe::get_frame_content_size(frame) {
-            Ok(Some(size)) if size != self.len => {
-                return Err(broken(format!("it declares {size} bytes, the file {}", self.len)));
-            }
-            Ok(_) => {}
-            Err(_) => return Err(broken("it has no valid header")),
-        }
+        self.check_header(frame)?;
         if range == (0..self.len) {
             // The exact length of both sides is known, so no window is allocated,
             // and a frame that holds more or less than it should is noticed.

@@ -18,6 +18,7 @@ use crate::codec;
 use crate::decode::Z4ai;
 use crate::digest::Digest;
 use crate::error::{Error, ErrorKind, Result};
+use crate::id::ContentId;
 use crate::progress::{Observer, advance, finish};
 use crate::read::Limits;
 use crate::remote::Options;
@@ -33,6 +34,9 @@ pub struct ApplyOptions<'a> {
     /// Refuses targets that are larger, before anything is written, and bases that decode to more.
     /// What the default allows depends on the size of base and delta together.
     pub limits: Limits,
+    /// The content id that the base must have. A delta knows its base by a hash that is not
+    /// cryptographic; with the id from a trusted place, no forged base is accepted.
+    pub base_id: Option<ContentId>,
     /// Whether [`apply`] waits until the disk has it all.
     pub durable: bool,
     /// Is told how many bytes of the target are restored, and may cancel.
@@ -71,9 +75,12 @@ pub fn apply_chain<P: AsRef<Path>>(
     for delta in others {
         let next = scratch_file(output, "")?;
         let before = step.as_ref().map_or(base.as_ref(), |file| file.path());
-        apply_one(before, delta, &next.path().into(), &ApplyOptions { durable: false, ..*options })?;
+        let base_id = options.base_id.filter(|_| step.is_none());
+        let options = ApplyOptions { durable: false, base_id, ..*options };
+        apply_one(before, delta, &next.path().into(), &options)?;
         step = Some(next);
     }
+    let options = &ApplyOptions { base_id: options.base_id.filter(|_| step.is_none()), ..*options };
     apply_one(step.as_ref().map_or(base.as_ref(), |file| file.path()), last, output, options)
 }
 
@@ -152,8 +159,22 @@ impl Applier {
         let (decoded, last) = (AtomicU64::new(0), Mutex::new(None));
         let applier = Applier { base, delta, sources, limits, decoded, last };
         applier.check_size()?;
+        applier.check_id(options.base_id)?;
         applier.check_base(options)?;
         Ok(applier)
+    }
+
+    /// Refuses a base of another content id.
+    fn check_id(&self, expected: Option<ContentId>) -> Result<()> {
+        let Some(expected) = expected else { return Ok(()) };
+        let found = self.base.reader.content_id()?;
+        match found == expected {
+            true => Ok(()),
+            false => {
+                let message = format!("the base has the content id {found}, not {expected}");
+                Err(Error::mismatch(message).in_file(self.base.label()))
+            }
+        }
     }
 
     /// Bytes of base and delta: what the target is measured by.

@@ -5,6 +5,7 @@
 //! readahead and export derive what they need from the drivers.
 #![forbid(unsafe_code)]
 
+mod capabilities;
 mod distributed;
 pub mod foreign;
 pub mod gguf;
@@ -18,6 +19,8 @@ mod shards;
 pub(crate) mod zip;
 pub mod zstn;
 pub(crate) mod zt;
+
+pub use capabilities::{Capabilities, Metadata};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,6 +66,22 @@ impl Format {
             Format::Hdf5 => "hdf5",
             Format::Zstn => "zstn",
         }
+    }
+
+    /// Every format, in the order in which files are recognised.
+    pub fn all() -> impl Iterator<Item = Format> {
+        DRIVERS.iter().map(|driver| driver.format)
+    }
+
+    /// The format of that name.
+    pub fn from_name(name: &str) -> Option<Format> {
+        Format::all().find(|format| format.name() == name)
+    }
+
+    /// What files of this format can hold, and what this library does with them.
+    pub fn capabilities(self) -> Capabilities {
+        let driver = DRIVERS.iter().find(|driver| driver.format == self);
+        driver.map_or(Capabilities::READ_ONLY, |driver| driver.capabilities)
     }
 }
 
@@ -130,6 +149,8 @@ pub(crate) struct Driver {
     pub(crate) tail: Option<Tail>,
     /// Reads the catalog. Tensor data is not touched.
     pub(crate) parse: fn(Arc<dyn Source>, &Context) -> Result<Catalog>,
+    /// What its files can hold.
+    pub(crate) capabilities: Capabilities,
     /// The export targets of this format, if it can be written by [`export`](crate::write::export).
     pub(crate) exporters: &'static [(ExportFormat, Exporter)],
 }
@@ -330,6 +351,16 @@ mod tests {
             let all = DRIVERS.iter().flat_map(|driver| driver.exporters);
             assert_eq!(all.filter(|(format, _)| *format == target).count(), 1, "{target}");
         }
+    }
+
+    #[test]
+    fn formats_with_an_exporter_write_and_others_do_not() {
+        for driver in DRIVERS {
+            let written = !driver.exporters.is_empty() || driver.capabilities.edits;
+            assert_eq!(driver.capabilities.writes, written, "{}", driver.format);
+            assert_eq!(Format::from_name(driver.format.name()), Some(driver.format));
+        }
+        assert_eq!(Format::from_name("tar"), None);
     }
 
     #[test]

@@ -384,6 +384,11 @@ impl Decode for Moved {
         Some(Extent { source: extent.source + self.base, ..extent })
     }
 
+    fn extents(&self, _: &Sources) -> Result<Vec<Extent>> {
+        let extents = self.inner.extents(&self.sources)?.into_iter();
+        Ok(extents.map(|extent| Extent { source: extent.source + self.base, ..extent }).collect())
+    }
+
     fn strided_view(&self, shape: &[u64], item: usize) -> Option<StridedView> {
         let mut view = self.inner.strided_view(shape, item)?;
         view.extent.source += self.base;
@@ -393,6 +398,11 @@ impl Decode for Moved {
     fn decode(&self, _: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         let decoded = self.inner.decode(&self.sources, range, out, threads);
         decoded.map_err(|error| error.in_file(self.sources.label(0)))
+    }
+
+    fn decode_in_order(&self, _: &Sources, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Option<Result<()>> {
+        let decoded = self.inner.decode_in_order(&self.sources, each)?;
+        Some(decoded.map_err(|error| error.in_file(self.sources.label(0))))
     }
 
     fn verify(&self, _: &Sources, threads: usize) -> Option<Result<()>> {

@@ -26,10 +26,12 @@
 #![forbid(unsafe_code)]
 
 mod description;
+mod reader;
 mod sparse;
 mod tensor;
 mod tree;
 
+pub use reader::{ContentIds, Evidence};
 pub use tensor::{TensorHasher, object_id, tensor_id};
 
 use std::fmt;

@@ -7,6 +7,7 @@
 mod batch;
 mod direct_io;
 mod limits;
+mod locate;
 mod options;
 pub mod prefetch;
 mod reader;
@@ -16,6 +17,7 @@ pub mod views;
 
 pub(crate) use limits::Charge;
 pub use limits::Limits;
+pub use locate::Location;
 pub use options::{OpenOptions, PicklePolicy};
 pub(crate) use reader::Job;
 pub use reader::Reader;

@@ -261,6 +261,30 @@ impl Source for FileSource {
         }
     }
 
+    fn evict(&self, offset: u64, len: u64) {
+        let page = rustix::param::page_size() as u64;
+        let end = offset.saturating_add(len).min(self.len);
+        // Pages at both ends belong to other tensors, too; behind the last byte there is none.
+        let end = if end == self.len { end.next_multiple_of(page) } else { end / page * page };
+        let start = offset.next_multiple_of(page);
+        let Some(len) = end.checked_sub(start).and_then(std::num::NonZeroU64::new) else { return };
+        let advise = |map: *mut u8, advice| {
+            // SAFETY: the range is whole pages of the mapping. A shared, read-only mapping of a
+            // file loses entries of its page table, which the next touch makes again; MADV_PAGEOUT
+            // keeps what was written to a private one.
+            let _ =
+                unsafe { rustix::mm::madvise(map.add(start as usize).cast(), len.get() as usize, advice) };
+        };
+        // The cache keeps pages that are mapped. All of this is advice: errors change nothing.
+        if let Some(Ok(map)) = self.map.get() {
+            advise(map.as_ptr().cast_mut(), rustix::mm::Advice::LinuxDontNeed);
+        }
+        if let Some(Some(map)) = self.cow.get() {
+            advise(map.as_mut_ptr(), rustix::mm::Advice::LinuxPageOut);
+        }
+        let _ = rustix::fs::fadvise(&self.file, start, Some(len), rustix::fs::Advice::DontNeed);
+    }
+
     fn copy_on_write(&self) -> Option<CowRegion> {
         let map = self.cow.get_or_init(|| {
             if self.len == 0 || self.refuse_map().is_err() {

@@ -59,6 +59,10 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// that they can be fetched together. It only helps, and may do nothing.
     fn will_read(&self, _ranges: &[(u64, u64)]) {}
 
+    /// Asks the system to drop the whole pages of a range from its cache. What is used again is read
+    /// again. It is advice, and may do nothing.
+    fn evict(&self, _offset: u64, _len: u64) {}
+
     /// Whether the byte at `offset` would have to come from the device: `false` where it is in the
     /// system's cache, and where that is not known.
     fn is_uncached(&self, _offset: u64) -> bool {

@@ -89,6 +89,15 @@ impl Write for AtomicFile {
     }
 }
 
+/// A file without a name, for bytes that are read again by this process alone. It is gone when it is
+/// closed, however the process ends.
+pub(crate) fn unnamed(folder: Option<&Path>) -> io::Result<File> {
+    match folder {
+        Some(folder) => tempfile::tempfile_in(folder),
+        None => tempfile::tempfile(),
+    }
+}
+
 /// A file being written beside its final place, or a device being written to.
 #[derive(Debug)]
 pub(crate) struct LocalFile {

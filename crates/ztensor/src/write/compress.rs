@@ -18,8 +18,8 @@ pub(crate) const JOBS_ABOVE: usize = 32 << 20;
 
 /// The size of a job where windows are no longer than two of them. zstd's own choice is four
 /// windows, and all that it holds of them would be fresh memory for every blob.
-const JOB: u32 = 1 << 20;
-const LONG_WINDOWS_FROM: i32 = 9;
+pub(super) const JOB: u32 = 1 << 20;
+pub(super) const LONG_WINDOWS_FROM: i32 = 9;
 
 /// The levels at which zstd looks for matches of two lengths, and cuts blocks by what is in them.
 const DOUBLE_FAST: std::ops::RangeInclusive<i32> = 3..=4;

@@ -11,10 +11,12 @@ pub(crate) mod from_reader;
 mod options;
 mod plan;
 mod sink;
+pub(crate) mod stream;
 pub(crate) mod vectored;
 mod writer;
 
 pub use options::{Compression, WriteOptions};
 pub use plan::Plan;
 pub(crate) use sink::Sink;
+pub use stream::{PendingTensor, TensorStream, compress_stream};
 pub use writer::*;

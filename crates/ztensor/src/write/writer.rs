@@ -40,6 +40,8 @@ pub struct Writer<'w> {
     label: Option<PathBuf>,
     /// A write failed, so that positions no longer mean anything.
     broken: bool,
+    /// The tensor that is being streamed, and was not finished yet.
+    streaming: Option<String>,
 }
 
 /// Small tensors are gathered in a buffer of this size; larger writes pass it by.
@@ -113,7 +115,45 @@ impl<'w> Writer<'w> {
             compressors: Compressors::default(),
             label,
             broken: false,
+            streaming: None,
         }
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// The number of bytes so far.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The folder of the file, if it is one of this machine.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        let folder = self.label.as_deref().filter(|path| !remote::is_url(path))?.parent()?;
+        Some(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })
+    }
+
+    /// Starts a blob that comes piece by piece, with room for `len` bytes; returns its offset. Until
+    /// [`end_stream`](Writer::end_stream) nothing else can be written.
+    pub(super) fn start_stream(&mut self, name: &str, len: u64) -> Result<u64> {
+        self.align()?;
+        self.reserve(len)?;
+        self.streaming = Some(name.to_owned());
+        Ok(self.position)
+    }
+
+    /// Writes more of that blob.
+    pub(super) fn put_streamed(&mut self, bytes: &[u8]) -> Result<()> {
+        let name = self.streaming.take();
+        let written = self.put(bytes);
+        self.streaming = name;
+        written
+    }
+
+    /// The blob is complete.
+    pub(super) fn end_stream(&mut self) {
+        self.streaming = None;
     }
 
     /// Threads for compression; 0 is one per core. The bytes written do not depend on it.
@@ -567,6 +607,10 @@ impl<'w> Writer<'w> {
     }
 
     fn check_whole(&self) -> Result<()> {
+        if let Some(name) = &self.streaming {
+            let message = format!("the tensor {} is being streamed and was not finished", quoted(name));
+            return Err(self.name_file(Error::invalid(message)));
+        }
         match self.broken {
             false => Ok(()),
             true => {

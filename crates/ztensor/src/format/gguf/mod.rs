@@ -44,7 +44,7 @@ use crate::catalog::{Catalog, Component, Extent, Layout, Object, Storage};
 use crate::decode::Swapped;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Verdict};
 use crate::source::{Source, Sources};
 use crate::write::export::ExportFormat;
 
@@ -55,6 +55,12 @@ pub(crate) static DRIVER: Driver = Driver {
     detect,
     tail: None,
     parse,
+    capabilities: Capabilities {
+        writes: true,
+        quantized: true,
+        metadata: Metadata::Typed,
+        ..Capabilities::READ_ONLY
+    },
     exporters: &[(ExportFormat::Gguf, write::EXPORTER)],
 };
 

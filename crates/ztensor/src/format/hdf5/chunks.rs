@@ -534,6 +534,10 @@ impl Decode for Chunked {
         None
     }
 
+    fn extents(&self, sources: &Sources) -> Result<Vec<Extent>> {
+        Ok(self.index(sources)?.iter().map(|chunk| chunk.extent).collect())
+    }
+
     fn work(&self, range: &Range<u64>) -> u64 {
         if range.is_empty() {
             return 0;

@@ -24,7 +24,7 @@ use hdf5_reader::superblock::{HDF5_MAGIC, Superblock};
 
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
-use crate::format::{Context, Driver, Extension, Format, Probe, Verdict, zip};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Verdict, zip};
 use crate::source::{Source, Sources};
 use fields::Widths;
 use store::{Store, structure};
@@ -42,6 +42,13 @@ pub(crate) static DRIVER: Driver = Driver {
     detect,
     tail: None,
     parse,
+    capabilities: Capabilities {
+        ties: true,
+        metadata: Metadata::Typed,
+        encodings: &["deflate", "shuffle", "lzf", "zstd", "scaleoffset"],
+        checksums: &["fletcher32"],
+        ..Capabilities::READ_ONLY
+    },
     exporters: &[],
 };
 

@@ -18,7 +18,7 @@ use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::zip::{self, Entry, Method};
-use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Probe, Verdict};
 use crate::source::{Source, Sources};
 use crate::write::export::ExportFormat;
 
@@ -38,6 +38,12 @@ pub(crate) static DRIVER: Driver = Driver {
     detect,
     tail: None,
     parse,
+    capabilities: Capabilities {
+        writes: true,
+        encodings: &["deflate"],
+        checksums: &["crc32"],
+        ..Capabilities::READ_ONLY
+    },
     exporters: &[(ExportFormat::Npz, write::ARCHIVE), (ExportFormat::Npy, write::ARRAY)],
 };
 

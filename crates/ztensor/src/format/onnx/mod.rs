@@ -16,7 +16,7 @@ use indexmap::IndexMap;
 
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
-use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Verdict};
 use crate::remote::{self, store::join};
 use crate::source::{Cursor, Source, Sources, sibling};
 use crate::tensor::value::Value;
@@ -30,6 +30,12 @@ pub(crate) static DRIVER: Driver = Driver {
     detect,
     tail: None,
     parse,
+    capabilities: Capabilities {
+        sparse: true,
+        metadata: Metadata::Typed,
+        encodings: &["protobuf"],
+        ..Capabilities::READ_ONLY
+    },
     exporters: &[],
 };
 

@@ -30,7 +30,7 @@ use self::storage::{Blobs, Storages};
 use self::torch::Tensors;
 use crate::catalog::{Catalog, Extent, Storage};
 use crate::error::{Error, Result};
-use crate::format::{Context, Driver, Extension, Format, Probe, Verdict, zip};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Verdict, zip};
 use crate::source::{Cursor, Source, Sources};
 
 pub(crate) static DRIVER: Driver = Driver {
@@ -49,6 +49,14 @@ pub(crate) static DRIVER: Driver = Driver {
     detect,
     tail: None,
     parse,
+    capabilities: Capabilities {
+        sparse: true,
+        quantized: true,
+        ties: true,
+        metadata: Metadata::Typed,
+        checksums: &["crc32"],
+        ..Capabilities::READ_ONLY
+    },
     exporters: &[],
 };
 

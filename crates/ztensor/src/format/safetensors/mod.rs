@@ -11,7 +11,7 @@ use crate::catalog::{Catalog, Component, Extent, Object, Shape};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::format::json::Scanner;
-use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Verdict};
 use crate::source::{Source, Sources};
 use crate::tensor::value::Value;
 use crate::write::export::ExportFormat;
@@ -30,6 +30,7 @@ pub(crate) static DRIVER: Driver = Driver {
     detect,
     tail: None,
     parse,
+    capabilities: Capabilities { writes: true, metadata: Metadata::Text, ..Capabilities::READ_ONLY },
     exporters: &[(ExportFormat::Safetensors, write::EXPORTER)],
 };
 

@@ -50,7 +50,7 @@ pub use unpack::{UnpackOptions, unpack, unpack_source};
 
 use crate::catalog::Catalog;
 use crate::error::Result;
-use crate::format::{Context, Driver, Extension, Format, Probe, Verdict};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Verdict};
 use crate::source::Source;
 use crate::write::export::ExportFormat;
 use container::Container;
@@ -65,6 +65,13 @@ pub(crate) static DRIVER: Driver = Driver {
     detect,
     tail: None,
     parse,
+    capabilities: Capabilities {
+        writes: true,
+        metadata: Metadata::Text,
+        encodings: &["z4ai"],
+        checksums: &["crc32c", "xxh3"],
+        ..Capabilities::READ_ONLY
+    },
     exporters: &[(ExportFormat::Zstn, EXPORTER)],
 };
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::catalog::{Catalog, Extent};
 use crate::edit::journal;
 use crate::error::{Error, Result};
-use crate::format::{Context, Driver, Extension, Format, Probe, Tail, Verdict};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Tail, Verdict};
 use crate::source::{Source, Sources};
 
 /// First and last eight bytes of every file.
@@ -28,6 +28,17 @@ pub(crate) static DRIVER: Driver = Driver {
     detect,
     tail: Some(Tail { detect: detect_tail, parse: parse_committed }),
     parse,
+    capabilities: Capabilities {
+        writes: true,
+        edits: true,
+        sparse: true,
+        quantized: true,
+        ties: true,
+        metadata: Metadata::Typed,
+        encodings: &["zstd", "z4ai"],
+        checksums: &["crc32c", "sha256", "blake3"],
+        ..Capabilities::READ_ONLY
+    },
     exporters: &[],
 };
 

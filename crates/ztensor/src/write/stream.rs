@@ -1,0 +1,385 @@
+//! One tensor, piece by piece: its size does not matter, memory is bounded.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use zstd::stream::raw::{Encoder as ZstdEncoder, Operation};
+use zstd::zstd_safe::CParameter;
+
+use super::atomic;
+use super::compress::{JOB, JOBS_ABOVE, LONG_WINDOWS_FROM};
+use super::options::{Compression, WriteOptions};
+use super::writer::{Writer, duplicate};
+use crate::base::parallel;
+use crate::catalog::validate;
+use crate::catalog::{Component, Extent, Object, Shape, Storage, elements};
+use crate::codec;
+use crate::digest::Hasher;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::format::zt::manifest;
+
+/// Bytes of encoded output that are written at a time.
+const ENCODED: usize = 256 << 10;
+
+/// Frames up to this length wait in memory for their headers, longer ones in an unnamed file.
+const SPOOLED_IN_MEMORY: usize = 16 << 20;
+
+/// A dense tensor being written to a [`Writer`] piece by piece: a [`Write`] that takes exactly the
+/// bytes of the tensor, little-endian and in row-major order. [`finish`](TensorStream::finish) adds
+/// the tensor to the file; a stream that is dropped before leaves a writer that cannot be finished,
+/// so that no file with half a tensor appears.
+///
+/// Compressed bytes are stored compressed even where they did not get smaller, as the size is not
+/// known before. A frame of the weight codec has its lengths in front: one of more than 16 MB waits
+/// in an unnamed file beside the output until it is complete.
+#[must_use = "the tensor is in the file when `finish` returns"]
+pub struct TensorStream<'a, 'w> {
+    writer: &'a mut Writer<'w>,
+    pending: PendingTensor,
+}
+
+/// The state of a [`TensorStream`] without its writer, for callers that keep both.
+pub struct PendingTensor {
+    name: String,
+    shape: Shape,
+    dtype: DType,
+    options: WriteOptions,
+    len: u64,
+    seen: u64,
+    /// Where the blob starts; it ends where the writer is.
+    start: u64,
+    hasher: Option<Hasher>,
+    encoder: Encoder,
+}
+
+enum Encoder {
+    Raw,
+    Zstd(Box<ZstdState>),
+    Z4ai(Box<z4ai::StreamEncoder>, Spool),
+}
+
+struct ZstdState {
+    encoder: ZstdEncoder<'static>,
+    buffer: Vec<u8>,
+}
+
+impl<'w> Writer<'w> {
+    /// Starts a dense tensor whose elements come piece by piece.
+    ///
+    /// ```
+    /// use std::io::Write;
+    /// use ztensor::{Compression, DType, WriteOptions, Writer};
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("model.zt");
+    /// let mut writer = Writer::create(&path)?;
+    /// let options = WriteOptions { compression: Compression::Zstd(3), ..WriteOptions::default() };
+    /// let mut stream = writer.stream("rows", &[1000, 4], DType::F32, options)?;
+    /// for row in 0..1000 {
+    ///     let numbers = [row as f32; 4];
+    ///     stream.write_all(bytemuck::cast_slice(&numbers)).unwrap();
+    /// }
+    /// stream.finish()?;
+    /// writer.finish()?;
+    /// assert_eq!(ztensor::open(&path)?.read_as::<f32>("rows")?[4 * 77], 77.0);
+    /// # Ok::<(), ztensor::Error>(())
+    /// ```
+    pub fn stream(
+        &mut self,
+        name: &str,
+        shape: &[u64],
+        dtype: DType,
+        options: WriteOptions,
+    ) -> Result<TensorStream<'_, 'w>> {
+        let pending = PendingTensor::start(self, name, shape, dtype, options)?;
+        Ok(TensorStream { writer: self, pending })
+    }
+}
+
+impl TensorStream<'_, '_> {
+    /// Bytes that are still missing.
+    pub fn remaining(&self) -> u64 {
+        self.pending.remaining()
+    }
+
+    /// Takes the next bytes: like [`Write::write_all`], with the library's errors.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        self.pending.push(self.writer, bytes)
+    }
+
+    /// Ends the tensor, all of whose bytes must have come.
+    pub fn finish(self) -> Result<()> {
+        self.pending.finish(self.writer)
+    }
+}
+
+impl Write for TensorStream<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.push(bytes).map_err(std::io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for PendingTensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PendingTensor")
+            .field("name", &self.name)
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PendingTensor {
+    /// Starts a tensor; until it is finished, nothing else can be written.
+    pub fn start(
+        writer: &mut Writer<'_>,
+        name: &str,
+        shape: &[u64],
+        dtype: DType,
+        options: WriteOptions,
+    ) -> Result<PendingTensor> {
+        options.compression.check()?;
+        if writer.contains(name) {
+            return Err(duplicate(name));
+        }
+        let len = elements(shape).and_then(|count| dtype.byte_len(count));
+        let len =
+            len.ok_or_else(|| Error::invalid(format!("the shape {shape:?} describes more bytes than 2^64")))?;
+        validate::object(&Object::dense(shape, Component::plain(dtype, Extent::new(0, len))))
+            .map_err(|error| Error::invalid(error.to_string()).in_tensor(name))?;
+        let encoder = match options.compression {
+            // What has no bytes gets no frame.
+            _ if len == 0 => Encoder::Raw,
+            Compression::None => Encoder::Raw,
+            Compression::Zstd(level) => {
+                Encoder::Zstd(Box::new(ZstdState::new(level, len, writer.threads())?))
+            }
+            Compression::Z4ai(effort) => {
+                let options = codec::options(dtype, shape, len, effort, writer.threads());
+                let encoder = z4ai::StreamEncoder::new(&options, Some(len)).map_err(codec::not_encoded)?;
+                Encoder::Z4ai(Box::new(encoder), Spool::new(writer.folder()))
+            }
+        };
+        let start = writer.start_stream(name, if matches!(encoder, Encoder::Raw) { len } else { 0 })?;
+        Ok(PendingTensor {
+            name: name.to_owned(),
+            shape: shape.into(),
+            dtype,
+            options,
+            len,
+            seen: 0,
+            start,
+            hasher: options.checksum.hasher(),
+            encoder,
+        })
+    }
+
+    /// Bytes that are still missing.
+    pub fn remaining(&self) -> u64 {
+        self.len - self.seen
+    }
+
+    /// Takes the next bytes.
+    pub fn push(&mut self, writer: &mut Writer<'_>, bytes: &[u8]) -> Result<()> {
+        if bytes.len() as u64 > self.remaining() {
+            let message = format!("{} more bytes where {} are missing", bytes.len(), self.remaining());
+            return Err(Error::invalid(message).in_tensor(&*self.name));
+        }
+        self.dtype.check_values(bytes).map_err(|error| error.in_tensor(&*self.name))?;
+        self.seen += bytes.len() as u64;
+        let hasher = &mut self.hasher;
+        match &mut self.encoder {
+            Encoder::Raw => put(writer, hasher, bytes),
+            Encoder::Zstd(state) => state.push(bytes, |encoded| put(writer, hasher, encoded)),
+            Encoder::Z4ai(encoder, spool) => {
+                encoder.write(bytes, |payload| spool.put(payload)).map_err(Failed::into_error)
+            }
+        }
+    }
+
+    /// Ends the tensor and adds it to the file.
+    pub fn finish(mut self, writer: &mut Writer<'_>) -> Result<()> {
+        if self.remaining() > 0 {
+            let message = format!("{} bytes of {} are missing", self.remaining(), self.len);
+            return Err(Error::invalid(message).in_tensor(&*self.name));
+        }
+        let hasher = &mut self.hasher;
+        let raw = matches!(self.encoder, Encoder::Raw);
+        match self.encoder {
+            Encoder::Raw => {}
+            Encoder::Zstd(mut state) => state.finish(|encoded| put(writer, hasher, encoded))?,
+            Encoder::Z4ai(encoder, mut spool) => {
+                let ends = encoder.finish(|payload| spool.put(payload)).map_err(Failed::into_error)?;
+                put(writer, hasher, &ends.header)?;
+                spool.for_pieces(|piece| put(writer, hasher, piece))?;
+                put(writer, hasher, &ends.index)?;
+            }
+        }
+        let extent = Extent::new(self.start, writer.position() - self.start);
+        let storage = match raw {
+            true => Storage::Plain(extent),
+            false => manifest::encoded(self.options.compression.encoding(), extent, self.len)?,
+        };
+        let mut component = Component::new(self.dtype, self.len, storage);
+        component.digest = self.hasher.map(Hasher::finish);
+        writer.end_stream();
+        writer.insert(&self.name, Object::dense(self.shape, component))
+    }
+}
+
+/// Writes stored bytes, and hashes them.
+fn put(writer: &mut Writer<'_>, hasher: &mut Option<Hasher>, bytes: &[u8]) -> Result<()> {
+    if let Some(hasher) = hasher {
+        hasher.update(bytes);
+    }
+    writer.put_streamed(bytes)
+}
+
+impl ZstdState {
+    fn new(level: i32, len: u64, threads: usize) -> Result<ZstdState> {
+        let mut encoder = ZstdEncoder::new(level).map_err(failed)?;
+        encoder.set_pledged_src_size(Some(len)).map_err(failed)?;
+        // By the size alone, so that the bytes do not depend on the number of threads.
+        if len > JOBS_ABOVE as u64 {
+            let workers = u32::try_from(parallel::resolve(threads)).unwrap_or(1);
+            encoder.set_parameter(CParameter::NbWorkers(workers)).map_err(failed)?;
+            let job = if level < LONG_WINDOWS_FROM { JOB } else { 0 };
+            encoder.set_parameter(CParameter::JobSize(job)).map_err(failed)?;
+        }
+        Ok(ZstdState { encoder, buffer: vec![0; ENCODED] })
+    }
+
+    fn push(&mut self, mut bytes: &[u8], mut put: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        while !bytes.is_empty() {
+            let done = self.encoder.run_on_buffers(bytes, &mut self.buffer).map_err(failed)?;
+            bytes = &bytes[done.bytes_read..];
+            put(&self.buffer[..done.bytes_written])?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, mut put: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        loop {
+            let mut out = zstd::zstd_safe::OutBuffer::around(&mut self.buffer[..]);
+            let left = self.encoder.finish(&mut out, true).map_err(failed)?;
+            let written = out.pos();
+            put(&self.buffer[..written])?;
+            if left == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::io("zstd failed", error)
+}
+
+/// An error of the codec, or of this library, out of a call of the codec.
+enum Failed {
+    Codec(z4ai::Error),
+    Here(Error),
+}
+
+impl From<z4ai::Error> for Failed {
+    fn from(error: z4ai::Error) -> Failed {
+        Failed::Codec(error)
+    }
+}
+
+impl Failed {
+    fn into_error(self) -> Error {
+        match self {
+            Failed::Codec(error) => codec::not_encoded(error),
+            Failed::Here(error) => error,
+        }
+    }
+}
+
+/// Bytes that are read again when all are there: in memory as long as they are few, then in a file
+/// without a name, which is gone when this is, or when the process ends.
+struct Spool {
+    folder: Option<std::path::PathBuf>,
+    memory: Vec<u8>,
+    file: Option<File>,
+}
+
+impl Spool {
+    fn new(folder: Option<&Path>) -> Spool {
+        Spool { folder: folder.map(Path::to_owned), memory: Vec::new(), file: None }
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> std::result::Result<(), Failed> {
+        let failed = |error| Failed::Here(Error::io("cannot write a temporary file", error));
+        if self.file.is_none() && self.memory.len() + bytes.len() <= SPOOLED_IN_MEMORY {
+            self.memory.extend_from_slice(bytes);
+            return Ok(());
+        }
+        if self.file.is_none() {
+            let mut file = atomic::unnamed(self.folder.as_deref()).map_err(failed)?;
+            file.write_all(&self.memory).map_err(failed)?;
+            self.memory = Vec::new();
+            self.file = Some(file);
+        }
+        match &mut self.file {
+            Some(file) => file.write_all(bytes).map_err(failed),
+            None => Ok(()),
+        }
+    }
+
+    fn for_pieces(&mut self, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let failed = |error| Error::io("cannot read a temporary file", error);
+        let Some(file) = &mut self.file else { return each(&self.memory) };
+        file.seek(SeekFrom::Start(0)).map_err(failed)?;
+        let mut piece = vec![0; ENCODED * 4];
+        loop {
+            match file.read(&mut piece).map_err(failed)? {
+                0 => return Ok(()),
+                read => each(&piece[..read])?,
+            }
+        }
+    }
+}
+
+/// A frame of the weight codec from one stream to another, in bounded memory. Returns the bytes of
+/// content and of the frame.
+///
+/// The frame is that of [`z4ai::StreamEncoder`].
+pub fn compress_stream(
+    from: &mut dyn Read,
+    to: &mut dyn Write,
+    options: &z4ai::Options,
+) -> Result<(u64, u64)> {
+    let mut encoder = z4ai::StreamEncoder::new(options, None).map_err(codec::not_encoded)?;
+    let mut spool = Spool::new(None);
+    let mut piece = vec![0; ENCODED * 4];
+    let mut stored = 0u64;
+    let mut keep = |spool: &mut Spool, payload: &[u8]| {
+        stored += payload.len() as u64;
+        spool.put(payload)
+    };
+    loop {
+        match from.read(&mut piece) {
+            Ok(0) => break,
+            Ok(read) => {
+                let pushed = encoder.write(&piece[..read], |payload| keep(&mut spool, payload));
+                pushed.map_err(Failed::into_error)?;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::io("cannot read", error)),
+        }
+    }
+    let content = encoder.content_len();
+    let ends = encoder.finish(|payload| keep(&mut spool, payload)).map_err(Failed::into_error)?;
+    let mut write = |bytes: &[u8]| to.write_all(bytes).map_err(|error| Error::io("cannot write", error));
+    write(&ends.header)?;
+    spool.for_pieces(&mut write)?;
+    write(&ends.index)?;
+    Ok((content, stored + (ends.header.len() + ends.index.len()) as u64))
+}
