@@ -111,10 +111,8 @@ def compress(
     >>> size == len(out.getvalue()), z4ai.decompress(out.getvalue()) == weights
     (True, True)
     """
-    if hasattr(data, "read"):
+    if out is not None or _stream.is_file(data):
         return _stream.compress(data, out, dtype, level, threads, auto, effort, shape)
-    if out is not None:
-        raise InvalidArgumentError("out= is for data that is read from a file object")
     found = _memory.data_of(data, dtype, shape)
     settings = (
         found.kind,

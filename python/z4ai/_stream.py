@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from z4ai import _memory
 from ztensor import _native
-from ztensor._errors import MissingArgumentError
+from ztensor._errors import InvalidArgumentError, MissingArgumentError
 from ztensor._types import DType, Effort
 
 _PIECE = 4 << 20
@@ -29,6 +29,17 @@ class Writable(Protocol):
     def write(self, data: bytes, /) -> Any: ...
 
 
+def is_file(data: object) -> bool:
+    """Whether data has to be read, and is not memory: a mapping has both."""
+    if not hasattr(data, "read"):
+        return False
+    try:
+        memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        return True
+    return False
+
+
 def compress(
     source: Readable,
     out: Writable | None,
@@ -42,6 +53,8 @@ def compress(
     """Compresses what a file object has into another one; returns the length of the frame."""
     from z4ai._codec import effort_named, level_checked, threads_checked
 
+    if not is_file(source):
+        raise InvalidArgumentError("out= is for data that is read from a file object")
     if out is None:
         raise MissingArgumentError("data from a file object needs out=, another one to write to")
     encoder = _native.StreamEncoder(

@@ -229,6 +229,40 @@ fn every_sample_of_every_format_has_the_ids_of_its_tensors_in_memory() {
 }
 
 #[test]
+fn no_sample_holds_what_its_format_cannot() {
+    let mut seen = std::collections::BTreeSet::new();
+    for folder in ["gguf", "hdf5", "npz", "onnx", "pickle", "safetensors", "zstn", "zt"] {
+        for entry in std::fs::read_dir(fixtures::folder(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            let Ok(reader) = Reader::open(&path) else { continue };
+            let (format, what) = (reader.format(), path.display());
+            let can = format.capabilities();
+            seen.insert(format.name());
+            if !reader.attributes().is_empty() {
+                assert_ne!(can.metadata, ztensor::format::Metadata::None, "{what}");
+            }
+            for (name, object) in reader.objects() {
+                let sparse = matches!(object.layout, Layout::SparseCsr | Layout::SparseCoo);
+                assert!(can.sparse || !sparse, "{what} {name}");
+                let quantized =
+                    object.layout == Layout::QuantizedGroup || object.component("blocks").is_some();
+                assert!(can.quantized || !quantized, "{what} {name}");
+                for (_, component) in &object.components {
+                    for encoding in ["zstd", "z4ai", "deflate", "lzf"] {
+                        let used = component.encoding().split('+').any(|one| one == encoding);
+                        assert!(!used || can.encodings.contains(&encoding), "{what} {name}: {encoding}");
+                    }
+                    let digest = component.digest.as_ref().map(ToString::to_string).unwrap_or_default();
+                    let kind = digest.split(':').next().unwrap_or_default();
+                    assert!(kind.is_empty() || can.checksums.contains(&kind), "{what} {name}: {digest}");
+                }
+            }
+        }
+    }
+    assert_eq!(seen.len(), 8, "{seen:?}");
+}
+
+#[test]
 fn sparse_and_quantized_tensors_have_one_id_in_memory_and_in_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.zt");
