@@ -54,6 +54,7 @@ pub(crate) static DRIVER: Driver = Driver {
         quantized: true,
         ties: true,
         metadata: Metadata::Typed,
+        encodings: &["deflate"],
         checksums: &["crc32"],
         ..Capabilities::READ_ONLY
     },
