@@ -18,9 +18,12 @@ fn reading() -> Result<()> {
 
     let view: &[f32] = reader.view_as("weights")?; // zero-copy (memory-mapped)
     let copy: Vec<f32> = reader.read_as("weights")?; // owned; checksums are compared
-    let rows: Vec<u8> = reader.read_rows("weights", 1..2)?; // only what is needed
+    let rows: Vec<f32> = reader.read_rows_as("weights", 1..2)?; // only what is needed
     // end
-    assert_eq!((view, &rows[..]), (&copy[..], bytemuck::cast_slice(&copy[2..])));
+    assert_eq!((view, &rows[..]), (&copy[..], &copy[2..]));
+    assert_eq!(bytemuck::cast_slice::<_, u8>(&rows), reader.read_rows("weights", 1..2)?);
+    assert!(reader.read_rows_as::<f64>("weights", 1..2).is_err());
+    assert!(reader.read_rows_as::<f32>("weights", 1..3).is_err());
     Ok(())
 }
 

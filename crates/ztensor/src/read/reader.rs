@@ -362,6 +362,17 @@ impl Reader {
         Ok(bytes)
     }
 
+    /// The same as elements of a type, which must be the tensor's.
+    pub fn read_rows_as<T: Element>(&self, name: &str, rows: Range<u64>) -> Result<Vec<T>> {
+        check_type::<T>(self.component(name, "data")?.dtype).map_err(|error| self.at(name, error))?;
+        let range = self.row_bytes(name, rows)?;
+        self.check_range_limits(name, range.clone())?;
+        let count = (range.end - range.start) / size_of::<T>() as u64;
+        let mut elements = zeroed_vec::<T>(count).map_err(|error| self.at(name, error))?;
+        self.read_range_into(name, range, bytemuck::cast_slice_mut(&mut elements))?;
+        Ok(elements)
+    }
+
     /// Fills `out` with bytes `range` of a dense tensor's decoded data.
     pub fn read_range_into(&self, name: &str, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         // Callers of this have threads of their own: more are worth it for much work only.
