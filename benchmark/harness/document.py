@@ -370,10 +370,7 @@ def text(newest: Newest) -> str:
             "where 1 is claimed, 0.97 counts as equal.\n",
             claims(newest, across),
             FRESH,
-            "## Torch tensors and safetensors\n",
-            "`benchmark/python/run.py` compares with both CPU backends of safetensors 0.9.0rc1, in",
-            "turns; the table has the faster of them. Quartiles are in parentheses.\n",
-            torch_safetensors(),
+            *safetensors_section(),
             f"## Every format, warm ({across})\n",
             reading(newest, across, "warm"),
             f"![Reading every format](benchmarks/{across}-reading.svg)\n",
@@ -470,13 +467,22 @@ def against_safetensors() -> dict[str, tuple[dict[str, Any], dict[str, Any] | No
     return compared
 
 
+def safetensors_section() -> list[str]:
+    """Torch tensors of `.safetensors` files against safetensors itself, where it was measured."""
+    if not against_safetensors():
+        return []
+    return [
+        "## Torch tensors and safetensors\n",
+        "`benchmark/python/run.py` compares with both CPU backends of safetensors 0.9.0rc1, in",
+        "turns; the table has the faster of them. Quartiles are in parentheses.\n",
+        torch_safetensors(),
+    ]
+
+
 def torch_safetensors() -> str:
-    """Torch tensors of `.safetensors` files against safetensors itself: what most people have."""
-    compared = against_safetensors()
-    if not compared:
-        return "Not measured yet: `python benchmark/python/run.py`.\n"
+    """The same as a table."""
     rows = []
-    for case, (best, limit) in compared.items():
+    for case, (best, limit) in against_safetensors().items():
         title = SAFETENSORS_CASES[case]
         spread = f"{best['ratio']:.2f} {TIMES} ({best['low']:.2f} to {best['high']:.2f})"
         near = f"{limit['ratio']:.2f}" if limit else NOTHING
@@ -491,6 +497,26 @@ def torch_safetensors() -> str:
     return table(head, rows)
 
 
+def headline(newest: Newest) -> str:
+    """For the README: torch tensors against the fastest other library."""
+    if against_safetensors():
+        return torch_safetensors()
+    rows = []
+    dist = across_formats(newest)
+    for format in ("safetensors", "pt"):
+        row = [f"`.{format}`"]
+        for mode in ("zero_copy", "full_load"):
+            ours = newest.one(dist, OURS, format, mode, "warm", backend="torch")
+            found = newest.entries(dist, backend="torch", format=format, mode=mode)
+            best = best_peer([entry for entry in found if entry.case.endswith("warm")])
+            if ours and best:
+                row.append(f"{results.ratio(ours, best)[1]:.2f} {TIMES} {best.peer}")
+            else:
+                row.append(NOTHING)
+        rows.append(row)
+    return table(["torch tensors, warm", "zero-copy, every page touched", "copied"], rows)
+
+
 def write() -> Path:
     """Everything, from the newest results."""
     newest = Newest()
@@ -503,5 +529,5 @@ def write() -> Path:
     if start in readme and end in readme:
         before, rest = readme.split(start, 1)
         after = rest.split(end, 1)[1]
-        README.write_text(f"{before}{start}{torch_safetensors()}{end}{after}")
+        README.write_text(f"{before}{start}{headline(newest)}{end}{after}")
     return DOCUMENT.relative_to(ROOT)
