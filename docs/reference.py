@@ -118,9 +118,11 @@ def _module(module: str, path: str, alone: bool) -> str:
     parts = [] if alone else [f"## {module} {{ #{module} }}\n"]
     parts.append(_markdown(about))
     others: list[str] = []
+    values: list[str] = []
     for name in _public(module):
         home, definition = _found(module, name)
         if definition is None:
+            values += _value(home, name)
             continue
         there, full = _first_places()[home, definition.name]
         if full == f"{module}.{name}":
@@ -128,9 +130,33 @@ def _module(module: str, path: str, alone: bool) -> str:
         else:
             file = "" if there == path else Path(there).name
             others.append(f"`{name}` is [`{full}`]({file}#{full})")
+    if values:
+        parts.append("| name | value | |\n|---|---|---|\n" + "\n".join(values) + "\n")
     if others:
         parts.append("Also here: " + ", ".join(others) + ".\n")
     return "\n".join(parts)
+
+
+def _value(module: str, name: str) -> list[str]:
+    """A row of a table for a name that is assigned, with the string that follows it."""
+    body = _tree(module).body
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
+                pass
+            case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value) if (
+                found == name
+            ):
+                pass
+            case _:
+                continue
+        about = ""
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            about = _inline(" ".join(str(after.value.value).split()))
+        shown = ast.unparse(value)
+        code = f"`{shown}`".replace("|", "\\|") if len(shown) <= 60 else ""
+        return [f"| `{name}` | {code} | {about} |"]
+    return []
 
 
 def _entry(full: str, node: _Definition, level: int = 3) -> str:
