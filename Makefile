@@ -100,7 +100,7 @@ bench: wheel
 # All of them: an hour and more.
 bench-all: wheel
 	BENCH_PYTHON=$(PYTHON) cargo run --release -p ztensor-bench
-	for script in python/run codec delta structure containers distributed remote; do \
+	for script in python/run codec delta structure containers distributed remote zt2; do \
 		$(PYTHON) benchmark/$$script.py || exit 1; done
 	$(PYTHON) benchmark/bench.py sweep
 	$(PYTHON) benchmark/bench.py codec

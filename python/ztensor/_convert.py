@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from ztensor import _casts, _native
+from ztensor import _casts, _formats, _native
 from ztensor._progress import reporting
-from ztensor._types import Checksum, Compression, DType, Path, Progress
+from ztensor._types import Checksum, Compression, DType, Format, Path, Progress
 from ztensor._writer import codec
 
 Conflict = Literal["refuse", "first", "last"]
@@ -26,6 +26,8 @@ def convert(
     dtype: DType | None = None,
     compression: Compression = False,
     checksum: Checksum = "none",
+    format: Format | None = None,
+    canonical: bool = False,
     max_shard_size: int | str | None = None,
     drop_metadata: bool = False,
     on_conflict: Conflict = "refuse",
@@ -38,9 +40,10 @@ def convert(
     """Writes the tensors and the metadata of a file, or of several, to a new one.
 
     The extension of ``dst`` decides its format, as for ``ztensor convert``, whose options these
-    are. Metadata is kept: values that a format of strings cannot hold are written as JSON, and
-    ``drop_metadata`` leaves out what a format has no place for. Tensors are read and written one
-    at a time.
+    are, unless ``format`` names it: ``"zt2"`` is version 2 of ``.zt``, and ``canonical`` writes it
+    so that the same tensors give the same bytes. Metadata is kept: values that a format of strings
+    cannot hold are written as JSON, and ``drop_metadata`` leaves out what a format has no place
+    for. Tensors are read and written one at a time.
 
     ``only`` and ``exclude`` are patterns of names with ``*`` and ``?``; ``rename`` maps old
     patterns to new ones, such as ``{"layers.*": "blocks.*"}``. ``dtype`` converts floating-point
@@ -63,6 +66,8 @@ def convert(
     arguments = [os.fspath(path) for path in inputs]
     arguments += [f"--output={os.fspath(dst)}", f"--checksum={checksum}"]
     arguments += [f"--metadata={on_conflict}"]
+    if format is not None:
+        arguments.append(f"--format={_formats.named(format)}")
     arguments += [f"--only={pattern}" for pattern in _listed(only)]
     arguments += [f"--exclude={pattern}" for pattern in _listed(exclude)]
     arguments += [f"--strip-prefix={prefix}" for prefix in _listed(strip_prefix)]
@@ -82,7 +87,12 @@ def convert(
         "--max-total-bytes": max_total_bytes,
     }
     arguments += [f"{option}={size}" for option, size in sizes.items() if size is not None]
-    chosen = {"--dequantize": dequantize, "--drop-metadata": drop_metadata, "--force": overwrite}
+    chosen = {
+        "--dequantize": dequantize,
+        "--drop-metadata": drop_metadata,
+        "--force": overwrite,
+        "--canonical": canonical,
+    }
     arguments += [option for option, given in chosen.items() if given]
     total = sum(_native.Reader.open(path).byte_len(None) for path in inputs) if progress else 0
     with reporting(progress, total, "converting") as tell:

@@ -77,6 +77,8 @@ class Settings(NamedTuple):
 
 def settings(format: Format, compression: Compression, checksum: Checksum) -> Settings:
     """What options mean for a format other than ``.zt``; those it has no use for are refused."""
+    if checksum != "none" and format == "zt2":
+        raise InvalidArgumentError("a zt2 file always has XXH3 digests: leave checksum= out")
     if checksum != "none":
         raise InvalidArgumentError(
             f"a .{format} file has no place for checksums: save as .zt, or leave checksum= out"
@@ -84,6 +86,13 @@ def settings(format: Format, compression: Compression, checksum: Checksum) -> Se
     coding = codec(compression)
     if coding is None:
         return Settings(None, "default", None)
+    if format == "zt2":
+        if isinstance(coding, str):
+            raise InvalidArgumentError(
+                "a zt2 file is compressed with zstd (compression=True, or 1 to 22), "
+                f'not with {coding!r}: save with format="zt"'
+            )
+        return Settings(None, "default", coding)
     if format == "zstn":
         if isinstance(coding, str):
             return Settings(None, coding, None)
@@ -122,7 +131,7 @@ def check_metadata(format: Format, metadata: Mapping[str, Any] | None) -> None:
 
 def check_layout(format: Format, name: str, layout: str) -> None:
     """Refuses a tensor that is not dense where a format has dense ones only."""
-    if layout == "dense" or (format == "gguf" and layout.startswith("gguf.")):
+    if format == "zt2" or layout == "dense" or (format == "gguf" and layout.startswith("gguf.")):
         return
     way_out = "to_dense()" if layout.startswith("sparse") else "dequantize()"
     raise UnsupportedError(

@@ -53,8 +53,8 @@ Effort: TypeAlias = Literal["fast", "default", "balanced", "max"]
 Compression: TypeAlias = bool | int | Effort | None
 """``True`` or a level from 1 to 22 for zstd; the name of an effort for the weight codec."""
 Checksum: TypeAlias = Literal["none", "crc32c", "sha256", "blake3"]
-Format: TypeAlias = Literal["zt", "safetensors", "npz", "npy", "gguf", "zstn"]
-"""A format that can be written."""
+Format: TypeAlias = Literal["zt", "safetensors", "npz", "npy", "gguf", "zstn", "zt2"]
+"""A format that can be written; ``"zt2"`` is version 2 of ``.zt``."""
 Backend: TypeAlias = Literal["mmap", "pread"]
 """Whether a file is mapped or read."""
 Framework: TypeAlias = Literal[

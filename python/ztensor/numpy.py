@@ -55,10 +55,10 @@ def save_file(
     tensors of torch, JAX, TensorFlow, MLX and Paddle. Two names of the same memory are stored
     once in ``.zt`` files, and twice in others.
 
-    The name decides the format: ``.safetensors``, ``.npz``, ``.npy``, ``.gguf`` and ``.zstn`` are
-    written as such, names of formats that cannot be written (``.pt``, ``.h5``, ``.onnx``) are
-    refused, and everything else is a ``.zt`` file. ``format`` overrides the name. What a format
-    cannot hold is refused before anything is written.
+    The name decides the format: ``.safetensors``, ``.npz``, ``.npy``, ``.gguf``, ``.zstn`` and
+    ``.zt2`` (version 2 of ``.zt``) are written as such, names of formats that cannot be written
+    (``.pt``, ``.h5``, ``.onnx``) are refused, and everything else is a ``.zt`` file. ``format``
+    overrides the name. What a format cannot hold is refused before anything is written.
 
     ``metadata`` is kept and found again in ``Reader.attributes``.
     ``compression`` is ``True`` for zstd level 3, a level from 1 to 22, or an effort of the

@@ -76,10 +76,10 @@ def save_file(
     cannot say so, and tensors that share memory are refused there, as safetensors does;
     :func:`save_model` keeps one name of each.
 
-    The name decides the format: ``.safetensors``, ``.npz``, ``.npy``, ``.gguf`` and ``.zstn`` are
-    written as such, names of formats that cannot be written (``.pt``, ``.h5``, ``.onnx``) are
-    refused, and everything else is a ``.zt`` file. ``format`` overrides the name. What a format
-    cannot hold is refused before anything is written.
+    The name decides the format: ``.safetensors``, ``.npz``, ``.npy``, ``.gguf``, ``.zstn`` and
+    ``.zt2`` (version 2 of ``.zt``) are written as such, names of formats that cannot be written
+    (``.pt``, ``.h5``, ``.onnx``) are refused, and everything else is a ``.zt`` file. ``format``
+    overrides the name. What a format cannot hold is refused before anything is written.
 
     ``metadata`` is kept and found again in ``Reader.attributes``.
     ``compression`` is ``True`` for zstd level 3, a level from 1 to 22, or an effort of the

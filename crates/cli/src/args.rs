@@ -3,8 +3,10 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ztensor::Checksum;
+use ztensor::export::ExportFormat;
 
 use crate::cast::Float;
 use crate::coding::Coding;
@@ -267,6 +269,12 @@ pub struct Convert {
     /// Output file; its extension selects the format.
     #[arg(long, short, value_name = "OUT")]
     pub output: Option<PathBuf>,
+    /// Output format, whatever the extension of OUT; zt2 is version 2 of .zt.
+    #[arg(long, value_parser = formats())]
+    pub format: Option<Written>,
+    /// Write version 2 of .zt in canonical form: the same tensors give the same bytes (zt2 only).
+    #[arg(long)]
+    pub canonical: bool,
     /// Overwrite OUT if it exists.
     #[arg(long)]
     pub force: bool,
@@ -300,6 +308,23 @@ pub struct Convert {
     /// Delete inputs after verifying the output.
     #[arg(long, conflicts_with_all = ["only", "exclude", "dequantize", "drop_metadata", "dtype", "rename", "strip_prefix", "max_shard_size"])]
     pub delete_original: bool,
+}
+
+/// A format that `convert` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// `.zt` of version 1.2.
+    Zt,
+    /// Any other.
+    Other(ExportFormat),
+}
+
+fn formats() -> impl TypedValueParser<Value = Written> {
+    let names = ["zt"].into_iter().chain(ExportFormat::ALL.into_iter().map(ExportFormat::name));
+    PossibleValuesParser::new(names).try_map(|name| {
+        let other = ExportFormat::ALL.into_iter().find(|format| format.name() == name);
+        Ok::<_, std::convert::Infallible>(other.map_or(Written::Zt, Written::Other))
+    })
 }
 
 impl Convert {
@@ -425,6 +450,9 @@ pub struct Verify {
     /// Also count NaN and Inf.
     #[arg(long)]
     pub values: bool,
+    /// Also check the canonical form of .zt version 2; broken rules are listed with their first byte.
+    #[arg(long, conflicts_with = "signature")]
+    pub canonical: bool,
     /// Compare with a signature instead: all files as signed, or at least the same tensors.
     #[arg(long, value_name = "SIG", requires = "key", conflicts_with = "values")]
     pub signature: Option<PathBuf>,

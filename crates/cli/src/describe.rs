@@ -24,6 +24,7 @@ pub fn format_name(format: Format) -> &'static str {
     match format {
         Format::Pickle => "pytorch",
         Format::Zstn => "zstn (compressed by z4ai)",
+        Format::Zt2 => "zt version 2",
         other => other.name(),
     }
 }
@@ -62,6 +63,7 @@ fn digest_name(digest: &Digest) -> &'static str {
         Digest::Crc32(_) => "crc32",
         Digest::Sha256(_) => "sha256",
         Digest::Blake3(_) => "blake3",
+        Digest::Xxh3(_) => "xxh3",
         _ => "unknown",
     }
 }

@@ -77,6 +77,7 @@ impl<'a> Exported<'a> {
         py: Python<'_>,
         progress: Option<Py<PyAny>>,
         settings: &Settings,
+        format: ExportFormat,
         work: impl FnOnce(&Self, ExportOptions<'_>) -> ztensor::Result<T> + Send,
     ) -> PyResult<T> {
         let (deflate, name, level) = settings;
@@ -84,6 +85,7 @@ impl<'a> Exported<'a> {
         let done = Watch::new(progress).run(py, |observer| {
             let options =
                 ExportOptions::default().deflate(*deflate).effort(effort, *level).observer(Some(observer));
+            let options = options.zstd(level.filter(|_| format == ExportFormat::Zt2));
             work(self, options)
         });
         let raised = self.raised.lock().ok().and_then(|mut raised| raised.take());
@@ -164,8 +166,9 @@ fn export_file(
 ) -> PyResult<()> {
     let format = target(py, format)?;
     let remote = store::options(remote);
-    Exported::new(py, &items, attributes)?
-        .run(py, progress, &settings, |source, options| export(source, path, format, &options.remote(remote)))
+    Exported::new(py, &items, attributes)?.run(py, progress, &settings, format, |source, options| {
+        export(source, path, format, &options.remote(remote))
+    })
 }
 
 /// The same into memory.
@@ -181,7 +184,7 @@ fn export_bytes<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let format = target(py, format)?;
     let written =
-        Exported::new(py, &items, attributes)?.run(py, progress, &settings, |source, options| {
+        Exported::new(py, &items, attributes)?.run(py, progress, &settings, format, |source, options| {
             let mut buffer = Growing(Vec::new());
             export_to(source, &mut buffer, format, &options)?;
             Ok(buffer.0)

@@ -1,8 +1,10 @@
 //! Digests over stored bytes: which there are, how they are written, how they are computed.
 
 use std::fmt;
+use std::hash::Hasher as _;
 
 use sha2::Digest as _;
+use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 
@@ -56,6 +58,8 @@ pub enum Digest {
     Blake3(Box<[u8; 32]>),
     /// The CRC-32 of a zip archive's member; other formats have it, `.zt` files do not.
     Crc32(u32),
+    /// XXH3-64, in `.zt` files of version 2.
+    Xxh3(u64),
     /// One of a kind that this version cannot compute; kept as it is.
     Other(Box<str>),
 }
@@ -103,7 +107,7 @@ impl Digest {
             Digest::Crc32c(_) => Some(Checksum::Crc32c),
             Digest::Sha256(_) => Some(Checksum::Sha256),
             Digest::Blake3(_) => Some(Checksum::Blake3),
-            Digest::Crc32(_) | Digest::Other(_) => None,
+            Digest::Crc32(_) | Digest::Xxh3(_) | Digest::Other(_) => None,
         }
     }
 
@@ -111,6 +115,7 @@ impl Digest {
     pub(crate) fn hasher(&self) -> Option<Hasher> {
         match self {
             Digest::Crc32(_) => Some(Hasher::Crc32(crc32fast::Hasher::new())),
+            Digest::Xxh3(_) => Some(Hasher::Xxh3(Box::default())),
             other => other.checksum()?.hasher(),
         }
     }
@@ -129,6 +134,7 @@ impl fmt::Display for Digest {
         match self {
             Digest::Crc32c(value) => write!(f, "crc32c:0x{value:08X}"),
             Digest::Crc32(value) => write!(f, "crc32:0x{value:08X}"),
+            Digest::Xxh3(value) => write!(f, "xxh3:{value:016x}"),
             Digest::Sha256(bytes) => {
                 f.write_str("sha256:")?;
                 bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -145,6 +151,7 @@ pub(crate) enum Hasher {
     Crc32(crc32fast::Hasher),
     Sha256(sha2::Sha256),
     Blake3(Box<blake3::Hasher>),
+    Xxh3(Box<XxHash3_64>),
 }
 
 impl Hasher {
@@ -156,6 +163,7 @@ impl Hasher {
             Hasher::Blake3(state) => {
                 state.update(bytes);
             }
+            Hasher::Xxh3(state) => state.write(bytes),
         }
     }
 
@@ -165,6 +173,7 @@ impl Hasher {
             Hasher::Crc32(state) => Digest::Crc32(state.finalize()),
             Hasher::Sha256(state) => Digest::Sha256(Box::new(state.finalize().into())),
             Hasher::Blake3(state) => Digest::Blake3(Box::new(*state.finalize().as_bytes())),
+            Hasher::Xxh3(state) => Digest::Xxh3(state.finish()),
         }
     }
 }

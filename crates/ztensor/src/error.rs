@@ -130,6 +130,12 @@ impl Error {
         self
     }
 
+    /// Names the broken rule in place of another.
+    pub(crate) fn under(mut self, rule: &'static str) -> Self {
+        self.0.rule = Some(rule);
+        self
+    }
+
     /// Bytes of an unknown format as unsupported data: what the codec's callers are promised.
     pub(crate) fn into_unsupported(mut self) -> Self {
         if self.0.kind == ErrorKind::UnknownFormat {

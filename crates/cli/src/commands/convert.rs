@@ -11,7 +11,7 @@ use ztensor::source::Staged;
 use ztensor::{Attributes, Compression, Object, Observer, Reader, Tensor, Value, WriteOptions, Writer};
 
 use super::Common;
-use crate::args::{Clash, Compress, Convert, Output, Rewrite, Which};
+use crate::args::{Clash, Compress, Convert, Output, Rewrite, Which, Written};
 use crate::cast::Cast;
 use crate::coding::Codec;
 use crate::failure::{FINE, Failure, Outcome};
@@ -25,7 +25,10 @@ pub fn convert(options: &Convert, common: Common) -> Outcome {
     let paths: Vec<&Path> = inputs.iter().map(|input| input.as_path()).collect();
     let place = Output { output: output.to_owned(), force: options.force };
     let output = &place.check(&paths)?;
-    let target = Target::of(output.path())?;
+    let target = Target::chosen(options.format, output.path())?;
+    if options.canonical && target != Target::Other(ExportFormat::Zt2) {
+        return Err(Failure::usage("--canonical is for version 2 of .zt: add --format zt2"));
+    }
     let readers = paths.iter().map(|path| common.open(path)).collect::<Result<Vec<_>, _>>()?;
     if options.delete_original {
         check_deletable(&paths, &readers)?;
@@ -118,13 +121,23 @@ fn rewrite(input: &Path, output: &Destination, write: WriteOptions, common: Comm
     Ok(FINE)
 }
 
-/// What an output's extension asks for.
+/// What is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     Zt,
     Other(ExportFormat),
 }
 
 impl Target {
+    /// The format that was asked for, or the one of the output's extension.
+    fn chosen(format: Option<Written>, output: &Path) -> Result<Target, Failure> {
+        match format {
+            None => Target::of(output),
+            Some(Written::Zt) => Ok(Target::Zt),
+            Some(Written::Other(format)) => Ok(Target::Other(format)),
+        }
+    }
+
     fn of(output: &Path) -> Result<Target, Failure> {
         if output.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zt")) {
             return Ok(Target::Zt);
@@ -413,6 +426,21 @@ impl ExportSource for Chosen<'_> {
         Chosen::fetch(self, &self.tensors[index])
     }
 
+    fn streams(&self, index: usize, role: &str) -> bool {
+        let choice = &self.tensors[index];
+        self.cast.target(choice.object).is_none() && choice.reader.has_pieces(choice.name, role)
+    }
+
+    fn pieces(
+        &self,
+        index: usize,
+        role: &str,
+        each: &mut dyn FnMut(&[u8]) -> ztensor::Result<()>,
+    ) -> ztensor::Result<()> {
+        let choice = &self.tensors[index];
+        choice.reader.read_pieces(choice.name, role, each)
+    }
+
     fn stage(&self, indices: &[usize]) -> ztensor::Result<Vec<Staged>> {
         let mut staged = Vec::new();
         for reader in &self.readers {
@@ -426,6 +454,10 @@ impl ExportSource for Chosen<'_> {
 
 /// The level of deflate for a format that has it; refuses options that are for other formats.
 fn deflate_level(format: ExportFormat, options: &Convert) -> Result<Option<u32>, Failure> {
+    if format == ExportFormat::Zt2 {
+        zstd_level(options)?;
+        return Ok(None);
+    }
     if options.checksum != crate::args::Digest::None {
         return Err(Failure::usage(format!("a .{format} file holds no checksums: omit --checksum")));
     }
@@ -450,6 +482,23 @@ fn deflate_level(format: ExportFormat, options: &Convert) -> Result<Option<u32>,
     })
 }
 
+/// The level of zstd for version 2 of `.zt`; refuses options that it has no use for.
+fn zstd_level(options: &Convert) -> Result<Option<i32>, Failure> {
+    if options.checksum != crate::args::Digest::None {
+        return Err(Failure::usage("a zt2 file always has XXH3 digests: omit --checksum"));
+    }
+    match options.coding.compression()?.or(options.compress.then_some(Compression::Zstd(3))) {
+        None | Some(Compression::None) => Ok(None),
+        Some(_) if options.canonical => {
+            Err(Failure::usage("canonical form is not compressed: omit --compress or --canonical"))
+        }
+        Some(Compression::Zstd(level)) => Ok(Some(level)),
+        Some(Compression::Z4ai(_)) => {
+            Err(Failure::usage("version 2 of .zt has no z4ai encoding: use --codec zstd, or --format zt"))
+        }
+    }
+}
+
 fn write_other(
     chosen: &Chosen<'_>,
     output: &Destination,
@@ -463,6 +512,8 @@ fn write_other(
     let export_options = ExportOptions::default()
         .deflate(deflate)
         .effort(coding.effort.unwrap_or_default(), coding.level)
+        .zstd(if format == ExportFormat::Zt2 { zstd_level(options)? } else { None })
+        .canonical(options.canonical)
         .threads(common.threads)
         .drop_attributes(options.drop_metadata)
         .observer(Some(progress));

@@ -86,6 +86,8 @@ fn pack(options: &DownloadHf, files: &[RemoteFile], output: std::path::PathBuf, 
     let code = convert::convert(
         &Convert {
             inputs,
+            format: None,
+            canonical: false,
             output: Some(output),
             force: false,
             renaming: Default::default(),

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use ztensor::format::zt2;
 use ztensor::{ErrorKind, Format, Reader, Verification};
 
 use super::Common;
@@ -14,12 +15,13 @@ use crate::{files, human};
 
 pub fn run(options: &Verify, common: Common) -> Outcome {
     let paths = files::expanded(&options.files)?;
-    files::each(&paths, |path| verify(path, options.values, common))
+    files::each(&paths, |path| verify(path, options, common))
 }
 
-fn verify(path: &Path, values: bool, common: Common) -> Outcome {
+fn verify(path: &Path, options: &Verify, common: Common) -> Outcome {
     // Opening checks the structure.
     let reader = common.open(path)?;
+    reader.verify_shards()?;
     // A tensor that is too large alone is reported below, and the others are checked.
     let within = |name: &&str| reader.check_limits([*name]).is_ok();
     reader.check_limits(reader.keys().filter(within))?;
@@ -29,7 +31,7 @@ fn verify(path: &Path, values: bool, common: Common) -> Outcome {
         let total = reader.objects().map(|(_, object)| object.stored_len()).fold(0, u64::saturating_add);
         let progress = Progress::new("verifying", total, common.quiet);
         for (name, object) in reader.objects() {
-            match check(&reader, name, values) {
+            match check(&reader, name, options.values) {
                 Ok((verification, notes)) => {
                     checked += u64::from(verification == Verification::Checked);
                     for note in notes {
@@ -66,9 +68,31 @@ fn verify(path: &Path, values: bool, common: Common) -> Outcome {
             human::counted(count, "tensor")
         )));
     }
-    writeln!(out, "{}: OK ({})", human::path(path), extent(&reader, checked))?;
+    if options.canonical {
+        check_canonical(&reader, path, &mut out)?;
+    }
+    let form = if options.canonical { ", canonical" } else { "" };
+    writeln!(out, "{}: OK ({}{form})", human::path(path), extent(&reader, checked))?;
     out.flush()?;
     Ok(FINE)
+}
+
+/// Lists the rules of canonical form that a file breaks, and fails if there are any.
+fn check_canonical(reader: &Reader, path: &Path, out: &mut impl Write) -> Result<(), Failure> {
+    let broken = zt2::canonical::check(reader)?;
+    for violation in &broken {
+        writeln!(out, "{}", human::escaped(&violation.to_string()))?;
+    }
+    out.flush()?;
+    match broken.first() {
+        None => Ok(()),
+        Some(first) => Err(Failure::differs(format!(
+            "{}: not in canonical form: rule {} at byte {}",
+            path.display(),
+            first.rule,
+            first.byte
+        ))),
+    }
 }
 
 /// How far the check went: without checksums a flipped bit in a tensor is not noticed.

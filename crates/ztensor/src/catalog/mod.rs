@@ -173,6 +173,15 @@ pub fn elements(shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size))
 }
 
+/// Which bytes of a component its digest covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DigestOf {
+    /// Those in the file, compressed or not.
+    Stored,
+    /// Those that they decode to.
+    Decoded,
+}
+
 /// One array of bytes of an object.
 #[derive(Debug, Clone)]
 pub struct Component {
@@ -185,15 +194,25 @@ pub struct Component {
     pub len: u64,
     /// Where the bytes are and how they are stored.
     pub storage: Storage,
-    /// Digest over the bytes as stored, if the file has one.
+    /// The digest that the file has of it, if any.
     pub digest: Option<Digest>,
+    /// Which bytes the digest covers.
+    pub digest_of: DigestOf,
     pub(crate) unknown: Unknown,
 }
 
 impl Component {
     /// A component without a digest.
     pub fn new(dtype: DType, len: u64, storage: Storage) -> Component {
-        Component { dtype, unknown_type: None, len, storage, digest: None, unknown: Unknown::default() }
+        Component {
+            dtype,
+            unknown_type: None,
+            len,
+            storage,
+            digest: None,
+            digest_of: DigestOf::Stored,
+            unknown: Unknown::default(),
+        }
     }
 
     /// A component whose elements lie in the source as they are.

@@ -53,8 +53,9 @@ pub(crate) fn object(object: &Object) -> Result<()> {
             };
             let pointers = rows.checked_add(1).ok_or_else(overflow)?;
             let nonzero = count(object, "layout.csr", "indices")?;
-            sizes("layout.csr", "indices", Some(DType::U64), nonzero)?;
-            sizes("layout.csr", "indptr", Some(DType::U64), pointers)?;
+            let index = index_type(object, "indices");
+            sizes("layout.csr", "indices", Some(index), nonzero)?;
+            sizes("layout.csr", "indptr", Some(index), pointers)?;
             sizes("layout.csr", "values", None, nonzero)
         }
         Layout::SparseCoo => {
@@ -66,7 +67,7 @@ pub(crate) fn object(object: &Object) -> Result<()> {
                 rank => coordinates / rank,
             };
             let expected = nonzero.checked_mul(rank).ok_or_else(overflow)?;
-            sizes("layout.coo", "coords", Some(DType::U64), expected)?;
+            sizes("layout.coo", "coords", Some(index_type(object, "coords")), expected)?;
             sizes("layout.coo", "values", None, nonzero)
         }
         Layout::QuantizedGroup => ["packed_weight", "scales", "zeros"]
@@ -76,6 +77,14 @@ pub(crate) fn object(object: &Object) -> Result<()> {
             Err(Error::corrupt("object.format", "the layout's name is empty"))
         }
         Layout::Other(_) => Ok(()),
+    }
+}
+
+/// The type that indices have: `u64`, or the `u32` of formats that have both.
+fn index_type(object: &Object, role: &str) -> DType {
+    match object.component(role).map(|component| component.dtype) {
+        Some(DType::U32) => DType::U32,
+        _ => DType::U64,
     }
 }
 

@@ -10,6 +10,7 @@ mod swap;
 mod unknown;
 mod z4ai;
 mod zstd;
+mod zstd_seekable;
 
 use std::ops::Range;
 
@@ -22,6 +23,7 @@ pub(crate) use swap::Swapped;
 pub(crate) use unknown::UnknownEncoding;
 pub(crate) use z4ai::{Generation, PIECE, Z4ai};
 pub(crate) use zstd::Zstd;
+pub(crate) use zstd_seekable::{SeekableEncoder, SeekableZstd};
 
 use crate::catalog::{Extent, Storage};
 use crate::error::{Error, Result};

@@ -11,7 +11,7 @@ use crate::catalog::Catalog;
 use crate::edit::journal::Journal;
 use crate::edit::lock::{self, Lock};
 use crate::error::{Error, Result};
-use crate::format::zt;
+use crate::format::{zt, zt2};
 use crate::source::{FileSource, MapMode, Source};
 use crate::write::disk;
 
@@ -205,6 +205,7 @@ pub(crate) fn check_magic(head: &[u8]) -> Result<()> {
     if head == zt::MAGIC {
         return Ok(());
     }
+    zt2::refuse_edit(head)?;
     Err(Error::unsupported(match head == zt::v01::MAGIC {
         true => "files of version 0.1 cannot be edited: migrate this one to the current version first",
         false => "only .zt files can be edited, and this is not one",

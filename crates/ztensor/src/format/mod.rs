@@ -19,6 +19,7 @@ mod shards;
 pub(crate) mod zip;
 pub mod zstn;
 pub(crate) mod zt;
+pub mod zt2;
 
 pub use capabilities::{Capabilities, Metadata};
 
@@ -51,6 +52,8 @@ pub enum Format {
     Hdf5,
     /// `.zstn`: a packed `.safetensors` file
     Zstn,
+    /// `.zt` of version 2
+    Zt2,
 }
 
 impl Format {
@@ -65,6 +68,7 @@ impl Format {
             Format::Onnx => "onnx",
             Format::Hdf5 => "hdf5",
             Format::Zstn => "zstn",
+            Format::Zt2 => "zt2",
         }
     }
 
@@ -121,6 +125,8 @@ pub(crate) struct Context {
     pub(crate) map_mode: MapMode,
     /// How remote siblings are reached.
     pub(crate) remote: Options,
+    /// Whether objects that break rules of their layout are passed through, not interpreted.
+    pub(crate) structural: bool,
 }
 
 impl Context {
@@ -227,6 +233,7 @@ pub(crate) fn exporter(target: ExportFormat) -> &'static Exporter {
 #[rustfmt::skip]
 static DRIVERS: &[&Driver] = &[
     &zt::DRIVER,
+    &zt2::DRIVER,
     &safetensors::DRIVER,
     &zstn::DRIVER,
     &gguf::DRIVER,
@@ -303,7 +310,7 @@ fn recognise(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
         .or_else(|| asked(&owners, Verdict::Maybe));
     match driver {
         Some(_) if foreign::is_blank(&head) && !head.is_empty() => {
-            Err(unrecognised(&head, extension.as_deref()).in_file(source.label()))
+            Err(unrecognised(&probe).in_file(source.label()))
         }
         Some(driver) => {
             let parse = driver.parse;
@@ -311,18 +318,24 @@ fn recognise(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
             let label = source.label().to_owned();
             parse(source, context).map_err(|error| error.in_file(label))
         }
-        None => Err(unrecognised(&head, extension.as_deref()).in_file(source.label())),
+        None => Err(unrecognised(&probe).in_file(source.label())),
     }
 }
 
 /// Says what a file that no driver takes looks like.
-fn unrecognised(head: &[u8], extension: Option<&str>) -> Error {
+fn unrecognised(probe: &Probe<'_>) -> Error {
+    let Probe { head, extension, .. } = *probe;
     let named = extension.filter(|_| DRIVERS.iter().any(|driver| driver.owns(extension)));
     let claim = match named {
         Some(extension) => format!("not a .{extension} file"),
         None => "not a tensor file of a known format".to_owned(),
     };
-    Error::new(ErrorKind::UnknownFormat, format!("{claim}: it looks like {}", foreign::looks_like(head)))
+    let error =
+        Error::new(ErrorKind::UnknownFormat, format!("{claim}: it looks like {}", foreign::looks_like(head)));
+    match zt2::is_too_small(probe) {
+        true => error.under("zt2.FileTooSmall"),
+        false => error,
+    }
 }
 
 #[cfg(test)]
@@ -331,7 +344,7 @@ mod tests {
 
     use super::*;
 
-    const FORMATS: [Format; 8] = [
+    const FORMATS: [Format; 9] = [
         Format::Zt,
         Format::Safetensors,
         Format::Pickle,
@@ -340,6 +353,7 @@ mod tests {
         Format::Onnx,
         Format::Hdf5,
         Format::Zstn,
+        Format::Zt2,
     ];
 
     #[test]

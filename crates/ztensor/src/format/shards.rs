@@ -86,6 +86,7 @@ fn open_folder(folder: &Path, context: &Context) -> Result<Catalog> {
         if !parts.is_empty() {
             check_complete(&parts).map_err(|error| error.in_file(folder))?;
         }
+        let parts = without_shards(&parts, context)?;
         match &parts[..] {
             [] => continue,
             // A split file finds its other parts itself.
@@ -106,6 +107,23 @@ fn open_folder(folder: &Path, context: &Context) -> Result<Catalog> {
         }
     }
     Err(Error::not_found("there is no tensor file in this folder").in_file(folder))
+}
+
+/// Leaves out files that another one, of version 2 of `.zt`, has as its shards.
+fn without_shards<'a>(paths: &[&'a PathBuf], context: &Context) -> Result<Vec<&'a PathBuf>> {
+    let mut shards = Vec::new();
+    for path in paths.iter().filter(|path| extension(path).as_deref() == Some("zt")) {
+        let prefix = format!("{}-", path.file_stem().unwrap_or_default().to_string_lossy());
+        if !paths.iter().any(|other| file_name(other).starts_with(&prefix)) {
+            continue;
+        }
+        let catalog = open_file(path, context)?;
+        if catalog.format == Format::Zt2 {
+            let named = (1..catalog.sources.len() as u32).map(|shard| catalog.sources.label(shard));
+            shards.extend(named.map(|shard| format!("{prefix}{shard}.zt")));
+        }
+    }
+    Ok(paths.iter().copied().filter(|path| !shards.iter().any(|shard| *shard == file_name(path))).collect())
 }
 
 fn hidden(path: &Path) -> bool {

@@ -59,8 +59,8 @@ pub(super) fn id(tensor: &Tensor<'_>) -> Result<ContentId> {
 
 /// All coordinates of dimension 0, then of dimension 1, and the number of entries.
 fn csr_coordinates(tensor: &Tensor<'_>) -> Result<(Vec<u64>, usize)> {
-    let indices = tensor.require("indices")?.to_vec::<u64>()?;
-    let indptr = tensor.require("indptr")?.to_vec::<u64>()?;
+    let indices = tensor.require("indices")?.to_indices()?;
+    let indptr = tensor.require("indptr")?.to_indices()?;
     let (&[rows, columns], count) = (&tensor.shape[..], indices.len()) else {
         return Err(Error::invalid("a CSR matrix has two dimensions"));
     };
@@ -74,7 +74,7 @@ fn csr_coordinates(tensor: &Tensor<'_>) -> Result<(Vec<u64>, usize)> {
 }
 
 fn coo_coordinates(tensor: &Tensor<'_>) -> Result<(Vec<u64>, usize)> {
-    let coords = tensor.require("coords")?.to_vec::<u64>()?;
+    let coords = tensor.require("coords")?.to_indices()?;
     let count = match tensor.shape.len() {
         0 => 0,
         rank => coords.len() / rank,

@@ -1,6 +1,6 @@
 //! How a file is opened.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Limits, Reader};
@@ -26,6 +26,9 @@ pub struct OpenOptions {
     pub pickle: PicklePolicy,
     /// How remote files are reached.
     pub remote: remote::Options,
+    /// Whether objects of a `.zt` file of version 2 that break rules of their layout are passed
+    /// through, part by part, instead of being refused.
+    pub structural: bool,
 }
 
 /// What to do with a pickle that names functions which run code, start programs or open files in
@@ -49,6 +52,7 @@ impl Default for OpenOptions {
             verify: true,
             pickle: PicklePolicy::default(),
             remote: remote::Options::default(),
+            structural: false,
         }
     }
 }
@@ -103,6 +107,17 @@ impl OpenOptions {
         self
     }
 
+    /// Passes objects of a `.zt` file of version 2 that break rules of their sparse or quantized layout
+    /// through, part by part, instead of refusing the file.
+    pub fn structural(mut self, structural: bool) -> Self {
+        self.structural = structural;
+        self
+    }
+
+    fn context(&self, path: Option<PathBuf>) -> Context {
+        Context { path, map_mode: self.map, remote: self.remote.clone(), structural: self.structural }
+    }
+
     /// Opens a file, by its path or its URL.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Reader> {
         let (path, name) = match remote::place(path.as_ref())? {
@@ -110,7 +125,7 @@ impl OpenOptions {
             // What follows a `?` is no part of the name, and may be a secret.
             Place::Remote(location) => (path.as_ref().to_owned(), location.url().into()),
         };
-        let context = Context { path: Some(name.clone()), map_mode: self.map, remote: self.remote.clone() };
+        let context = self.context(Some(name.clone()));
         let catalog = format::open(&path, &context).and_then(|catalog| self.admit(catalog));
         let catalog = catalog.map_err(|error| error.in_file(name))?;
         Ok(Reader::of(catalog, self))
@@ -118,7 +133,7 @@ impl OpenOptions {
 
     /// Opens any source, such as bytes in memory.
     pub fn open_source(self, source: Arc<dyn Source>) -> Result<Reader> {
-        let context = Context { path: None, map_mode: self.map, remote: self.remote.clone() };
+        let context = self.context(None);
         let catalog = self.admit(format::parse(source, &context)?)?;
         Ok(Reader::of(catalog, self))
     }

@@ -9,11 +9,11 @@ use super::verify::{PieceChecksums, compare, hasher};
 use super::{Charge, OpenOptions};
 use crate::base::huge_pages::zeroed_vec;
 use crate::base::parallel;
-use crate::catalog::{Catalog, Component, Extent, Object, Role, Storage};
+use crate::catalog::{Catalog, Component, DigestOf, Extent, Object, Role, Storage};
 use crate::digest::Digest;
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
-use crate::format::Format;
+use crate::format::{Format, zt2};
 use crate::progress::{Observer, advance};
 use crate::source::{MemorySource, ReadMode, check_range};
 use crate::suggest;
@@ -29,6 +29,8 @@ pub struct Reader {
 
 /// Reads are split into pieces of this size, so that threads share a large tensor.
 const PIECE: usize = 4 << 20;
+/// The same of what is decoded: several threads then have frames of their own.
+const DECODED_PIECE: u64 = 32 << 20;
 /// What is hashed at a time.
 const HASHED: usize = 1 << 20;
 /// Bytes of a part of a tensor that each thread decodes, at least.
@@ -332,6 +334,12 @@ impl Reader {
                     None => compare(hasher, digest),
                 }
             }
+            (storage, Some(digest)) if component.digest_of == DigestOf::Decoded => {
+                storage.read(sources, range, out, threads)?;
+                let mut hasher = hasher(digest);
+                hasher.update(out);
+                compare(hasher, digest)
+            }
             (storage, Some(digest)) => {
                 // One read for the checksum and the decoder, where it takes the stored bytes.
                 if let Storage::Encoded(decoder) = storage
@@ -428,6 +436,53 @@ impl Reader {
         Ok(start / 8..end.div_ceil(8))
     }
 
+    /// Whether a component is large, and any piece of it costs about as much as it holds: then
+    /// [`read_pieces`](Reader::read_pieces) needs less memory and not more time.
+    pub fn has_pieces(&self, name: &str, role: &str) -> bool {
+        let Ok(component) = self.component(name, role) else { return false };
+        let (len, step) = (component.len, piece_len(component));
+        // A piece in the middle: the first ones are cheap even where there is no way in but the start.
+        let middle = len / 2..(len / 2).saturating_add(step).min(len);
+        len >= 2 * step && !self.is_remote(component) && component.storage.work(&middle) <= 4 * step
+    }
+
+    /// Calls `each` with all decoded bytes of a component, piece by piece, and compares its digest on the
+    /// way.
+    pub fn read_pieces(
+        &self,
+        name: &str,
+        role: &str,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let component = self.component(name, role)?;
+        let (len, step) = (component.len, piece_len(component).min(component.len));
+        let stored = component.digest_of == DigestOf::Stored && component.encoding() != "raw";
+        self.check_component(name, component)?;
+        let at = |error: Error| self.at(name, error);
+        let digest = self.digest(component);
+        if let Some(digest) = digest.filter(|_| stored) {
+            self.hash_stored(component, digest).map_err(at)?;
+        }
+        let mut hasher = digest.filter(|_| !stored).map(hasher);
+        let mut buffer = zeroed_vec::<u8>(step).map_err(at)?;
+        let threads = parallel::resolve(self.options.threads);
+        let mut start = 0;
+        while start < len {
+            let end = len.min(start + step);
+            let piece = &mut buffer[..(end - start) as usize];
+            component.storage.read(&self.catalog.sources, start..end, piece, threads).map_err(at)?;
+            if let Some(hasher) = &mut hasher {
+                hasher.update(piece);
+            }
+            each(piece)?;
+            start = end;
+        }
+        match (hasher, digest) {
+            (Some(hasher), Some(digest)) => compare(hasher, digest).map_err(at),
+            _ => Ok(()),
+        }
+    }
+
     /// A tensor with its bytes: borrowed where they can be viewed, decoded where not.
     pub fn read_object(&self, name: &str) -> Result<Tensor<'_>> {
         self.object_with(name, |role, component| match self.try_view(component) {
@@ -469,12 +524,24 @@ impl Reader {
             };
             Ok((role.clone(), array))
         });
-        Ok(Tensor {
+        let tensor = Tensor {
             shape: object.shape.clone(),
             layout: object.layout.clone(),
             components: components.collect::<Result<_>>()?,
             attributes: object.attributes.clone(),
-        })
+        };
+        if self.format() == Format::Zt2 {
+            zt2::layout::check_data(&tensor).map_err(|error| self.at(name, error))?;
+        }
+        Ok(tensor)
+    }
+}
+
+/// How much of a component is held at a time when it is read in pieces.
+fn piece_len(component: &Component) -> u64 {
+    match component.storage {
+        Storage::Encoded(_) => DECODED_PIECE,
+        Storage::Plain(_) | Storage::Inline(_) => PIECE as u64,
     }
 }
 

@@ -5,10 +5,10 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{Charge, Reader};
 use crate::base::{crc32c_combine, parallel};
-use crate::catalog::{Component, Object, Storage};
+use crate::catalog::{Component, DigestOf, Object, Storage};
 use crate::digest::{Digest, Hasher};
 use crate::error::{Error, Result};
-use crate::format::Format;
+use crate::format::{Format, zt2};
 use crate::progress::{Observer, advance};
 
 /// What [`Reader::verify`] found.
@@ -48,7 +48,8 @@ impl Reader {
         for (_, object) in objects {
             let decoded = object.components.iter().filter(|(_, component)| {
                 matches!(component.storage, Storage::Encoded(_))
-                    && component.digest.as_ref().is_none_or(|digest| digest.hasher().is_none())
+                    && (component.digest_of == DigestOf::Decoded
+                        || component.digest.as_ref().is_none_or(|digest| digest.hasher().is_none()))
             });
             for (_, component) in decoded {
                 self.touch(component);
@@ -59,8 +60,14 @@ impl Reader {
     }
 
     fn verify_object(&self, name: &str) -> Result<Verification> {
+        let object = self.get(name)?;
         let mut verification = Verification::Checked;
-        for (_, component) in &self.get(name)?.components {
+        for (_, component) in &object.components {
+            if component.digest_of == DigestOf::Decoded {
+                let checked = zt2::verify_component(&self.catalog().sources, object, component);
+                verification = verification.max(checked.map_err(|error| self.at(name, error))?);
+                continue;
+            }
             match component.digest.as_ref().filter(|digest| digest.hasher().is_some()) {
                 Some(digest) => self.hash_stored(component, digest).map_err(|error| self.at(name, error))?,
                 None => match self.check_itself(component) {
@@ -104,8 +111,18 @@ impl Reader {
         }
     }
 
+    /// Compares whole files that this one refers to with the digests that it gives of them: the shards of
+    /// a `.zt` file of version 2.
+    pub fn verify_shards(&self) -> Result<()> {
+        match self.format() == Format::Zt2 && self.catalog().sources.len() > 1 {
+            true => zt2::verify_shards(self.catalog()),
+            false => Ok(()),
+        }
+    }
+
     /// Compares every digest in the file; how many tensors had one and how many had none.
     pub fn verify_all(&self, observer: Option<&dyn Observer>) -> Result<Summary> {
+        self.verify_shards()?;
         self.check_verification(self.objects())?;
         let (checked, unchecked) = (AtomicU64::new(0), AtomicU64::new(0));
         parallel::for_each(self.options().threads, self.objects().collect(), |(name, object)| {

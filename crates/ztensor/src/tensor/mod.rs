@@ -5,6 +5,7 @@
 //! converted unless one of the `into_…` calls asks for it.
 
 pub(crate) mod quantized;
+pub(crate) mod scaled;
 pub mod to_f64;
 pub mod value;
 
@@ -16,6 +17,7 @@ use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::format::gguf::{self, GgmlType};
 use crate::format::zt::manifest::role;
+use crate::format::zt2::layout;
 use crate::tensor::value::{Attributes, Value};
 
 /// The bytes of one component, borrowed from a mapping or owned.
@@ -54,6 +56,14 @@ impl<'a> Array<'a> {
         Ok(vec)
     }
 
+    /// Indices of `u32` or `u64`, as `u64`.
+    pub(crate) fn to_indices(&self) -> Result<Vec<u64>> {
+        match self.dtype {
+            DType::U32 => Ok(self.to_vec::<u32>()?.into_iter().map(u64::from).collect()),
+            _ => self.to_vec(),
+        }
+    }
+
     fn into_owned(self) -> Array<'static> {
         Array {
             bytes: Cow::Owned(self.bytes.into_owned()),
@@ -80,6 +90,14 @@ pub(crate) fn typed_view<T: Element>(dtype: DType, bytes: &[u8]) -> Result<&[T]>
             T::DTYPE
         ))
     })
+}
+
+/// The components of sparse tensors that hold indices.
+const INDEX_ROLES: [&str; 3] = ["indices", "indptr", "coords"];
+
+/// Whether a component of a sparse tensor holds indices of `u32`.
+pub(crate) fn is_narrow(role: &str, dtype: DType) -> bool {
+    INDEX_ROLES.contains(&role) && dtype == DType::U32
 }
 
 /// A tensor with its bytes, whatever its layout.
@@ -155,6 +173,26 @@ impl<'a> Tensor<'a> {
         validate::object(&self.describe()).map_err(|error| Error::invalid(error.to_string()))
     }
 
+    /// Whether sparse indices are not the `u64` that `.zt` files of version 1.2 hold.
+    pub(crate) fn has_narrow_indices(&self) -> bool {
+        let sparse = matches!(self.layout, Layout::SparseCsr | Layout::SparseCoo);
+        let narrow = |(role, array): &(Role, Array<'_>)| is_narrow(role, array.dtype);
+        sparse && self.components.iter().any(narrow)
+    }
+
+    /// The same tensor with sparse indices of `u64`.
+    pub(crate) fn with_wide_indices(&self) -> Result<Tensor<'_>> {
+        let mut wide = self.borrowed();
+        if self.has_narrow_indices() {
+            for (_, array) in wide.components.iter_mut().filter(|(role, array)| is_narrow(role, array.dtype))
+            {
+                let bytes = bytemuck::cast_slice(&array.to_indices()?).to_vec();
+                *array = Array::new(DType::U64, bytes);
+            }
+        }
+        Ok(wide)
+    }
+
     /// What it would be in a file: the same, without the bytes.
     pub fn describe(&self) -> Object {
         let components = self.components.iter().map(|(role, array)| {
@@ -207,11 +245,18 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The elements of a GGUF block tensor or of a `quantized_group` one as `f32`,
-    /// on all cores. Dense tensors of `f32`, `f16` and `bf16` are converted too.
+    /// The elements of a GGUF block tensor, or of a `quantized_group`, `zt.quant_group/1` or `zt.mx/1`
+    /// one, as `f32`, on all cores. Dense tensors of `f32`, `f16` and `bf16` are converted too.
     pub fn dequantize(&self) -> Result<Dense<f32>> {
         if self.layout == Layout::QuantizedGroup {
             return Ok(Dense { shape: self.shape.clone(), data: quantized::dequantize(self)? });
+        }
+        match self.layout.name() {
+            layout::QUANT_GROUP => {
+                return Ok(Dense { shape: self.shape.clone(), data: scaled::dequantize_group(self)? });
+            }
+            layout::MX => return Ok(Dense { shape: self.shape.clone(), data: scaled::dequantize_mx(self)? }),
+            _ => {}
         }
         let (ggml_type, role) = match (&self.layout, self.dtype()) {
             (Layout::Dense, Some(dtype)) => (dtype.gguf_id().and_then(GgmlType::from_id), "data"),
@@ -245,8 +290,8 @@ impl<'a> Tensor<'a> {
         let csr = Csr {
             shape: [self.shape[0], self.shape[1]],
             values: self.require("values")?.to_vec()?,
-            indices: self.require("indices")?.to_vec()?,
-            indptr: self.require("indptr")?.to_vec()?,
+            indices: self.require("indices")?.to_indices()?,
+            indptr: self.require("indptr")?.to_indices()?,
         };
         check_csr(csr.shape, csr.values.len() as u64, &csr.indices, &csr.indptr)?;
         Ok(csr)
@@ -259,7 +304,7 @@ impl<'a> Tensor<'a> {
         }
         let coo = Coo {
             values: self.require("values")?.to_vec()?,
-            coords: self.require("coords")?.to_vec()?,
+            coords: self.require("coords")?.to_indices()?,
             shape: self.shape,
         };
         check_coo(&coo.shape, coo.values.len() as u64, &coo.coords)?;

@@ -48,16 +48,19 @@ pub enum ExportFormat {
     Npy,
     /// `.zstn`: what a `.safetensors` file would be, packed.
     Zstn,
+    /// `.zt` of version 2: tensors of every layout, and attributes.
+    Zt2,
 }
 
 impl ExportFormat {
     /// Every target.
-    pub const ALL: [ExportFormat; 5] = [
+    pub const ALL: [ExportFormat; 6] = [
         ExportFormat::Safetensors,
         ExportFormat::Gguf,
         ExportFormat::Npz,
         ExportFormat::Npy,
         ExportFormat::Zstn,
+        ExportFormat::Zt2,
     ];
 
     /// Its name, which is also its extension.
@@ -68,6 +71,7 @@ impl ExportFormat {
             ExportFormat::Npz => "npz",
             ExportFormat::Npy => "npy",
             ExportFormat::Zstn => "zstn",
+            ExportFormat::Zt2 => "zt2",
         }
     }
 
@@ -83,6 +87,7 @@ impl ExportFormat {
             ExportFormat::Safetensors | ExportFormat::Zstn => value.as_text().is_some(),
             ExportFormat::Gguf => crate::format::gguf::write::holds(attributes, key, value),
             ExportFormat::Npz | ExportFormat::Npy => false,
+            ExportFormat::Zt2 => crate::format::zt2::holds(key, value),
         };
         let unheld = attributes.iter().filter(|(key, value)| !held(key, value));
         unheld.map(|(key, _)| key.clone()).collect()
@@ -115,6 +120,12 @@ pub struct ExportOptions<'a> {
     pub effort: Effort,
     /// Level of the streams of a `.zstn` that zstd codes, 1 to 22. `None`: the effort's own.
     pub level: Option<i32>,
+    /// zstd level 1 to 22 for the parts of a `.zt` file of version 2; stored as they are (and so
+    /// viewable without a copy) if `None`.
+    pub zstd: Option<i32>,
+    /// Writes a `.zt` file of version 2 in canonical form: the same tensors and attributes are then the
+    /// same bytes, whatever their order and their source.
+    pub canonical: bool,
     /// Threads to pack with; 0 is one per core.
     pub threads: usize,
     /// Wait until the disk has it all.
@@ -147,6 +158,18 @@ impl<'a> ExportOptions<'a> {
     /// How hard to try to make a `.zstn` small, and the level of the streams that zstd codes.
     pub fn effort(mut self, effort: Effort, level: Option<i32>) -> Self {
         (self.effort, self.level) = (effort, level);
+        self
+    }
+
+    /// Compresses the parts of a `.zt` file of version 2 with zstd, at a level of 1 to 22.
+    pub fn zstd(mut self, level: Option<i32>) -> Self {
+        self.zstd = level;
+        self
+    }
+
+    /// Writes a `.zt` file of version 2 in canonical form.
+    pub fn canonical(mut self, canonical: bool) -> Self {
+        self.canonical = canonical;
         self
     }
 
@@ -186,6 +209,17 @@ pub trait ExportSource {
     /// The tensor at that index of [`objects`](ExportSource::objects).
     fn fetch(&self, index: usize) -> Result<Tensor<'_>>;
 
+    /// Whether a component is handed out by [`pieces`](ExportSource::pieces), so that a tensor larger
+    /// than memory can be written; other tensors are fetched whole.
+    fn streams(&self, _index: usize, _role: &str) -> bool {
+        false
+    }
+
+    /// Calls `each` with all bytes of a component, piece by piece.
+    fn pieces(&self, index: usize, _role: &str, _each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        Err(Error::invalid(format!("tensor {index} is not handed out in pieces")))
+    }
+
     /// Refuses to hand out all tensors if that exceeds a limit, before anything is written.
     fn check_limits(&self) -> Result<()> {
         Ok(())
@@ -211,6 +245,18 @@ impl ExportSource for Reader {
             Some((name, _)) => {
                 self.read_checked(name) // a copy must not inherit damage
             }
+            None => Err(Error::invalid(format!("there is no tensor {index}"))),
+        }
+    }
+
+    fn streams(&self, index: usize, role: &str) -> bool {
+        let object = self.catalog().objects.get_index(index);
+        object.is_some_and(|(name, _)| self.has_pieces(name, role))
+    }
+
+    fn pieces(&self, index: usize, role: &str, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        match self.catalog().objects.get_index(index) {
+            Some((name, _)) => self.read_pieces(name, role, each),
             None => Err(Error::invalid(format!("there is no tensor {index}"))),
         }
     }
@@ -328,7 +374,8 @@ impl<'a> Plan<'a> {
 
     /// Asks the disk for what all tensors take.
     fn reserve(&self, file: &mut AtomicFile) -> Result<()> {
-        if self.options.deflate.is_some() || self.format == ExportFormat::Zstn {
+        if self.options.deflate.is_some() || self.options.zstd.is_some() || self.format == ExportFormat::Zstn
+        {
             return Ok(()); // not known yet
         }
         let bytes = self.objects.iter().map(|(_, object)| object.byte_len());
@@ -387,6 +434,7 @@ impl<'a> Plan<'a> {
                 "holds only numbers, strings, booleans and lists of one of these as metadata"
             }
             ExportFormat::Npz | ExportFormat::Npy => "holds no metadata",
+            ExportFormat::Zt2 => "holds no CBOR tags, and no empty or very long names, as metadata",
         };
         let more = match unheld.len().saturating_sub(SHOWN) {
             0 => String::new(),
@@ -453,6 +501,27 @@ impl<'a> Plan<'a> {
         let bytes = tensor.component(role).map_or(&[][..], |data| &data.bytes);
         each(bytes).map_err(|error| error.in_tensor(*name))?;
         advance(self.options.observer, bytes.len() as u64)
+    }
+
+    /// Says that these tensors are fetched next, one after another.
+    pub(crate) fn stage(&self, indices: &[usize]) -> Result<Vec<Staged>> {
+        self.source.stage(indices)
+    }
+
+    /// Whether a component is handed out by [`pieces`](Plan::pieces).
+    pub(crate) fn streams(&self, index: usize, role: &str) -> bool {
+        self.source.streams(index, role)
+    }
+
+    /// A component in pieces, as [`ExportSource::pieces`] hands them out.
+    pub(crate) fn pieces(
+        &self,
+        index: usize,
+        role: &str,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let (name, _) = &self.objects[index];
+        self.source.pieces(index, role, each).map_err(|error| error.in_tensor(*name))
     }
 
     /// A tensor whose `role` has the bytes that were announced.

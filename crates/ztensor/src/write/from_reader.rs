@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use crate::catalog::{ContentKey, Layout, Object, Role, Storage};
+use crate::catalog::{ContentKey, DigestOf, Layout, Object, Role, Storage};
 use crate::digest::Hasher;
 use crate::error::{Error, Result};
 use crate::progress::{Observer, advance};
 use crate::read::Reader;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, is_narrow};
 use crate::write::{Compression, WriteOptions, Writer, duplicate};
 
 /// Tensors are held in memory up to this many bytes, or one of them.
@@ -119,13 +119,20 @@ impl Writer<'_> {
             }
             component.storage = Storage::Plain(place);
             component.digest = hash.map(Hasher::finish);
+            component.digest_of = DigestOf::Stored;
         }
         Ok(copy)
     }
 }
 
+/// Whether the components can be copied as they lie.
 fn is_raw(object: &Object) -> bool {
-    object.components.iter().all(|(_, component)| matches!(component.storage, Storage::Plain(_)))
+    let sparse = matches!(object.layout, Layout::SparseCsr | Layout::SparseCoo);
+    object.components.iter().all(|(role, component)| {
+        // Narrow indices of other formats are widened.
+        let narrow = sparse && is_narrow(role, component.dtype);
+        matches!(component.storage, Storage::Plain(_)) && !narrow
+    })
 }
 
 /// Names by the content, the layout and the role of their only component.

@@ -265,6 +265,12 @@ impl<'w> Writer<'w> {
         observer: Option<&dyn Observer>,
     ) -> Result<()> {
         options.compression.check()?;
+        if tensors.iter().any(|(_, tensor)| tensor.has_narrow_indices()) {
+            let wide = tensors.iter().map(|(_, tensor)| tensor.with_wide_indices());
+            let wide = wide.collect::<Result<Vec<_>>>()?;
+            let pairs: Vec<_> = tensors.iter().zip(&wide).map(|((name, _), wide)| (*name, wide)).collect();
+            return self.write_many_observed(&pairs, options, observer);
+        }
         let mut names = HashSet::with_capacity(tensors.len());
         for (name, tensor) in tensors {
             if self.contains(name) || !names.insert(*name) {

@@ -65,7 +65,7 @@ pub(crate) static DRIVER: Driver = Driver {
 };
 
 /// The attribute of a block tensor that has the number of its type.
-const TYPE_ATTRIBUTE: &str = "ggml_type";
+pub(crate) const TYPE_ATTRIBUTE: &str = "ggml_type";
 /// The attribute of a block tensor whose blocks are not little-endian.
 pub const ORDER_ATTRIBUTE: &str = "byte_order";
 

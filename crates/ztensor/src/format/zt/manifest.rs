@@ -13,6 +13,7 @@ use crate::decode::{Generation, UnknownEncoding, Z4ai, Zstd};
 use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
+use crate::tensor::is_narrow;
 use crate::tensor::value::{Attributes, Value};
 
 /// The version that this library writes.
@@ -118,9 +119,26 @@ fn decode_objects(d: &mut Decoder<'_>, data_end: u64, catalog: &mut Catalog) -> 
     catalog.objects.reserve(len.unwrap_or(0).min(earned) as usize);
     sequence(d, len, |d| {
         let name = text(d)?;
-        let object = decode_object(d, data_end).map_err(|error| error.in_tensor(&*name))?;
+        let object = decode_object(d, data_end)
+            .and_then(|object| wide_indices(&object).map(|()| object))
+            .map_err(|error| error.in_tensor(&*name))?;
         catalog.insert(name, object)
     })
+}
+
+/// Indices of sparse tensors are `u64` in these files.
+fn wide_indices(object: &Object) -> Result<()> {
+    let rule = match object.layout {
+        Layout::SparseCsr => "layout.csr",
+        Layout::SparseCoo => "layout.coo",
+        _ => return Ok(()),
+    };
+    match object.components.iter().find(|(role, component)| is_narrow(role, component.dtype)) {
+        None => Ok(()),
+        Some((role, component)) => {
+            Err(Error::corrupt(rule, format!("{role:?} is {} instead of u64", component.dtype)))
+        }
+    }
 }
 
 fn check_version(version: Option<&str>) -> Result<()> {
@@ -376,7 +394,9 @@ fn decode_component(d: &mut Decoder<'_>, data_end: u64) -> Result<Component> {
             (len, encoded(encoding, extent, len)?)
         }
     };
-    Ok(Component { dtype, unknown_type, len, storage, digest, unknown })
+    let mut component = Component::new(dtype, len, storage);
+    (component.unknown_type, component.digest, component.unknown) = (unknown_type, digest, unknown);
+    Ok(component)
 }
 
 /// The decoder of an encoding; one that is not known fails when it is read.
@@ -471,6 +491,12 @@ fn encode_object(e: &mut Encoder<&mut Vec<u8>>, object: &Object) -> Result<()> {
         infallible(e.u64(size));
     }
     infallible(e.str("format"));
+    if let Layout::Other(name) = &object.layout
+        && Layout::from_name(name) != object.layout
+    {
+        let message = format!("its layout {} has another meaning in .zt files of version 1.2", quoted(name));
+        return Err(Error::unsupported(message));
+    }
     infallible(e.str(object.layout.name()));
     if let Some(attributes) = &object.attributes {
         encode_attributes(e, attributes)?;

@@ -1,0 +1,519 @@
+//! Writing version 2 from front to back: parts, manifest, footer. Bytes are hashed as they are written.
+
+use std::collections::HashMap;
+use std::io::{Read as _, Write as _};
+
+use sha2::Digest as _;
+use twox_hash::XxHash3_64;
+use unicode_normalization::is_nfc;
+
+use super::layout::{self, Described, PartSize, Written, from_catalog};
+use super::manifest::check_name;
+use super::types::Element;
+use super::{ALIGNMENT, MAGIC, MAX_MANIFEST, MIN_ALIGNMENT, VERSION, cbor, hasher};
+use crate::catalog::{Extent, Layout, MAX_RANK, Object};
+use crate::decode::{SeekableEncoder, SeekableZstd};
+use crate::digest::Digest;
+use crate::dtype::DType;
+use crate::error::{Error, Result, quoted};
+use crate::progress::advance;
+use crate::tensor::value::Value;
+use crate::tensor::{Array, Tensor};
+use crate::write::export::{Exporter, Output, Plan, write_failed};
+
+pub(crate) const EXPORTER: Exporter = Exporter { check, write };
+
+/// Tensors that are staged together, if they are remote.
+const STAGED: usize = 256;
+/// Bytes that are copied, hashed and written at a time: they stay in the processor's cache.
+const BLOCK: usize = 256 << 10;
+/// The start of a part that is looked at to find out whether it may repeat another.
+const SAMPLE: usize = 64 << 10;
+
+/// Whether a file can hold an attribute.
+pub(crate) fn holds(key: &str, value: &Value) -> bool {
+    check_name("the attribute", key).is_ok() && cbor::encode(&mut Vec::new(), value, 4).is_ok()
+}
+
+fn check(plan: &Plan<'_>) -> Result<()> {
+    let options = plan.options;
+    if options.canonical && options.zstd.is_some() {
+        return Err(Error::invalid("canonical form holds raw parts only: leave out the compression"));
+    }
+    if let Some(level) = options.zstd.filter(|level| !(1..=22).contains(level)) {
+        return Err(Error::invalid(format!("zstd level {level} is not one of 1 to 22")));
+    }
+    plan.check_attributes()?;
+    for (name, object) in &plan.objects {
+        let refused = |error: Error| match error.rule() {
+            Some(_) => plan.cannot(name, &format!("it: {error}")),
+            None => error.in_tensor(*name),
+        };
+        check_object(name, object).map_err(refused)?;
+    }
+    let denormalized = |name: &str| options.canonical && !is_nfc(name);
+    let parts = plan.objects.iter().flat_map(|(name, object)| {
+        let roles = object.components.iter().map(|(role, _)| &**role);
+        let keys = object.attributes.iter().flat_map(|attributes| attributes.keys().map(String::as_str));
+        [*name].into_iter().chain(roles).chain(keys)
+    });
+    let mut names = parts.chain(plan.attributes.keys().map(String::as_str));
+    match names.find(|name| denormalized(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::unsupported(format!(
+            "the name {} is not in Unicode normalization form C, which canonical form asks for",
+            quoted(name)
+        ))),
+    }
+}
+
+/// What a reader would refuse is not written.
+fn check_object(name: &str, object: &Object) -> Result<()> {
+    check_name("the object", name)?;
+    if object.shape.len() > MAX_RANK {
+        return Err(Error::corrupt("zt2.Shape", format!("more than {MAX_RANK} dimensions")));
+    }
+    layout::product(&object.shape)?;
+    let written = written(object);
+    let mut parts = Vec::with_capacity(object.components.len());
+    for (role, component) in &object.components {
+        let element = Element::of(component.dtype, component.unknown_type.as_deref());
+        if Element::new(
+            super::types::storage(element.storage_name()).unwrap_or(DType::U8),
+            element.type_name(),
+        )? != element
+        {
+            let shown = element.shown();
+            return Err(Error::unsupported(format!("the type {shown} has another meaning in version 2")));
+        }
+        check_name("the part", role)?;
+        parts.push(PartSize { role: written.role(role), element, len: component.len });
+    }
+    if parts.is_empty() {
+        return Err(Error::corrupt("zt2.Schema", "there are no parts"));
+    }
+    for (key, value) in object.attributes.iter().flat_map(|attributes| attributes.iter()) {
+        check_name("the attribute", key)?;
+        cbor::encode(&mut Vec::new(), value, 4)?;
+    }
+    layout::check(&Described {
+        shape: &object.shape,
+        layout: &written.layout,
+        parts: &parts,
+        attributes: written.attributes.as_deref(),
+    })
+}
+
+fn written(object: &Object) -> Written<'_> {
+    let roles = object.components.iter().map(|(role, _)| &**role);
+    from_catalog(&object.layout, object.attributes.as_deref(), roles)
+}
+
+fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
+    let canonical = plan.options.canonical;
+    let mut order: Vec<usize> = (0..plan.objects.len()).collect();
+    if canonical {
+        order.sort_unstable_by_key(|&index| plan.objects[index].0);
+    }
+    let mut file = File {
+        plan,
+        out,
+        position: 0,
+        alignment: if canonical { ALIGNMENT } else { MIN_ALIGNMENT },
+        lengths: lengths(plan),
+        known: HashMap::new(),
+        empty: None,
+        block: Vec::with_capacity(BLOCK),
+    };
+    file.put(MAGIC)?;
+    let mut objects: Vec<Option<Vec<Placed>>> = plan.objects.iter().map(|_| None).collect();
+    for batch in order.chunks(STAGED) {
+        let _staged = plan.stage(batch)?;
+        for &index in batch {
+            let (name, _) = &plan.objects[index];
+            objects[index] = Some(file.object(index).map_err(|error| error.in_tensor(*name))?);
+        }
+    }
+    file.finish(objects.into_iter().map(Option::unwrap_or_default).collect())
+}
+
+/// How many parts there are of each length: one of its own length repeats no other.
+fn lengths(plan: &Plan<'_>) -> HashMap<u64, u32> {
+    let mut lengths = HashMap::new();
+    for (_, object) in &plan.objects {
+        for (_, component) in &object.components {
+            *lengths.entry(component.len).or_default() += 1;
+        }
+    }
+    lengths
+}
+
+/// A part that lies in the file.
+#[derive(Debug, Clone)]
+struct Placed {
+    role: String,
+    blob: Extent,
+    /// Decoded bytes, if it is encoded.
+    decoded: Option<u64>,
+    digest: Digest,
+}
+
+/// A blob that others may share.
+#[derive(Debug, Clone)]
+struct Blob {
+    place: Extent,
+    digest: Digest,
+    /// Which component it was written for.
+    index: usize,
+    component: String,
+}
+
+/// A part that is about to be written: in memory, or to be had in pieces.
+#[derive(Clone, Copy)]
+enum Content<'a> {
+    Whole(&'a [u8]),
+    Pieces { index: usize, component: &'a str },
+}
+
+struct File<'p, 'o> {
+    plan: &'p Plan<'p>,
+    out: &'p mut Output<'o>,
+    position: u64,
+    alignment: u64,
+    lengths: HashMap<u64, u32>,
+    /// Blobs by length and hash of their first bytes.
+    known: HashMap<(u64, u64), Vec<Blob>>,
+    /// Where the first part without bytes lies.
+    empty: Option<u64>,
+    block: Vec<u8>,
+}
+
+impl File<'_, '_> {
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(write_failed)?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn align(&mut self) -> Result<()> {
+        let next = self.position.next_multiple_of(self.alignment);
+        let mut zeros = std::io::repeat(0).take(next - self.position);
+        std::io::copy(&mut zeros, self.out).map_err(write_failed)?;
+        self.position = next;
+        Ok(())
+    }
+
+    /// Writes the parts of an object in the order of their names.
+    fn object(&mut self, index: usize) -> Result<Vec<Placed>> {
+        let plan = self.plan;
+        let object = &plan.objects[index].1;
+        let written = written(object);
+        let mut roles: Vec<&str> = object.components.iter().map(|(role, _)| written.role(role)).collect();
+        roles.sort_unstable();
+        let sparse = matches!(object.layout, Layout::SparseCsr | Layout::SparseCoo);
+        let mut tensor = None;
+        let mut placed = Vec::with_capacity(roles.len());
+        for role in roles {
+            let component = written.component(role);
+            let described = object.require(&component)?;
+            let streamed = !sparse && plan.streams(index, &component);
+            if !streamed && tensor.is_none() {
+                let fetched: Tensor<'_> = plan.fetch(index, &component)?;
+                if sparse {
+                    // A reader would refuse to assemble them.
+                    layout::check_data(&fetched)
+                        .map_err(|error| plan.cannot(plan.objects[index].0, &format!("it: {error}")))?;
+                }
+                tensor = Some(fetched);
+            }
+            let content = match &tensor {
+                Some(tensor) if !streamed => {
+                    let array: &Array<'_> = tensor.require(&component)?;
+                    Content::Whole(&array.bytes)
+                }
+                _ => Content::Pieces { index, component: &component },
+            };
+            if let Content::Whole(bytes) = content
+                && bytes.len() as u64 != described.len
+            {
+                let (found, planned) = (bytes.len(), described.len);
+                return Err(Error::mismatch(format!("it has {found} bytes where {planned} were announced")));
+            }
+            let known = described.unknown_type.is_none().then_some(described.dtype);
+            let elements = (object.layout == Layout::Dense).then(|| object.elements()).flatten();
+            let part = Part { content, index, len: described.len, dtype: known, elements };
+            let (blob, digest) = self.part(&part, &component)?;
+            let decoded = plan.options.zstd.map(|_| described.len);
+            placed.push(Placed { role: role.to_owned(), blob, decoded, digest });
+        }
+        Ok(placed)
+    }
+
+    /// Calls `each` with the bytes of a part.
+    fn for_pieces(&self, content: Content<'_>, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        match content {
+            Content::Whole(bytes) => bytes.chunks(BLOCK).try_for_each(each),
+            Content::Pieces { index, component } => self.plan.pieces(index, component, each),
+        }
+    }
+
+    fn part(&mut self, part: &Part<'_>, component: &str) -> Result<(Extent, Digest)> {
+        let sample = match self.plan.options.zstd {
+            Some(_) => None, // encoded parts are not shared
+            None if part.len == 0 || self.lengths.get(&part.len).copied().unwrap_or(0) < 2 => None,
+            None => Some((part.len, self.sample(part.content)?)),
+        };
+        if let Some(found) = sample.and_then(|sample| self.known.get(&sample)).cloned() {
+            let digest = self.hash(part)?;
+            for blob in found.iter().filter(|blob| blob.digest == digest) {
+                if self.same(part.content, blob)? {
+                    advance(self.plan.options.observer, part.len)?;
+                    return Ok((blob.place, digest));
+                }
+            }
+        }
+        let (place, digest) = self.blob(part)?;
+        if let Some(sample) = sample {
+            let (index, component) = (part.index, component.to_owned());
+            self.known.entry(sample).or_default().push(Blob {
+                place,
+                digest: digest.clone(),
+                index,
+                component,
+            });
+        }
+        Ok((place, digest))
+    }
+
+    /// The hash of the first bytes.
+    fn sample(&self, content: Content<'_>) -> Result<u64> {
+        let hash = |bytes: &[u8]| XxHash3_64::oneshot(&bytes[..bytes.len().min(SAMPLE)]);
+        match content {
+            Content::Whole(bytes) => Ok(hash(bytes)),
+            Content::Pieces { index, component } => {
+                let mut first = None;
+                let asked = self.plan.pieces(index, component, &mut |piece| {
+                    first.get_or_insert(hash(piece));
+                    Err(Error::cancelled())
+                });
+                match first {
+                    Some(hash) => Ok(hash),
+                    None => asked.map(|()| 0),
+                }
+            }
+        }
+    }
+
+    fn hash(&self, part: &Part<'_>) -> Result<Digest> {
+        let mut hash = hasher();
+        self.for_pieces(part.content, &mut |piece| {
+            hash.update(piece);
+            Ok(())
+        })?;
+        Ok(hash.finish())
+    }
+
+    /// Whether the content is that of a blob: by its bytes, or by SHA-256 where one of the two is not in
+    /// memory as a whole.
+    fn same(&self, content: Content<'_>, blob: &Blob) -> Result<bool> {
+        let streams = self.plan.streams(blob.index, &blob.component);
+        if streams {
+            let other = Content::Pieces { index: blob.index, component: &blob.component };
+            return Ok(self.strong_hash(content)? == self.strong_hash(other)?);
+        }
+        let other = self.plan.fetch(blob.index, &blob.component)?;
+        let other = &*other.require(&blob.component)?.bytes;
+        match content {
+            Content::Whole(bytes) => Ok(bytes == other),
+            pieces => Ok(self.strong_hash(pieces)? == self.strong_hash(Content::Whole(other))?),
+        }
+    }
+
+    fn strong_hash(&self, content: Content<'_>) -> Result<[u8; 32]> {
+        let mut hash = sha2::Sha256::new();
+        self.for_pieces(content, &mut |piece| {
+            hash.update(piece);
+            Ok(())
+        })?;
+        Ok(hash.finalize().into())
+    }
+
+    /// Writes a part to the next aligned place.
+    fn blob(&mut self, part: &Part<'_>) -> Result<(Extent, Digest)> {
+        if part.len == 0 && self.plan.options.zstd.is_none() {
+            // It takes no space, but has a place: that of the first empty part.
+            let next = self.position.next_multiple_of(self.alignment);
+            let place = *self.empty.get_or_insert(next);
+            return Ok((Extent::new(place, 0), hasher().finish()));
+        }
+        self.align()?;
+        let start = self.position;
+        let mut encoder =
+            self.plan.options.zstd.map(|level| SeekableEncoder::new(level, self.plan.options.threads));
+        let mut writing = Writing { hash: hasher(), seen: 0, last: None };
+        // Memory of callers is read once: what is hashed and written is a copy of it.
+        let mut block = std::mem::take(&mut self.block);
+        let plan = self.plan;
+        let mut each = |piece: &[u8]| {
+            for some in piece.chunks(BLOCK) {
+                block.clear();
+                block.extend_from_slice(some);
+                writing.take(&block, part)?;
+                match &mut encoder {
+                    Some(encoder) => encoder.push(&block, |bytes| self.put(bytes))?,
+                    None => self.put(&block)?,
+                }
+                advance(plan.options.observer, some.len() as u64)?;
+            }
+            Ok(())
+        };
+        match part.content {
+            Content::Whole(bytes) => each(bytes)?,
+            Content::Pieces { index, component } => plan.pieces(index, component, &mut each)?,
+        }
+        self.block = block;
+        if let Some(encoder) = encoder {
+            encoder.finish(|bytes| self.put(bytes))?;
+        }
+        let digest = writing.finish(part)?;
+        Ok((Extent::new(start, self.position - start), digest))
+    }
+
+    /// Writes the manifest and the footer.
+    fn finish(mut self, parts: Vec<Vec<Placed>>) -> Result<()> {
+        self.align()?;
+        let manifest = manifest(self.plan, &parts)?;
+        let (offset, len) = (self.position, manifest.len() as u64);
+        if len > MAX_MANIFEST {
+            return Err(Error::invalid("the names and attributes of all tensors take more than 1 GiB"));
+        }
+        self.put(&manifest)?;
+        let mut footer = Vec::with_capacity(40);
+        footer.extend_from_slice(&offset.to_le_bytes());
+        footer.extend_from_slice(&len.to_le_bytes());
+        footer.extend_from_slice(&XxHash3_64::oneshot(&manifest).to_le_bytes());
+        footer.extend_from_slice(&VERSION.to_le_bytes());
+        footer.extend_from_slice(&0u32.to_le_bytes());
+        footer.extend_from_slice(MAGIC);
+        self.put(&footer)
+    }
+}
+
+/// A part about to be written.
+struct Part<'a> {
+    content: Content<'a>,
+    index: usize,
+    len: u64,
+    /// What the elements are, if that is known.
+    dtype: Option<DType>,
+    /// How many there are, if the layout says so.
+    elements: Option<u64>,
+}
+
+/// What is learned of a part while it is written.
+struct Writing {
+    hash: crate::digest::Hasher,
+    seen: u64,
+    last: Option<u8>,
+}
+
+impl Writing {
+    fn take(&mut self, bytes: &[u8], part: &Part<'_>) -> Result<()> {
+        if let Some(dtype) = part.dtype {
+            layout::check_elements(dtype, bytes).map_err(unfit)?;
+        }
+        self.hash.update(bytes);
+        self.seen += bytes.len() as u64;
+        self.last = bytes.last().copied().or(self.last);
+        Ok(())
+    }
+
+    fn finish(self, part: &Part<'_>) -> Result<Digest> {
+        if self.seen != part.len {
+            let (found, planned) = (self.seen, part.len);
+            return Err(Error::mismatch(format!("it has {found} bytes where {planned} were announced")));
+        }
+        if let (Some(dtype), Some(elements)) = (part.dtype, part.elements) {
+            layout::check_last(dtype, elements, self.last.as_ref()).map_err(unfit)?;
+        }
+        Ok(self.hash.finish())
+    }
+}
+
+/// Contents that no reader would take.
+fn unfit(error: Error) -> Error {
+    Error::unsupported(format!("a .zt file of version 2 cannot hold it: {error}"))
+}
+
+/// The manifest of all objects, whose parts lie where `parts` says.
+fn manifest(plan: &Plan<'_>, parts: &[Vec<Placed>]) -> Result<Vec<u8>> {
+    let mut order: Vec<usize> = (0..plan.objects.len()).collect();
+    order.sort_unstable_by(|&a, &b| cbor::key_order(plan.objects[a].0, plan.objects[b].0));
+    let mut out = Vec::with_capacity(64 + plan.objects.len() * 160);
+    let attributes: crate::tensor::value::Attributes = plan
+        .attributes
+        .iter()
+        .filter(|(key, value)| holds(key, value))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    cbor::map(&mut out, 1 + usize::from(!attributes.is_empty()));
+    cbor::text(&mut out, "objects");
+    cbor::map(&mut out, order.len());
+    for index in order {
+        let (name, object) = &plan.objects[index];
+        cbor::text(&mut out, name);
+        object_entry(&mut out, object, &parts[index]).map_err(|error| error.in_tensor(*name))?;
+    }
+    if !attributes.is_empty() {
+        cbor::text(&mut out, "attributes");
+        cbor::attributes(&mut out, &attributes, 1)?;
+    }
+    Ok(out)
+}
+
+fn object_entry(out: &mut Vec<u8>, object: &Object, parts: &[Placed]) -> Result<()> {
+    let written = written(object);
+    let own = written.attributes.as_deref().filter(|attributes| !attributes.is_empty());
+    cbor::map(out, 3 + usize::from(own.is_some()));
+    cbor::text(out, "parts");
+    let mut sorted: Vec<&Placed> = parts.iter().collect();
+    sorted.sort_unstable_by(|a, b| cbor::key_order(&a.role, &b.role));
+    cbor::map(out, sorted.len());
+    for part in sorted {
+        let component = object.require(&written.component(&part.role))?;
+        let element = Element::of(component.dtype, component.unknown_type.as_deref());
+        cbor::text(out, &part.role);
+        cbor::map(
+            out,
+            3 + usize::from(element.type_name().is_some()) + 2 * usize::from(part.decoded.is_some()),
+        );
+        cbor::text(out, "blob");
+        cbor::array(out, 2);
+        cbor::uint(out, part.blob.offset);
+        cbor::uint(out, part.blob.len);
+        if let Some(name) = element.type_name() {
+            cbor::text(out, "type");
+            cbor::text(out, name);
+        }
+        cbor::text(out, "dtype");
+        cbor::text(out, element.storage_name());
+        cbor::text(out, "digest");
+        cbor::text(out, &part.digest.to_string());
+        if let Some(decoded) = part.decoded {
+            cbor::text(out, "encoding");
+            cbor::text(out, SeekableZstd::NAME);
+            cbor::text(out, "decoded_length");
+            cbor::uint(out, decoded);
+        }
+    }
+    cbor::text(out, "shape");
+    cbor::array(out, object.shape.len());
+    object.shape.iter().for_each(|&size| cbor::uint(out, size));
+    cbor::text(out, "layout");
+    cbor::text(out, &written.layout);
+    if let Some(attributes) = own {
+        cbor::text(out, "attributes");
+        cbor::attributes(out, attributes, 3)?;
+    }
+    Ok(())
+}
