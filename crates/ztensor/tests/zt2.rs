@@ -161,7 +161,7 @@ fn dense(reader: &Reader, name: &str) -> Vec<u8> {
     fn bytemuck_bytes<T: ztensor::Element>(elements: &[T]) -> Vec<u8> {
         ztensor::Array::from_slice(elements).bytes.into_owned()
     }
-    bytes!(F32 f32, F64 f64, I64 i64, I32 i32, I8 i8, U8 u8, Bool u8, U16 u16, F16 half::f16, BF16 half::bf16)
+    bytes!(F32 f32, F64 f64, I64 i64, I32 i32, I16 i16, I8 i8, U8 u8, Bool u8, U16 u16, F16 half::f16, BF16 half::bf16)
 }
 
 /// A tagged value of the list of expected ones.
