@@ -25,7 +25,7 @@ pub(crate) use write::holds;
 use crate::catalog::{Catalog, Extent};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
-use crate::format::{Context, Driver, Format, Probe, Verdict};
+use crate::format::{Capabilities, Context, Driver, Format, Metadata, Probe, Verdict};
 use crate::source::{Source, Sources};
 use crate::write::export::ExportFormat;
 
@@ -51,6 +51,16 @@ pub(crate) static DRIVER: Driver = Driver {
     detect,
     tail: None,
     parse,
+    capabilities: Capabilities {
+        writes: true,
+        sparse: true,
+        quantized: true,
+        ties: true,
+        metadata: Metadata::Typed,
+        encodings: &["zt.zstd-seekable/1"],
+        checksums: &["xxh3", "sha256"],
+        ..Capabilities::READ_ONLY
+    },
     exporters: &[(ExportFormat::Zt2, write::EXPORTER)],
 };
 
