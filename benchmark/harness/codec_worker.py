@@ -19,7 +19,7 @@ import numpy as np
 
 warnings.simplefilter("ignore")
 name, path, kind = sys.argv[1:4]
-WIDTH = {"bf16": 2, "fp16": 2, "fp32": 4}[kind]
+WIDTH = {"bf16": 2, "fp16": 2, "fp32": 4}.get(kind, 1)
 Pair = tuple[Callable[[bytes], Any], Callable[[Any], Any]]
 
 
@@ -49,7 +49,9 @@ def older_z4ai(effort: str) -> Pair:
 def zipnn(_: str) -> Pair:
     import zipnn
 
-    names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+    names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8_e5m2": "float8_e5m2"}
+    # It has no integers; those of eight bits are compressed as the floats of eight bits are.
+    names = {**names, "fp8_e4m3": "float8_e4m3fn", "int8": "float8_e4m3fn"}
     codec = zipnn.ZipNN(input_format="byte", bytearray_dtype=names[kind], threads=1)
     # The codec may overwrite its input.
     return lambda data: codec.compress(bytearray(data)), codec.decompress

@@ -52,6 +52,15 @@ tensors for each thread, or one tensor if that is larger. A library that codes o
 another on one thread, straight into the file, holds less and takes longer.
 """
 
+LEVELS = """## The codec by SIMD level, on one thread
+
+`python benchmark/codec.py table`. Ratios of speeds within a run: decompressing into the caller's
+memory and compressing as a multiple of ZipNN's speed, decompressing the `fast` tier as a multiple
+of a memory copy; then the default tier's ratio, and that divided by the best of the peers that
+decode at half of ZipNN's speed or more, and by the best of the slower ones. Deltas as a multiple of
+XOR with zstd level 1. An asterisk marks what misses its aim: 2.0, 1.5 for fp16, fp32 and bytes;
+2.0; 0.75 from 20 MB on; 1.0; 0.995; deltas 2.0 and 4.0.
+"""
 REPEAT = """
 ## Again, on your machine
 
@@ -241,6 +250,12 @@ def codec() -> str:
     return table(["weights", "codec", "ratio", "compress, MB/s", "decompress, MB/s"], rows)
 
 
+def codec_levels() -> str:
+    """The codec at every SIMD level, as `codec.py table` printed it."""
+    path = results.RESULTS / "codec_levels.md"
+    return path.read_text() if path.exists() else ""
+
+
 def judged(
     claim: str, ours: Entry | None, other: Entry | None, bar: float, limit: Entry | None = None
 ) -> list[list[str]]:
@@ -388,6 +403,7 @@ def text(newest: Newest) -> str:
             "## Codecs, on one thread\n",
             "“normal” are random weights, “minilm” those of a sentence encoder.\n",
             codec(),
+            *([LEVELS, codec_levels()] if codec_levels() else []),
             f"## Memory ({across})\n",
             MEMORY,
             memory(newest, across),

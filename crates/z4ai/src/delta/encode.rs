@@ -9,9 +9,11 @@ use crate::estimate::sampling;
 use crate::frame::encode::OVERHEAD;
 use crate::frame::plan::Plan;
 use crate::frame::{self, FrameFormat, chunks};
-use crate::kernel::xxh3::{self, Hasher};
-use crate::kernel::{difference, histogram, magnitude_classes};
-use crate::layout::delta::differences::Streams;
+use crate::kernel::changes::{self, Lists};
+use crate::kernel::mask_compact::SLACK;
+use crate::kernel::xxh3::{self, Hasher, MIN_END};
+use crate::kernel::{difference, histogram, magnitude_classes, mask_compact};
+use crate::layout::delta::differences::{LIST_ONLY_BELOW, Streams};
 use crate::layout::delta::{Body, Delta, Difference, Elements, Hashes, magnitudes};
 use crate::layout::{ChunkLayout, split};
 use crate::memory;
@@ -110,6 +112,7 @@ struct DeltaEncoder {
     differences: Vec<u8>,
     /// Differences in the order of their classes.
     sorted: Vec<u8>,
+    changed: Changed,
     sample: Sample,
     streams: Streams,
     literal: Vec<u8>,
@@ -131,6 +134,28 @@ impl DeltaEncoder {
         let choice = self.sample.choose(elements, options, current, reference, &mut self.streams);
         let payload = &mut encoded.payload;
         let start = payload.len();
+        if choice.planes.is_none()
+            && choice.thresholds.is_empty()
+            && let Some(hashes) = self.changed.find(elements.size, [current, reference])
+        {
+            let count = current.len() / elements.size;
+            let rule = (elements.rule(choice.xor), elements.size);
+            let Changed { marks, lists: [now, before], len, .. } = &self.changed;
+            let (xor, class) =
+                self.streams.encode_changed(rule, count, marks, [&now[..*len], &before[..*len]], payload);
+            let difference = Difference { elements, xor, thresholds: Vec::new(), classes: vec![class] };
+            let hashes_of = Hashes { reference: hashes[1], stored: xxh3::hash(&payload[start..]) };
+            let delta = Delta { hashes: hashes_of, body: Body::Difference(difference) };
+            let described = encoded.descriptions.len();
+            frame::write_description(&mut encoded.descriptions, current.len(), hashes[0], &delta);
+            let stored = payload.len() - start + encoded.descriptions.len() - described;
+            if stored <= current.len() + OVERHEAD_PER_CHUNK {
+                encoded.chunks += 1;
+                return;
+            }
+            payload.truncate(start);
+            encoded.descriptions.truncate(described);
+        }
         // Planes are extracted directly into the payload.
         let planes = choice.planes.unwrap_or(0);
         payload.resize(start + planes * (current.len() / elements.size), 0);
@@ -218,6 +243,73 @@ impl DeltaEncoder {
             vec![class]
         };
         Difference { elements, xor, thresholds, classes }
+    }
+}
+
+/// The elements of a chunk that are not those of the reference, found in one pass over both.
+#[derive(Default)]
+struct Changed {
+    /// Copies of one part of either buffer, behind the end of the part before.
+    parts: [Vec<u8>; 2],
+    /// The changed elements of either buffer, `len` bytes each.
+    lists: [Vec<u8>; 2],
+    len: usize,
+    /// A bit for every element.
+    marks: Vec<u8>,
+}
+
+impl Changed {
+    /// Finds what changed; returns the hashes of both buffers. `None` if it is more than lists are
+    /// meant for. Parts are copied first, as in [`DeltaEncoder::encode`].
+    fn find(&mut self, size: usize, both: [&[u8]; 2]) -> Option<[u64; 2]> {
+        let len = both[0].len();
+        let most = len / size / LIST_ONLY_BELOW * size;
+        let per_mark = 8 * size;
+        self.len = 0;
+        self.marks.resize(mask_compact::marks_len(len / size), 0);
+        self.parts.iter_mut().for_each(|part| part.resize(MIN_END + COPY_PART, 0));
+        let mut hashers = [Hasher::new(len), Hasher::new(len)];
+        let mut kept = 0;
+        for start in (0..len).step_by(COPY_PART) {
+            let bytes = COPY_PART.min(len - start);
+            for (copy, from) in self.parts.iter_mut().zip(both) {
+                // The end of the part before, by which hashes may have to be finished.
+                copy.copy_within(COPY_PART.., 0);
+                copy[MIN_END..MIN_END + bytes].copy_from_slice(&from[start..start + bytes]);
+            }
+            kept = MIN_END + bytes;
+            let parts = self.parts.each_ref().map(|copy| &copy[MIN_END..kept]);
+            for list in &mut self.lists {
+                // Grown by an amortised step, not part by part.
+                if list.len() < self.len + COPY_PART + SLACK {
+                    list.resize(2 * self.len + COPY_PART + SLACK, 0);
+                }
+            }
+            let [now, before] = &mut self.lists;
+            let (now, before) = (&mut now[self.len..], &mut before[self.len..]);
+            let marks = &mut self.marks[start / per_mark..];
+            let mut found = 0;
+            let next = both.map(|from| from.as_ptr().wrapping_add(start + COPY_PART));
+            let due = Hasher::update_both(&mut hashers, bytes, |sums, due| {
+                let to = Lists { elements: [&mut *now, &mut *before], marks: &mut *marks };
+                found = changes::compare_hashed(size, parts.map(|part| &part[..due]), sums, to, next);
+            });
+            // The last block is hashed in the end.
+            if due < bytes {
+                let to = Lists {
+                    elements: [&mut now[found..], &mut before[found..]],
+                    marks: &mut marks[due / per_mark..],
+                };
+                found += changes::compare_few(size, parts.map(|part| &part[due..]), to);
+            }
+            self.len += found;
+            if self.len > most {
+                return None;
+            }
+        }
+        let before = if len > COPY_PART { 0 } else { MIN_END };
+        let ends = self.parts.each_ref().map(|copy| &copy[before..kept]);
+        Some([hashers[0].finish_by_end(ends[0]), hashers[1].finish_by_end(ends[1])])
     }
 }
 
@@ -321,5 +413,54 @@ impl Sample {
         // Scales of rows or columns may save a little more.
         let promised = cost / (8 * BIT) * len as u64 / self.current.len() as u64;
         promised - promised / 16 < stored as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use twox_hash::XxHash3_64;
+
+    #[test]
+    fn changes_are_found_and_both_buffers_hashed() {
+        let mut changed = Changed::default();
+        let lens = [1, 8, 200, 240, 241, 256, 1024, 1025, COPY_PART - 1, COPY_PART, COPY_PART + 1];
+        let longer = [COPY_PART + 63, COPY_PART + 300, 3 * COPY_PART, 3 * COPY_PART + 1024, 70_001];
+        for (size, len) in [1, 2, 4, 8].into_iter().flat_map(|size| lens.map(|len| (size, len * size))) {
+            check(&mut changed, size, len);
+        }
+        for (size, len) in [1, 2, 4, 8].into_iter().flat_map(|size| longer.map(|len| (size, len * size))) {
+            check(&mut changed, size, len);
+        }
+    }
+
+    fn check(changed: &mut Changed, size: usize, len: usize) {
+        let before: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+        for every in [9, 40, 1000] {
+            let mut now = before.clone();
+            // Both ends, and some between.
+            for element in (0..len / size).filter(|i| i % every == 8 || i + 1 == len / size) {
+                now[element * size + element % size] ^= 0x55;
+            }
+            let differ: Vec<usize> = (0..len / size)
+                .filter(|i| now[i * size..(i + 1) * size] != before[i * size..(i + 1) * size])
+                .collect();
+            let found = changed.find(size, [&now, &before]);
+            if differ.len() > len / size / LIST_ONLY_BELOW {
+                assert_eq!(found, None, "{len} bytes");
+                continue;
+            }
+            let hashes = [XxHash3_64::oneshot(&now), XxHash3_64::oneshot(&before)];
+            assert_eq!(found, Some(hashes), "{len} bytes of {size}");
+            assert_eq!(changed.len, differ.len() * size);
+            let of = |bytes: &[u8]| -> Vec<u8> {
+                differ.iter().flat_map(|i| &bytes[i * size..(i + 1) * size]).copied().collect()
+            };
+            assert_eq!(changed.lists[0][..changed.len], of(&now));
+            assert_eq!(changed.lists[1][..changed.len], of(&before));
+            let marked = |i: usize| changed.marks[i / 8] >> (i % 8) & 1 == 1;
+            assert!((0..len / size).filter(|&i| marked(i)).eq(differ.iter().copied()));
+            assert_eq!(changed.marks.len(), mask_compact::marks_len(len / size));
+        }
     }
 }

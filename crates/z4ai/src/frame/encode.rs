@@ -7,7 +7,7 @@ use twox_hash::XxHash3_64;
 use crate::coder::Coder;
 use crate::error::Result;
 use crate::frame::matches::Match;
-use crate::frame::plan::{CHUNK, Plan};
+use crate::frame::plan::{MIN_CHUNK, Plan};
 use crate::frame::{self, chunks, match_finder};
 use crate::kernel::xxh3;
 use crate::layout::split;
@@ -33,8 +33,8 @@ const OVERHEAD_PER_CHUNK: usize = 14;
 
 /// The largest frame that `len` bytes of data can become.
 pub(crate) fn max_len(len: usize) -> usize {
-    // Chunks are at least half as long as usual, but for the last and a tail.
-    let chunks = len / (CHUNK / 2) + 2;
+    // But for the last and a tail.
+    let chunks = len / MIN_CHUNK + 2;
     len.saturating_add(OVERHEAD + chunks * OVERHEAD_PER_CHUNK)
 }
 

@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use crate::simd::{Avx512, cast};
+use crate::simd::Avx512;
+use crate::simd::casts::cast;
 
 impl Avx512 {
     /// Sets the counts of bytes that occur from 0 to 1.

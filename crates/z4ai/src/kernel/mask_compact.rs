@@ -3,11 +3,8 @@
 //! Bit `i` of the mask, lowest bit of the first byte first, selects element `i`. Bits behind the
 //! last element are zero.
 
-#[cfg(target_arch = "x86_64")]
-use crate::simd::Avx512;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::avx512_lanes::{Lanes, VECTOR, for_lanes};
-use crate::simd::{Isa, dispatch};
+use crate::simd::vector::{Lane, VECTOR, Vector, for_lane};
+use crate::simd::{Isa, dispatch, dispatch_wide};
 
 /// Bytes that buffers of elements need behind their contents, because whole vectors are loaded and
 /// stored.
@@ -25,14 +22,7 @@ pub(crate) fn mark(size: usize, elements: &[u8], byte: usize, marks: &mut Vec<u8
     marks.clear();
     // Whole words are written.
     marks.resize(marks_len(count).next_multiple_of(8), 0);
-    #[cfg(target_arch = "x86_64")]
-    let done = match Avx512::new() {
-        // SAFETY: the proof is of all features.
-        Some(proof) => unsafe { mark_wide(proof, size, elements, byte, marks) },
-        None => mark_blocks(size, elements, byte, marks),
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    let done = mark_blocks(size, elements, byte, marks);
+    let done = mark_vectors(size, elements, byte, marks);
     for index in done..count {
         let listed = elements[index * size + byte..(index + 1) * size].iter().any(|&byte| byte != 0);
         marks[index / 8] |= u8::from(listed) << (index % 8);
@@ -54,55 +44,22 @@ fn count_ones_with(_: impl Isa, marks: &[u8]) -> usize {
     words.chain(rest.iter().map(|byte| byte.count_ones())).sum::<u32>() as usize
 }
 
-/// Elements per block of [`mark_blocks`].
-const BLOCK: usize = 32;
-
-dispatch! {
-    /// The mask of whole blocks; returns the number of elements.
-    fn mark_blocks(size: usize, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize = mark_blocks_with
+dispatch_wide! {
+    /// The mask of whole vectors; returns the number of elements.
+    fn mark_vectors(size: usize, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize = mark_with
 }
 
 #[inline(always)]
-fn mark_blocks_with(isa: impl Isa, size: usize, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize {
-    match size {
-        1 => mark_words(isa, elements, marks, |e: &[u8; 1]| e[0] != 0),
-        2 => mark_words(isa, elements, marks, |e: &[u8; 2]| u16::from_le_bytes(*e) >> (8 * byte) != 0),
-        4 => mark_words(isa, elements, marks, |e: &[u8; 4]| u32::from_le_bytes(*e) >> (8 * byte) != 0),
-        _ => mark_words(isa, elements, marks, |e: &[u8; 8]| u64::from_le_bytes(*e) >> (8 * byte) != 0),
-    }
+fn mark_with(isa: impl Vector, size: usize, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize {
+    for_lane!(size, L, mark_lanes::<L>(isa, elements, byte, marks))
 }
 
 #[inline(always)]
-fn mark_words<const SIZE: usize>(
-    isa: impl Isa,
-    elements: &[u8],
-    marks: &mut [u8],
-    listed: impl Fn(&[u8; SIZE]) -> bool,
-) -> usize {
-    let blocks = elements.as_chunks::<SIZE>().0.as_chunks::<BLOCK>().0;
-    for (block, marks) in blocks.iter().zip(marks.as_chunks_mut::<4>().0) {
-        let mut flags = [0; BLOCK];
-        for i in 0..BLOCK {
-            flags[i] = u8::from(listed(&block[i]));
-        }
-        *marks = isa.equal(flags, 1).to_le_bytes();
-    }
-    blocks.len() * BLOCK
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
-fn mark_wide(proof: Avx512, size: usize, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize {
-    for_lanes!(size, L, mark_lanes::<L>(proof, elements, byte, marks))
-}
-
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn mark_lanes<L: Lanes>(proof: Avx512, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize {
-    let bits = L::splat(proof, u64::MAX << (8 * byte));
+fn mark_lanes<L: Lane>(isa: impl Vector, elements: &[u8], byte: usize, marks: &mut [u8]) -> usize {
+    let bits = isa.splat::<L>(u64::MAX << (8 * byte));
     let vectors = elements.as_chunks::<VECTOR>().0;
     for (vector, marks) in vectors.iter().zip(marks.chunks_exact_mut(L::COUNT / 8)) {
-        let mask = L::test_mask(proof, proof.load(vector), bits);
+        let mask = isa.test_mask::<L>(isa.load(vector), bits);
         marks.copy_from_slice(&mask.to_le_bytes()[..L::COUNT / 8]);
     }
     vectors.len() * L::COUNT
@@ -114,29 +71,30 @@ pub(crate) fn collect(size: usize, elements: &[u8], marks: &[u8], marked: usize,
     if out.len() < room {
         out.resize(room, 0);
     }
-    #[cfg(target_arch = "x86_64")]
-    if let Some(proof) = Avx512::new() {
-        // SAFETY: the proof is of all features.
-        return unsafe { collect_wide(proof, size, elements, marks, out) };
-    }
-    collect_from(size, elements, marks, 0, 0, out);
+    collect_vectors(size, elements, marks, out);
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
-fn collect_wide(proof: Avx512, size: usize, elements: &[u8], marks: &[u8], out: &mut [u8]) {
-    for_lanes!(size, L, collect_lanes::<L>(proof, elements, marks, out));
+dispatch_wide! {
+    fn collect_vectors(size: usize, elements: &[u8], marks: &[u8], out: &mut [u8]) = collect_with
 }
 
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn collect_lanes<L: Lanes>(proof: Avx512, elements: &[u8], marks: &[u8], out: &mut [u8]) {
+fn collect_with(isa: impl Vector, size: usize, elements: &[u8], marks: &[u8], out: &mut [u8]) {
+    for_lane!(size, L, collect_lanes::<L>(isa, elements, marks, out));
+}
+
+#[inline(always)]
+fn collect_lanes<L: Lane>(isa: impl Vector, elements: &[u8], marks: &[u8], out: &mut [u8]) {
     let mut at = 0;
     let vectors = elements.as_chunks::<VECTOR>().0;
     for (vector, marks) in vectors.iter().zip(marks.chunks_exact(L::COUNT / 8)) {
         let mask = word(marks);
+        // Few elements are selected, mostly.
+        if mask == 0 {
+            continue;
+        }
         let Some(out) = out[at..].first_chunk_mut() else { return };
-        proof.store(L::compress(proof, mask, proof.load(vector)), out);
+        isa.compress::<L>(mask, isa.load(vector), out);
         at += mask.count_ones() as usize * L::SIZE;
     }
     collect_from(L::SIZE, elements, marks, vectors.len() * L::COUNT, at, out);
@@ -159,31 +117,31 @@ fn collect_from(size: usize, elements: &[u8], marks: &[u8], first: usize, mut at
 /// The inverse of [`collect`]: ORs the elements of `from` to the selected ones. `from` has as many,
 /// and [`SLACK`] bytes behind them.
 pub(crate) fn place(size: usize, from: &[u8], marks: &[u8], elements: &mut [u8]) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(proof) = Avx512::new() {
-        // SAFETY: the proof is of all features.
-        return unsafe { place_wide(proof, size, from, marks, elements) };
-    }
-    place_from(size, from, marks, 0, 0, elements);
+    place_vectors(size, from, marks, elements);
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
-fn place_wide(proof: Avx512, size: usize, from: &[u8], marks: &[u8], elements: &mut [u8]) {
-    for_lanes!(size, L, place_lanes::<L>(proof, from, marks, elements));
+dispatch_wide! {
+    fn place_vectors(size: usize, from: &[u8], marks: &[u8], elements: &mut [u8]) = place_with
 }
 
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn place_lanes<L: Lanes>(proof: Avx512, from: &[u8], marks: &[u8], elements: &mut [u8]) {
+fn place_with(isa: impl Vector, size: usize, from: &[u8], marks: &[u8], elements: &mut [u8]) {
+    for_lane!(size, L, place_lanes::<L>(isa, from, marks, elements));
+}
+
+#[inline(always)]
+fn place_lanes<L: Lane>(isa: impl Vector, from: &[u8], marks: &[u8], elements: &mut [u8]) {
     let mut at = 0;
     let vectors = elements.as_chunks_mut::<VECTOR>().0;
     let done = vectors.len() * L::COUNT;
     for (vector, marks) in vectors.iter_mut().zip(marks.chunks_exact(L::COUNT / 8)) {
         let mask = word(marks);
+        if mask == 0 {
+            continue;
+        }
         let Some(from) = from[at..].first_chunk() else { return };
-        let placed = L::expand(proof, mask, proof.load(from));
-        proof.store(proof.or(proof.load(vector), placed), vector);
+        let placed = isa.expand::<L>(mask, from);
+        isa.store(isa.or(isa.load(vector), placed), vector);
         at += mask.count_ones() as usize * L::SIZE;
     }
     place_from(L::SIZE, from, marks, done, at, elements);
@@ -206,7 +164,6 @@ fn place_from(size: usize, from: &[u8], marks: &[u8], first: usize, mut at: usiz
 }
 
 /// Up to eight bytes of a mask as a number.
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn word(marks: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -272,7 +229,7 @@ mod tests {
                     assert_eq!(mark(size, &elements, byte, &mut marks), listed.len());
                     assert_eq!(marks, expected);
                     let mut portable = vec![0; marks.len().next_multiple_of(8)];
-                    let done = mark_blocks_with(Portable, size, &elements, byte, &mut portable);
+                    let done = mark_with(Portable, size, &elements, byte, &mut portable);
                     assert_eq!(portable[..done / 8], expected[..done / 8]);
 
                     let words: Vec<u8> =
@@ -281,9 +238,9 @@ mod tests {
                     collect(size, &elements, &marks, listed.len(), &mut found);
                     assert_eq!(found[..words.len()], words);
                     found[words.len()..].fill(0xee);
-                    let mut portable = vec![0; words.len()];
-                    collect_from(size, &elements, &marks, 0, 0, &mut portable);
-                    assert_eq!(portable, words);
+                    let mut portable = vec![0; words.len() + SLACK];
+                    collect_with(Portable, size, &elements, &marks, &mut portable);
+                    assert_eq!(portable[..words.len()], words);
 
                     let mut naive = vec![0x10; elements.len()];
                     for (i, word) in listed.iter().zip(words.chunks(size)) {
@@ -295,7 +252,7 @@ mod tests {
                     place(size, &found, &marks, &mut placed);
                     assert_eq!(placed, naive);
                     placed.fill(0x10);
-                    place_from(size, &words, &marks, 0, 0, &mut placed);
+                    place_with(Portable, size, &found, &marks, &mut placed);
                     assert_eq!(placed, naive);
 
                     let (mut between, mut before) = (Vec::new(), 0);

@@ -1,22 +1,20 @@
 //! Gathers and scatters codes between element order and one run per scale class.
 //!
-//! Rows are plain copies. Columns alternate within a few elements, so they are moved sixteen at a
-//! time: each class loads the next sixteen codes of its run, a byte shuffle moves those of this
-//! group to their columns and clears the rest, and the classes are ORed. The shuffles depend on the
-//! column only and are built once per chunk. With AVX-512, groups have 64 columns: each class
-//! expands the next bytes of its run by the mask of its columns.
+//! Rows are plain copies. Columns alternate within a few elements, so they are moved a vector at a
+//! time: each class expands the next codes of its run by the mask of its columns, and the classes
+//! are ORed. Masks depend on the column only and are made once per chunk.
 
-use crate::simd::{Isa, dispatch};
+use crate::simd::dispatch_wide;
+use crate::simd::vector::{VECTOR, Vector};
 
 /// Classes per chunk, at most.
 pub(crate) const MAX_CLASSES: usize = 4;
 /// Bytes that buffers of codes need behind their contents, because groups are moved whole.
-pub(crate) const SLACK: usize = WIDE;
+pub(crate) const SLACK: usize = VECTOR;
 
-const GROUP: usize = 16;
-/// Columns of a group where bytes can be expanded.
-const WIDE: usize = 64;
 /// Short periods are repeated to at least this many columns, so that most groups are full.
+const MIN_COLUMNS: usize = 4 * VECTOR;
+/// Codes of a row of the usual length.
 const SHORT: usize = 64;
 
 /// Which class each element of a chunk belongs to.
@@ -57,67 +55,10 @@ impl ClassMap {
     }
 }
 
-/// One group of up to sixteen columns.
-struct Group {
-    /// Per class: the element that each of the next codes of its run goes to.
-    gather: [[u8; GROUP]; MAX_CLASSES],
-    /// Per class: the elements of the group that belong to it, in order.
-    scatter: [[u8; GROUP]; MAX_CLASSES],
-    /// Per class: how many that are.
-    taken: [usize; MAX_CLASSES],
-    /// Columns of the group.
-    width: usize,
-}
-
-/// The groups of one row, which may be several periods.
-fn groups(map: &ClassMap) -> Vec<Group> {
-    let repeats = SHORT.div_ceil(map.period);
-    let columns = map.classes.repeat(repeats);
-    columns
-        .chunks(GROUP)
-        .map(|classes| {
-            let mut group = Group {
-                gather: [[0x80; GROUP]; MAX_CLASSES],
-                scatter: [[0x80; GROUP]; MAX_CLASSES],
-                taken: [0; MAX_CLASSES],
-                width: classes.len(),
-            };
-            for (column, &class) in classes.iter().enumerate() {
-                let class = usize::from(class);
-                let taken = &mut group.taken[class];
-                group.gather[class][column] = *taken as u8;
-                group.scatter[class][*taken] = column as u8;
-                *taken += 1;
-            }
-            group
-        })
-        .collect()
-}
-
-/// Puts codes from runs per class back into element order. Every buffer needs [`SLACK`] bytes
-/// behind its contents.
-pub(crate) fn gather(map: &ClassMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) {
-    #[cfg(target_arch = "x86_64")]
-    if map.columns && crate::simd::Avx512::new().is_some() {
-        let mut all = [runs[0]; MAX_CLASSES];
-        all[..runs.len()].copy_from_slice(runs);
-        // SAFETY: the features were detected.
-        return unsafe {
-            match runs.len() {
-                0..=2 => gather_columns_wide::<2>(map, &all, count, codes),
-                3 => gather_columns_wide::<3>(map, &all, count, codes),
-                _ => gather_columns_wide::<4>(map, &all, count, codes),
-            }
-        };
-    }
-    gather_narrow(map, runs, count, codes);
-}
-
 /// The groups of one row, which may be several periods: the number of columns, and the column mask
 /// of each class.
-#[cfg(target_arch = "x86_64")]
 fn masks(map: &ClassMap) -> Vec<(usize, [u64; MAX_CLASSES])> {
-    let columns = map.classes.repeat((4 * WIDE).div_ceil(map.period));
+    let columns = map.classes.repeat(MIN_COLUMNS.div_ceil(map.period));
     let group = |classes: &[u8]| {
         let mut masks = [0; MAX_CLASSES];
         for (column, &class) in classes.iter().enumerate() {
@@ -125,21 +66,50 @@ fn masks(map: &ClassMap) -> Vec<(usize, [u64; MAX_CLASSES])> {
         }
         (classes.len(), masks)
     };
-    columns.chunks(WIDE).map(group).collect()
+    columns.chunks(VECTOR).map(group).collect()
+}
+
+dispatch_wide! {
+    /// Puts codes from runs per class back into element order. Every buffer needs [`SLACK`] bytes
+    /// behind its contents.
+    pub(crate) fn gather(map: &ClassMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) = gather_with
+}
+
+dispatch_wide! {
+    /// Splits codes in element order into one run per class. Every buffer needs [`SLACK`] bytes
+    /// behind its contents.
+    pub(crate) fn scatter(map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) = scatter_with
+}
+
+#[inline(always)]
+fn gather_with(isa: impl Vector, map: &ClassMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) {
+    if !map.columns {
+        let mut next = [0; MAX_CLASSES];
+        for (row, &class) in codes[..count].chunks_mut(map.period).zip(&map.classes) {
+            let class = usize::from(class);
+            copy_row(&runs[class][next[class]..next[class] + row.len()], row);
+            next[class] += row.len();
+        }
+        return;
+    }
+    let mut all = [runs[0]; MAX_CLASSES];
+    all[..runs.len()].copy_from_slice(runs);
+    match runs.len() {
+        0..=2 => gather_columns::<_, 2>(isa, map, &all, count, codes),
+        3 => gather_columns::<_, 3>(isa, map, &all, count, codes),
+        _ => gather_columns::<_, 4>(isa, map, &all, count, codes),
+    }
 }
 
 /// Columns of at most `N` classes.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2")]
-fn gather_columns_wide<const N: usize>(
+#[inline(always)]
+fn gather_columns<I: Vector, const N: usize>(
+    isa: I,
     map: &ClassMap,
     runs: &[&[u8]; MAX_CLASSES],
     count: usize,
     codes: &mut [u8],
 ) {
-    use std::arch::x86_64::{
-        _mm512_loadu_si512, _mm512_maskz_expand_epi8, _mm512_or_si512, _mm512_storeu_si512,
-    };
     let groups = masks(map);
     let mut next = [0; MAX_CLASSES];
     let mut at = 0;
@@ -147,94 +117,55 @@ fn gather_columns_wide<const N: usize>(
         if at + width > count {
             break;
         }
-        // SAFETY: each slice has as many bytes as are read or written.
-        unsafe {
-            let expand = |class: usize, next: &mut usize| {
-                let bytes = _mm512_loadu_si512(runs[class][*next..*next + WIDE].as_ptr().cast());
-                *next += masks[class].count_ones() as usize;
-                _mm512_maskz_expand_epi8(masks[class], bytes)
-            };
-            let mut joined = expand(0, &mut next[0]);
-            for class in 1..N {
-                joined = _mm512_or_si512(joined, expand(class, &mut next[class]));
-            }
-            _mm512_storeu_si512(codes[at..at + WIDE].as_mut_ptr().cast(), joined);
+        let mut joined = isa.splat::<u8>(0);
+        for class in 0..N {
+            let from = runs[class][next[class]..].first_chunk().expect("bytes behind every run");
+            joined = isa.or(joined, isa.expand::<u8>(masks[class], from));
+            next[class] += masks[class].count_ones() as usize;
         }
+        let to = codes[at..].first_chunk_mut().expect("bytes behind the codes");
+        isa.store(joined, to);
         at += width;
     }
-    gather_rest(map, runs, &mut next, &mut codes[..count], at);
-}
-
-/// Columns from element `at` on, one by one.
-#[inline(always)]
-fn gather_rest(map: &ClassMap, runs: &[&[u8]], next: &mut [usize; MAX_CLASSES], codes: &mut [u8], at: usize) {
-    for (index, code) in codes.iter_mut().enumerate().skip(at) {
+    // The rest, one by one.
+    for (index, code) in codes[..count].iter_mut().enumerate().skip(at) {
         let class = usize::from(map.classes[index % map.period]);
         *code = runs[class][next[class]];
         next[class] += 1;
     }
 }
 
-dispatch! {
-    /// As [`gather`], sixteen columns at a time.
-    fn gather_narrow(map: &ClassMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) = gather_with
-}
-
-/// Splits codes in element order into one run per class. Every buffer needs [`SLACK`] bytes behind
-/// its contents.
-pub(crate) fn scatter(map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) {
-    #[cfg(target_arch = "x86_64")]
-    if map.columns && crate::simd::Avx512::new().is_some() {
-        // SAFETY: the features were detected.
-        return unsafe { scatter_columns_wide(map, codes, count, runs) };
-    }
-    scatter_narrow(map, codes, count, runs);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
-fn scatter_columns_wide(map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) {
-    use std::arch::x86_64::{_mm512_loadu_si512, _mm512_maskz_compress_epi8, _mm512_storeu_si512};
-    let groups = masks(map);
+#[inline(always)]
+fn scatter_with(isa: impl Vector, map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) {
     let mut next = [0; MAX_CLASSES];
+    if !map.columns {
+        for (row, &class) in codes[..count].chunks(map.period).zip(&map.classes) {
+            let class = usize::from(class);
+            copy_row(row, &mut runs[class][next[class]..next[class] + row.len()]);
+            next[class] += row.len();
+        }
+        return;
+    }
+    let groups = masks(map);
     let mut at = 0;
     for (width, masks) in groups.iter().cycle() {
         if at + width > count {
             break;
         }
-        // SAFETY: each slice has as many bytes as are read or written.
-        unsafe {
-            let bytes = _mm512_loadu_si512(codes[at..at + WIDE].as_ptr().cast());
-            for ((run, next), &mask) in runs.iter_mut().zip(&mut next).zip(masks) {
-                let chosen = _mm512_maskz_compress_epi8(mask, bytes);
-                _mm512_storeu_si512(run[*next..*next + WIDE].as_mut_ptr().cast(), chosen);
-                *next += mask.count_ones() as usize;
-            }
+        let bytes = isa.load(codes[at..].first_chunk().expect("bytes behind the codes"));
+        for ((run, next), &mask) in runs.iter_mut().zip(&mut next).zip(masks) {
+            let to = run[*next..].first_chunk_mut().expect("bytes behind every run");
+            isa.compress::<u8>(mask, bytes, to);
+            *next += mask.count_ones() as usize;
         }
         at += width;
     }
-    scatter_rest(map, codes, at..count, &mut next, runs);
-}
-
-/// Columns of `elements`, one by one.
-#[inline(always)]
-fn scatter_rest(
-    map: &ClassMap,
-    codes: &[u8],
-    elements: std::ops::Range<usize>,
-    next: &mut [usize; MAX_CLASSES],
-    runs: &mut [Vec<u8>],
-) {
-    for index in elements {
+    // The rest, one by one.
+    for index in at..count {
         let class = usize::from(map.classes[index % map.period]);
         runs[class][next[class]] = codes[index];
         next[class] += 1;
     }
-}
-
-dispatch! {
-    /// As [`scatter`], sixteen columns at a time.
-    fn scatter_narrow(map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) = scatter_with
 }
 
 /// Copies a row to `to`, of the same length. Most rows are too short for a call to `memcpy` to pay.
@@ -248,68 +179,6 @@ fn copy_row(from: &[u8], to: &mut [u8]) {
     let ((from, from_rest), (to, to_rest)) = (from.as_chunks::<32>(), to.as_chunks_mut::<32>());
     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
     to_rest.copy_from_slice(from_rest);
-}
-
-#[inline(always)]
-fn gather_with(isa: impl Isa, map: &ClassMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) {
-    let mut next = [0; MAX_CLASSES];
-    if !map.columns {
-        for (row, &class) in codes[..count].chunks_mut(map.period).zip(&map.classes) {
-            let class = usize::from(class);
-            copy_row(&runs[class][next[class]..next[class] + row.len()], row);
-            next[class] += row.len();
-        }
-        return;
-    }
-    let groups = groups(map);
-    let mut at = 0;
-    for group in groups.iter().cycle() {
-        if at + group.width > count {
-            break;
-        }
-        let mut joined = [0u8; GROUP];
-        for (class, run) in runs.iter().enumerate() {
-            let mut bytes = [0u8; GROUP];
-            bytes.copy_from_slice(&run[next[class]..next[class] + GROUP]);
-            let placed = isa.shuffle(bytes, group.gather[class]);
-            for i in 0..GROUP {
-                joined[i] |= placed[i];
-            }
-            next[class] += group.taken[class];
-        }
-        codes[at..at + GROUP].copy_from_slice(&joined);
-        at += group.width;
-    }
-    gather_rest(map, runs, &mut next, &mut codes[..count], at);
-}
-
-#[inline(always)]
-fn scatter_with(isa: impl Isa, map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) {
-    let mut next = [0; MAX_CLASSES];
-    if !map.columns {
-        for (row, &class) in codes[..count].chunks(map.period).zip(&map.classes) {
-            let class = usize::from(class);
-            copy_row(row, &mut runs[class][next[class]..next[class] + row.len()]);
-            next[class] += row.len();
-        }
-        return;
-    }
-    let groups = groups(map);
-    let mut at = 0;
-    for group in groups.iter().cycle() {
-        if at + group.width > count {
-            break;
-        }
-        let mut bytes = [0u8; GROUP];
-        bytes.copy_from_slice(&codes[at..at + GROUP]);
-        for (class, run) in runs.iter_mut().enumerate() {
-            let chosen = isa.shuffle(bytes, group.scatter[class]);
-            run[next[class]..next[class] + GROUP].copy_from_slice(&chosen);
-            next[class] += group.taken[class];
-        }
-        at += group.width;
-    }
-    scatter_rest(map, codes, at..count, &mut next, runs);
 }
 
 #[cfg(test)]
@@ -346,12 +215,10 @@ mod tests {
             let sizes = map.sizes(count);
             let mut padded = codes.clone();
             padded.resize(count + SLACK, 0);
-            for (portable, narrow) in [(false, false), (false, true), (true, false)] {
+            for portable in [false, true] {
                 let mut runs: Vec<Vec<u8>> = sizes.iter().map(|&s| vec![0; s + SLACK]).collect();
                 if portable {
                     scatter_with(Portable, &map, &padded, count, &mut runs);
-                } else if narrow {
-                    scatter_narrow(&map, &padded, count, &mut runs);
                 } else {
                     scatter(&map, &padded, count, &mut runs);
                 }
@@ -362,8 +229,6 @@ mod tests {
                 let mut back = vec![0; count + SLACK];
                 if portable {
                     gather_with(Portable, &map, &runs, count, &mut back);
-                } else if narrow {
-                    gather_narrow(&map, &runs, count, &mut back);
                 } else {
                     gather(&map, &runs, count, &mut back);
                 }

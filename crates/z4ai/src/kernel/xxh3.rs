@@ -21,6 +21,8 @@ const PREFETCH_DISTANCE: usize = 4096;
 const PREFETCH_DISTANCE_INTERLEAVED: usize = 2048;
 /// Content up to this length is hashed by other rules of XXH3.
 const MAX_SHORT: usize = 240;
+/// The end of the content that a hash is finished by: all of it if it is short.
+pub(crate) const MIN_END: usize = 256;
 
 const PRIME32_1: u64 = 0x9e37_79b1;
 const PRIME64_1: u64 = 0x9e37_79b1_85eb_ca87;
@@ -66,7 +68,7 @@ pub(crate) fn secret(at: usize) -> [u8; STRIPE] {
 
 /// Accumulates stripe `index`; the last one of a block scrambles.
 #[inline(always)]
-fn add(isa: impl Isa, sums: Sums, stripe: [u8; STRIPE], index: usize) -> Sums {
+pub(crate) fn add(isa: impl Isa, sums: Sums, stripe: [u8; STRIPE], index: usize) -> Sums {
     let index = index % STRIPES;
     let sums = isa.accumulate(sums, stripe, secret(index * 8));
     if index == STRIPES - 1 { scramble(sums) } else { sums }
@@ -149,14 +151,36 @@ impl Hasher {
         self.advance(due);
     }
 
+    /// As [`update_fused`](Self::update_fused), for two contents of one length: the kernel
+    /// consumes all of `max` bytes of each. Returns how many that are.
+    pub(crate) fn update_both(
+        [first, second]: &mut [Self; 2],
+        bytes: usize,
+        kernel: impl FnOnce([&mut Sums; 2], usize),
+    ) -> usize {
+        debug_assert!(first.left == second.left);
+        let due = first.due(bytes);
+        kernel([&mut first.sums, &mut second.sums], due);
+        first.advance(due);
+        second.advance(due);
+        due
+    }
+
     /// The hash of `content`, which was written completely.
     pub(crate) fn finish(&self, content: &[u8]) -> u64 {
-        debug_assert!(self.len == content.len() && self.left <= HASH_BLOCK);
+        debug_assert!(self.len == content.len());
+        self.finish_by_end(content)
+    }
+
+    /// As [`finish`](Self::finish), by the end of the content: at least what was not accumulated,
+    /// and [`MIN_END`] bytes if the content has them.
+    pub(crate) fn finish_by_end(&self, end: &[u8]) -> u64 {
+        debug_assert!(end.len() >= self.left.max(self.len.min(MIN_END)) && self.left <= HASH_BLOCK);
         if self.len <= MAX_SHORT {
-            return XxHash3_64::oneshot(content);
+            return XxHash3_64::oneshot(end);
         }
         let mut sums = self.sums;
-        sum_up_last(&mut sums, &content[self.len - self.left..], &content[self.len - STRIPE..]);
+        sum_up_last(&mut sums, &end[end.len() - self.left..], &end[end.len() - STRIPE..]);
         let mut result = (self.len as u64).wrapping_mul(PRIME64_1);
         let secret: [u8; STRIPE] = secret(RESULT_AT);
         let words: [u64; 8] = std::array::from_fn(|i| {

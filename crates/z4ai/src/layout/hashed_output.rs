@@ -1,8 +1,9 @@
 //! An output sink that hashes each part while it is in the first-level cache.
 
 use crate::error::Result;
-use crate::kernel::bit_fields::{self, Fields, MergeSink, MergeSource, OutlierPatcher, PartialLine};
+use crate::kernel::bit_fields::{self, Fields, MergeSink, MergeSource, OutlierPatcher};
 use crate::kernel::streaming;
+use crate::kernel::stripe_writer::PartialLine;
 use crate::kernel::xxh3::{self, Hasher};
 use crate::simd::Sums;
 use crate::simd::prefetch::CACHE_LINE;

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use crate::simd::Avx2;
-use crate::simd::avx2::{cast, unpackers};
+use crate::simd::casts::{cast, unpackers};
 use crate::simd::isa::{Bytes, CodeWindow, Isa, LANES, Lanes, STRIPE, Sums, UNPACKED};
 use crate::simd::level::{self, SimdLevel};
 

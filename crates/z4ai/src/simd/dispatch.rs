@@ -1,20 +1,25 @@
 //! Run-time dispatch: a body is compiled for every level, and the current level chooses.
 
-/// Defines `$name`, which runs `$body` compiled for AVX2 or the baseline, by the current level.
-/// `$body` is an `#[inline(always)]` function of an [`Isa`](crate::simd::Isa) and the same
-/// arguments.
+/// Defines `$name`, which runs `$body` compiled for NEON, AVX2 or the baseline, by the current
+/// level. `$body` is an `#[inline(always)]` function of a [`Vector`](crate::simd::vector::Vector) level and
+/// the same arguments.
 macro_rules! dispatch {
     ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? = $body:path) => {
         $(#[$doc])*
         $vis fn $name($($arg: $type),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             if let Some(isa) = $crate::simd::Avx2::new() {
-                #[target_feature(enable = "avx2,bmi1,bmi2")]
+                #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
                 fn shell(isa: $crate::simd::Avx2, $($arg: $type),*) $(-> $ret)? {
                     $body(isa, $($arg),*)
                 }
                 // SAFETY: `isa` proves the features.
                 return unsafe { shell(isa, $($arg),*) };
+            }
+            // NEON is part of the target's baseline: no function of its own is needed.
+            #[cfg(target_arch = "aarch64")]
+            if let Some(isa) = $crate::simd::Neon::new() {
+                return $body(isa, $($arg),*);
             }
             $body($crate::simd::Portable, $($arg),*)
         }
@@ -22,7 +27,7 @@ macro_rules! dispatch {
 }
 pub(crate) use dispatch;
 
-/// As [`dispatch`], with a third build for AVX-512.
+/// As [`dispatch`], with another build for AVX-512.
 macro_rules! dispatch_wide {
     ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? = $body:path) => {
         $(#[$doc])*
@@ -30,7 +35,7 @@ macro_rules! dispatch_wide {
             #[cfg(target_arch = "x86_64")]
             if let Some(isa) = $crate::simd::Avx512::new() {
                 #[target_feature(
-                    enable = "avx2,bmi1,bmi2,avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2"
+                    enable = "avx2,bmi1,bmi2,popcnt,avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2"
                 )]
                 fn wide(isa: $crate::simd::Avx512, $($arg: $type),*) $(-> $ret)? {
                     $body(isa, $($arg),*)

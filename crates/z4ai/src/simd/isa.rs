@@ -15,9 +15,11 @@ pub(crate) const UNPACKED: usize = 3 * 7 + 16;
 /// Symbols of a code window.
 pub(crate) const WINDOW: usize = 16;
 /// Bits that sixteen concatenated codes of a window may have.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) const MAX_WINDOW_BITS: u64 = 57;
 
 /// The Huffman codes of sixteen consecutive symbols, as tables for byte shuffles.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CodeWindow {
     /// The first of the symbols.

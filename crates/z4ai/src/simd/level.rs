@@ -9,11 +9,12 @@ use crate::error::{Error, Result};
 /// The environment variable that forces a level, read once, on first use.
 const VARIABLE: &str = "Z4AI_CPU";
 
-/// A set of instructions that kernels are compiled for. Each level includes those before it.
+/// A set of instructions that kernels are compiled for. Each level of a processor includes those
+/// before it.
 ///
 /// All levels produce the same frames and the same decoded bytes; they differ in speed. The level
 /// is the best one of the machine unless the environment variable `Z4AI_CPU` names another
-/// (`portable`, `avx2` or `avx512`), which is for tests, benchmarks and for locating faults. If it
+/// (`portable`, `avx2`, `avx512` or `neon`), which is for tests, benchmarks and for locating faults. If it
 /// names a level that the machine lacks, or no level at all, every call that encodes or decodes
 /// fails with [`InvalidArgument`](crate::ErrorKind::InvalidArgument) and says which levels there
 /// are.
@@ -22,16 +23,18 @@ const VARIABLE: &str = "Z4AI_CPU";
 #[non_exhaustive]
 pub enum SimdLevel {
     /// What the compiler makes of plain Rust for the target's baseline: SSE2 on x86-64, NEON on
-    /// AArch64.
+    /// AArch64, by automatic vectorisation only.
     Portable = 1,
     /// AVX2 with BMI1 and BMI2 (x86-64-v3).
     Avx2,
     /// AVX-512 F, BW, CD, DQ, VL, VBMI and VBMI2 (Ice Lake, Zen 4 and later).
     Avx512,
+    /// NEON (AArch64).
+    Neon,
 }
 
 impl SimdLevel {
-    const ALL: [SimdLevel; 3] = [SimdLevel::Portable, SimdLevel::Avx2, SimdLevel::Avx512];
+    const ALL: [SimdLevel; 4] = [SimdLevel::Portable, SimdLevel::Avx2, SimdLevel::Avx512, SimdLevel::Neon];
 
     /// Every level that this version has kernels for, from the lowest to the highest.
     pub fn all() -> impl ExactSizeIterator<Item = SimdLevel> {
@@ -41,15 +44,21 @@ impl SimdLevel {
     /// The levels that this machine can run, from the lowest to the highest.
     pub fn available() -> impl Iterator<Item = SimdLevel> {
         let best = detect();
-        Self::all().filter(move |&level| level <= best)
+        Self::all().filter(move |&level| best.includes(level))
     }
 
-    /// The name: `portable`, `avx2`, `avx512`.
+    /// Whether a machine whose best level is this one can run `other`.
+    fn includes(self, other: SimdLevel) -> bool {
+        other == self || other == Self::Portable || (self, other) == (Self::Avx512, Self::Avx2)
+    }
+
+    /// The name: `portable`, `avx2`, `avx512`, `neon`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Neon => "neon",
         }
     }
 
@@ -65,7 +74,7 @@ impl SimdLevel {
     /// at a time: another call blocks until then. An error if the machine lacks the level.
     #[doc(hidden)]
     pub fn force(self) -> Result<ForcedLevel> {
-        if self > detect() {
+        if !detect().includes(self) {
             return Err(lacking(self.name()));
         }
         // Before the lock: the level to return to is the one of the environment.
@@ -106,9 +115,10 @@ static FORCED: Mutex<()> = Mutex::new(());
 /// # Panics
 /// If the environment names a level that the machine lacks. [`SimdLevel::current`] tells that as an
 /// error, and the public functions that encode or decode call it first.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 #[inline(always)]
 pub(crate) fn has(wanted: SimdLevel) -> bool {
+    // The levels of one architecture are in order, and no others are asked for.
     match LEVEL.load(Ordering::Relaxed) {
         0 => initialize().unwrap_or_else(|error| panic!("{error}")) >= wanted,
         known => known >= wanted as u8,
@@ -122,7 +132,7 @@ fn initialize() -> Result<SimdLevel> {
         None => detect(),
         Some(name) => {
             let level = SimdLevel::all().find(|level| name == level.name());
-            level.filter(|&level| level <= detect()).ok_or_else(|| lacking(&name.to_string_lossy()))?
+            level.filter(|&level| detect().includes(level)).ok_or_else(|| lacking(&name.to_string_lossy()))?
         }
     };
     // Threads that get here at once find the same level, and a forced one stays.
@@ -162,7 +172,11 @@ fn detect() -> SimdLevel {
             (false, _) => SimdLevel::Portable,
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    {
+        if cfg!(miri) { SimdLevel::Portable } else { SimdLevel::Neon }
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     SimdLevel::Portable
 }
 
@@ -172,12 +186,12 @@ mod tests {
 
     #[test]
     fn levels_that_the_machine_lacks_are_refused_by_name() {
-        for level in SimdLevel::all().filter(|&level| level > detect()) {
+        for level in SimdLevel::all().filter(|&level| !detect().includes(level)) {
             let error = level.force().unwrap_err();
             assert_eq!(error.kind(), crate::ErrorKind::InvalidArgument);
             assert!(error.message().contains(level.name()), "{error}");
         }
-        let message = lacking("neon").message().to_owned();
-        assert!(message.starts_with("Z4AI_CPU=neon: this machine has the levels portable"), "{message}");
+        let message = lacking("sve").message().to_owned();
+        assert!(message.starts_with("Z4AI_CPU=sve: this machine has the levels portable"), "{message}");
     }
 }

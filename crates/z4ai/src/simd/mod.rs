@@ -9,24 +9,34 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512_lanes;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) mod casts;
 mod dispatch;
 pub(crate) mod isa;
 mod level;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 pub(crate) mod prefetch;
+pub(crate) mod vector;
+#[cfg(target_arch = "x86_64")]
+mod vector_avx2;
+#[cfg(target_arch = "x86_64")]
+mod vector_avx512;
+mod vector_portable;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx2::{Avx2, cast};
+pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 pub(crate) use dispatch::{dispatch, dispatch_wide};
 pub(crate) use isa::{CodeWindow, Isa, LANES, STRIPE, Sums, UNPACKED, WINDOW};
 pub use level::{ForcedLevel, SimdLevel};
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
 pub(crate) use portable::Portable;
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::kernel::streaming;
@@ -109,11 +119,17 @@ mod tests {
         ) {
             let (halves, wide) = ([a, b], [first, second]);
             check(Portable, halves, wide, bits)?;
+            #[cfg(target_arch = "x86_64")]
             if let Some(avx2) = Avx2::new() {
                 check(avx2, halves, wide, bits)?;
             }
+            #[cfg(target_arch = "x86_64")]
             if let Some(avx512) = Avx512::new() {
                 check(avx512, halves, wide, bits)?;
+            }
+            #[cfg(target_arch = "aarch64")]
+            if let Some(neon) = Neon::new() {
+                check(neon, halves, wide, bits)?;
             }
         }
     }

@@ -11,18 +11,21 @@
 //! after the merge.
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512_merge;
-#[cfg(target_arch = "x86_64")]
 mod avx512_split;
 pub(crate) mod blocks;
+mod fused_merge;
 
 use std::mem::MaybeUninit;
 
 use crate::bits::BitReader;
 use crate::element::Kind;
+use crate::kernel::stripe_writer::PartialLine;
+#[cfg(target_arch = "aarch64")]
+use crate::simd::Neon;
+use crate::simd::vector::Vector;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{Isa, Portable, STRIPE, Sums, dispatch_wide};
+use crate::simd::{Isa, Portable, Sums, dispatch_wide};
 
 /// Turns run-time fields into constants, so that every shift in a block is an immediate; 0 where
 /// blocks have no specialised code.
@@ -239,31 +242,29 @@ pub(crate) struct MergeSink<'a> {
     pub(crate) pending: Option<&'a mut PartialLine>,
 }
 
-/// Output bytes that do not fill a cache line yet.
-pub(crate) struct PartialLine {
-    /// The last `len` bytes of `line` are pending; the rest is stale.
-    pub(crate) line: [u8; STRIPE],
-    pub(crate) len: usize,
-}
-
 /// Merges, hashes and stores a prefix of whole blocks in one pass; returns the number of bytes.
-/// That is 0 at levels that have no fused merge, and where the pending bytes are no multiple of
+/// That is 0 where fields have no specialised code and where the pending bytes are no multiple of
 /// eight.
 pub(crate) fn merge_hashed(fields: Fields, from: &MergeSource<'_>, to: MergeSink<'_>) -> usize {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(isa) = crate::simd::Avx512::new()
-        && to.pending.as_ref().is_none_or(|pending| pending.len.is_multiple_of(8))
-    {
-        return for_fields!(
-            fields,
-            SIZE,
-            BITS,
-            SEPARATE_SIGN,
-            isa.merge_blocks::<SIZE, BITS, SEPARATE_SIGN>(fields.base, from, to)
-        );
+    match &to.pending {
+        Some(pending) if !pending.len.is_multiple_of(8) => 0,
+        _ => merge_fused(fields, from, to),
     }
-    let _ = (fields, from, to);
-    0
+}
+
+dispatch_wide! {
+    fn merge_fused(fields: Fields, from: &MergeSource<'_>, to: MergeSink<'_>) -> usize = merge_fused_with
+}
+
+#[inline(always)]
+fn merge_fused_with(isa: impl Vector, fields: Fields, from: &MergeSource<'_>, to: MergeSink<'_>) -> usize {
+    for_fields!(
+        fields,
+        SIZE,
+        BITS,
+        SEPARATE_SIGN,
+        fused_merge::merge_blocks::<SIZE, BITS, SEPARATE_SIGN>(isa, fields.base, from, to)
+    )
 }
 
 /// Splitting of whole blocks, for which AVX-512 has a version of its own.
@@ -284,6 +285,9 @@ impl SplitBlocks for Portable {}
 
 #[cfg(target_arch = "x86_64")]
 impl SplitBlocks for Avx2 {}
+
+#[cfg(target_arch = "aarch64")]
+impl SplitBlocks for Neon {}
 
 #[cfg(target_arch = "x86_64")]
 impl SplitBlocks for Avx512 {
@@ -396,7 +400,7 @@ impl<'a> FieldWriter<'a> {
 mod tests {
     use super::*;
     use crate::kernel::{bit_packing, sign_changes, streaming, xxh3};
-    use crate::simd::Portable;
+    use crate::simd::{Portable, STRIPE};
     use proptest::prelude::*;
 
     /// The fields of one element, bit by bit as the format says: symbol and raw.

@@ -5,12 +5,13 @@ use crate::coder::choose::{self, NOISE};
 use crate::coder::tans::NormalizedCounts;
 use crate::estimate::cost::{self, BIT};
 use crate::estimate::sampling;
+use crate::kernel::difference::Rule;
 use crate::kernel::{difference, histogram, mask_compact};
 use crate::layout::delta::{Class, List, Places};
 
 /// Up to one changed element in this many, a list without planes is smallest. (case: `delta.py`,
 /// sizes)
-const LIST_ONLY_BELOW: usize = 8;
+pub(crate) const LIST_ONLY_BELOW: usize = 8;
 /// Below one listed element in this many, run lengths (gaps) are smaller than a bitmask. (case:
 /// `delta.py`, sizes)
 const GAPS_BELOW: usize = 16;
@@ -27,8 +28,9 @@ const SAMPLE_RUN: usize = 1024;
 pub(crate) struct Streams {
     /// A bit for every element: whether it is listed.
     marks: Vec<u8>,
-    /// Listed elements.
+    /// Listed elements, and their XOR differences while both are compared.
     words: Vec<u8>,
+    bits: Vec<u8>,
     plane: Vec<u8>,
     gaps: Vec<u8>,
     sample: Vec<u8>,
@@ -96,6 +98,41 @@ impl Streams {
         let list = self.encode_list(size, 0, 0, count, chosen, payload);
         self.words = words;
         (xor, Class { count: count as u32, planes: Vec::new(), list: Some(list) })
+    }
+
+    /// As [`encode`](Self::encode) with `rule` XOR, and as [`encode_either`](Self::encode_either)
+    /// with another, for a chunk of `count` elements of which few are changed: `changed` has those
+    /// of the current data and of the reference, `marks` a bit for every element.
+    pub(crate) fn encode_changed(
+        &mut self,
+        (rule, size): (Rule, usize),
+        count: usize,
+        marks: &[u8],
+        [current, reference]: [&[u8]; 2],
+        payload: &mut Vec<u8>,
+    ) -> (bool, Class) {
+        let xor = rule == Rule::Xor;
+        if current.is_empty() {
+            return (xor, Class { count: count as u32, planes: Vec::new(), list: None });
+        }
+        self.marks.clear();
+        self.marks.extend_from_slice(marks);
+        let mut words = std::mem::take(&mut self.words);
+        let mut bits = std::mem::take(&mut self.bits);
+        words.resize(current.len(), 0);
+        difference::difference(rule, size, current, reference, &mut words);
+        let mut chosen = &words;
+        let mut by_bits = xor;
+        if !xor {
+            bits.resize(current.len(), 0);
+            difference::difference(Rule::Xor, size, current, reference, &mut bits);
+            if self.cost_of(size, &bits) < self.cost_of(size, &words) {
+                (by_bits, chosen) = (true, &bits);
+            }
+        }
+        let list = self.encode_list(size, 0, 0, count, chosen, payload);
+        (self.words, self.bits) = (words, bits);
+        (by_bits, Class { count: count as u32, planes: Vec::new(), list: Some(list) })
     }
 
     /// Encodes differences, `listed` of which are not zero.

@@ -144,7 +144,7 @@ impl Ready {
 
     /// The entropy above which a raw stream is not coded.
     fn noise(&self) -> u64 {
-        if self.fields.size == 2 { choose::NEARLY_NOISE } else { choose::NOISE }
+        if self.fields.size == 2 { choose::NEARLY_NOISE } else { choose::NOISE_OF_PLANES }
     }
 }
 

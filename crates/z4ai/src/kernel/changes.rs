@@ -1,0 +1,161 @@
+//! Compares two buffers, hashes both and collects the elements that differ, in one pass.
+//!
+//! ```text
+//! for each vector of both buffers:
+//!     accumulate both hashes
+//!     mask = elements that differ; append it to the marks
+//!     if any differ: append those of either buffer to its list
+//! ```
+//!
+//! 1. Vectors are loaded once for all three.
+//! 2. Most vectors of a sparse change are equal: the branch is predicted, and the cost of the lists
+//!    falls with the share of what changed.
+//! 3. The kernel works on copies in the first-level cache (others may be changing the buffers), and
+//!    prefetches what will be copied next.
+
+use crate::kernel::xxh3;
+use crate::simd::prefetch::{Hint, prefetch};
+use crate::simd::vector::{Lane, VECTOR, Vector, for_lane};
+use crate::simd::{Sums, dispatch_wide};
+
+/// Where the elements that differ are collected.
+pub(crate) struct Lists<'a> {
+    /// Those of either buffer, each with room for all elements and [`VECTOR`] bytes behind them.
+    pub(crate) elements: [&'a mut [u8]; 2],
+    /// A bit for every element: whether it differs.
+    pub(crate) marks: &'a mut [u8],
+}
+
+dispatch_wide! {
+    /// Compares whole hash blocks of elements of `size` bytes; returns the bytes of the elements
+    /// that differ. `next` are the addresses of what is read after this.
+    pub(crate) fn compare_hashed(
+        size: usize,
+        both: [&[u8]; 2],
+        sums: [&mut Sums; 2],
+        to: Lists<'_>,
+        next: [*const u8; 2],
+    ) -> usize = compare_hashed_with
+}
+
+#[inline(always)]
+fn compare_hashed_with(
+    isa: impl Vector,
+    size: usize,
+    both: [&[u8]; 2],
+    sums: [&mut Sums; 2],
+    to: Lists<'_>,
+    next: [*const u8; 2],
+) -> usize {
+    for_lane!(size, L, compare_lanes::<L>(isa, both, sums, to, next))
+}
+
+#[inline(always)]
+fn compare_lanes<L: Lane>(
+    isa: impl Vector,
+    both: [&[u8]; 2],
+    sums: [&mut Sums; 2],
+    to: Lists<'_>,
+    next: [*const u8; 2],
+) -> usize {
+    let (first, second) = (both[0].as_chunks::<VECTOR>().0, both[1].as_chunks::<VECTOR>().0);
+    let ones = isa.splat::<u8>(0xff);
+    let [first_list, second_list] = to.elements;
+    let [first_sums, second_sums] = sums;
+    let (mut a_sums, mut b_sums) = (*first_sums, *second_sums);
+    let marks = to.marks.chunks_exact_mut(L::COUNT / 8);
+    let mut at = 0;
+    for (index, ((a, b), marks)) in first.iter().zip(second).zip(marks).enumerate() {
+        prefetch(next[0].wrapping_add(index * VECTOR), Hint::L1);
+        prefetch(next[1].wrapping_add(index * VECTOR), Hint::L1);
+        a_sums = xxh3::add(isa, a_sums, *a, index);
+        b_sums = xxh3::add(isa, b_sums, *b, index);
+        let (a, b) = (isa.load(a), isa.load(b));
+        let mask = isa.test_mask::<L>(isa.xor(a, b), ones);
+        marks.copy_from_slice(&mask.to_le_bytes()[..L::COUNT / 8]);
+        if mask == 0 {
+            continue;
+        }
+        let lists = (first_list[at..].first_chunk_mut(), second_list[at..].first_chunk_mut());
+        let (Some(a_list), Some(b_list)) = lists else { unreachable!("lists have room for all elements") };
+        isa.compress::<L>(mask, a, a_list);
+        isa.compress::<L>(mask, b, b_list);
+        at += mask.count_ones() as usize * L::SIZE;
+    }
+    (*first_sums, *second_sums) = (a_sums, b_sums);
+    at
+}
+
+/// As [`compare_hashed`], for a few elements, one at a time and without hashes.
+pub(crate) fn compare_few(size: usize, both: [&[u8]; 2], to: Lists<'_>) -> usize {
+    let mut at = 0;
+    let elements = both[0].chunks_exact(size).zip(both[1].chunks_exact(size));
+    for (index, (a, b)) in elements.enumerate() {
+        if index % 8 == 0 {
+            to.marks[index / 8] = 0;
+        }
+        if a != b {
+            to.marks[index / 8] |= 1 << (index % 8);
+            to.elements[0][at..at + size].copy_from_slice(a);
+            to.elements[1][at..at + size].copy_from_slice(b);
+            at += size;
+        }
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::xxh3::HASH_BLOCK;
+    use crate::simd::Portable;
+
+    #[test]
+    fn one_pass_is_what_three_are() {
+        let mut state = 5u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 40) as usize
+        };
+        for size in [1, 2, 4, 8] {
+            for (blocks, one_in) in [(1, 1), (2, 5), (3, 40), (2, 100_000)] {
+                let len = blocks * HASH_BLOCK;
+                let a: Vec<u8> = (0..len).map(|_| next() as u8).collect();
+                let mut b = a.clone();
+                for element in b.chunks_mut(size) {
+                    if next() % one_in == 0 {
+                        element[next() % size] ^= 1 + (next() % 255) as u8;
+                    }
+                }
+                let differ = |i: &usize| a[i * size..(i + 1) * size] != b[i * size..(i + 1) * size];
+                let listed: Vec<usize> = (0..len / size).filter(differ).collect();
+                let of = |bytes: &[u8]| -> Vec<u8> {
+                    listed.iter().flat_map(|i| &bytes[i * size..(i + 1) * size]).copied().collect()
+                };
+                let mut expected_marks = vec![0; len / size / 8];
+                listed.iter().for_each(|i| expected_marks[i / 8] |= 1 << (i % 8));
+                let mut expected_sums = [[3; 8], [4; 8]];
+                xxh3::sum_up(&mut expected_sums[0], &a);
+                xxh3::sum_up(&mut expected_sums[1], &b);
+                for which in 0..3 {
+                    let mut lists = [vec![0xee; len + VECTOR], vec![0xee; len + VECTOR]];
+                    let mut marks = vec![0xee; len / size / 8];
+                    let mut sums = [[3; 8], [4; 8]];
+                    let [x, y] = &mut lists;
+                    let [s, t] = &mut sums;
+                    let to = Lists { elements: [x, y], marks: &mut marks };
+                    let (both, ahead) = ([&a[..], &b[..]], [a.as_ptr(), b.as_ptr()]);
+                    let made = match which {
+                        0 => compare_hashed(size, both, [s, t], to, ahead),
+                        1 => compare_hashed_with(Portable, size, both, [s, t], to, ahead),
+                        _ => compare_few(size, both, to),
+                    };
+                    assert_eq!(made, listed.len() * size, "{size} {one_in} {which}");
+                    assert_eq!(marks, expected_marks);
+                    assert_eq!((&lists[0][..made], &lists[1][..made]), (&of(&a)[..], &of(&b)[..]));
+                    assert!(which == 2 || sums == expected_sums);
+                }
+            }
+        }
+    }
+}
