@@ -73,6 +73,7 @@ simd-test:
 AARCH64 := aarch64-unknown-linux-gnu
 test-aarch64: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
 test-aarch64: export CC_aarch64_unknown_linux_gnu := aarch64-linux-gnu-gcc
+test-aarch64: export TEST_RUNNER := qemu-aarch64 -L /usr/aarch64-linux-gnu
 test-aarch64: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := qemu-aarch64 -L /usr/aarch64-linux-gnu
 test-aarch64:
 	RUSTFLAGS="-D warnings" cargo test -p z4ai --locked --target $(AARCH64) --lib --tests

@@ -10,6 +10,7 @@ macro_rules! dispatch {
             #[cfg(target_arch = "x86_64")]
             if let Some(isa) = $crate::simd::Avx2::new() {
                 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+                #[allow(clippy::too_many_arguments, reason = "those of the body")]
                 fn shell(isa: $crate::simd::Avx2, $($arg: $type),*) $(-> $ret)? {
                     $body(isa, $($arg),*)
                 }
@@ -37,6 +38,7 @@ macro_rules! dispatch_wide {
                 #[target_feature(
                     enable = "avx2,bmi1,bmi2,popcnt,avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2"
                 )]
+                #[allow(clippy::too_many_arguments, reason = "those of the body")]
                 fn wide(isa: $crate::simd::Avx512, $($arg: $type),*) $(-> $ret)? {
                     $body(isa, $($arg),*)
                 }

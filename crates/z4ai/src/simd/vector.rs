@@ -156,7 +156,7 @@ pub(crate) mod tables {
         while mask < 16 {
             let mut lane = 0;
             while lane < 4 {
-                table[mask] |= (mask >> lane & 1) as u8 * 3 << (2 * lane);
+                table[mask] |= ((mask >> lane & 1) as u8 * 3) << (2 * lane);
                 lane += 1;
             }
             mask += 1;

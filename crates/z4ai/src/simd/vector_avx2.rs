@@ -6,6 +6,8 @@ use crate::simd::Avx2;
 use crate::simd::casts::cast;
 use crate::simd::vector::{Lane, VECTOR, Vector, tables};
 
+/// Two registers. No closures below: only `#[inline(always)]` code is compiled for the same
+/// instructions.
 type V = [__m256i; 2];
 
 /// An intrinsic on both registers, one of four by the size of a lane.
@@ -40,12 +42,12 @@ fn mask_of<L: Lane>(_: Avx2, lanes: V) -> u64 {
                 u64::from(_mm256_movemask_epi8(bytes) as u32)
             }
             4 => {
-                let [low, high] = lanes.map(|half| _mm256_movemask_ps(_mm256_castsi256_ps(half)) as u64);
-                low | high << 8
+                let low = _mm256_movemask_ps(_mm256_castsi256_ps(lanes[0])) as u64;
+                low | (_mm256_movemask_ps(_mm256_castsi256_ps(lanes[1])) as u64) << 8
             }
             _ => {
-                let [low, high] = lanes.map(|half| _mm256_movemask_pd(_mm256_castsi256_pd(half)) as u64);
-                low | high << 4
+                let low = _mm256_movemask_pd(_mm256_castsi256_pd(lanes[0])) as u64;
+                low | (_mm256_movemask_pd(_mm256_castsi256_pd(lanes[1])) as u64) << 4
             }
         }
     }
@@ -126,8 +128,14 @@ impl Vector for Avx2 {
         // SAFETY: as above; a slice of as many bytes was taken.
         unsafe {
             match L::SIZE {
-                2 => [0, 16].map(|at| _mm256_cvtepu8_epi16(_mm_loadu_si128(bytes.add(at).cast()))),
-                _ => [0, 8].map(|at| _mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes.add(at).cast()))),
+                2 => [
+                    _mm256_cvtepu8_epi16(_mm_loadu_si128(bytes.cast())),
+                    _mm256_cvtepu8_epi16(_mm_loadu_si128(bytes.add(16).cast())),
+                ],
+                _ => [
+                    _mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes.cast())),
+                    _mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes.add(8).cast())),
+                ],
             }
         }
     }
@@ -286,7 +294,9 @@ impl Vector for Avx2 {
             let order = _mm256_add_epi32(places, _mm256_set1_epi32(2 * turn as i32));
             // Words that wrapped around come from the next register.
             let next = _mm256_cmpgt_epi32(order, _mm256_set1_epi32(7));
-            let [a, b, c] = three.map(|register| _mm256_permutevar8x32_epi32(register, order));
+            let a = _mm256_permutevar8x32_epi32(three[0], order);
+            let b = _mm256_permutevar8x32_epi32(three[1], order);
+            let c = _mm256_permutevar8x32_epi32(three[2], order);
             [_mm256_blendv_epi8(a, b, next), _mm256_blendv_epi8(b, c, next)]
         }
     }

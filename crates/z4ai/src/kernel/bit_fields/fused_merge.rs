@@ -106,20 +106,31 @@ fn patch(patches: &mut dyn OutlierPatcher, first: usize, elements: &mut [u8; BUR
     patches.patch(first, elements);
 }
 
+/// The number in little-endian order. Compilers do not see through `map` over whole arrays where it
+/// does nothing, and would move every element on its own.
+macro_rules! little_endian {
+    ($numbers:expr, $swap:path) => {
+        if cfg!(target_endian = "big") { $numbers.map($swap) } else { $numbers }
+    };
+}
+
 #[inline(always)]
 fn bytes_of_halves(halves: [u16; LANES]) -> [u8; STRIPE] {
+    let halves = little_endian!(halves, u16::to_le);
     // SAFETY: both are plain data of one size, for which every bit pattern is valid, here and below.
-    unsafe { std::mem::transmute::<[u16; LANES], [u8; STRIPE]>(halves.map(u16::to_le)) }
+    unsafe { std::mem::transmute::<[u16; LANES], [u8; STRIPE]>(halves) }
 }
 
 #[inline(always)]
 fn halves(bytes: [u8; STRIPE]) -> [u16; LANES] {
     // SAFETY: as above.
-    unsafe { std::mem::transmute::<[u8; STRIPE], [u16; LANES]>(bytes) }.map(u16::from_le)
+    let halves = unsafe { std::mem::transmute::<[u8; STRIPE], [u16; LANES]>(bytes) };
+    little_endian!(halves, u16::from_le)
 }
 
 #[inline(always)]
 fn bytes_of_words(words: [u32; LANES]) -> [[u8; STRIPE]; 2] {
+    let words = little_endian!(words, u32::to_le);
     // SAFETY: as above.
-    unsafe { std::mem::transmute::<[u32; LANES], [[u8; STRIPE]; 2]>(words.map(u32::to_le)) }
+    unsafe { std::mem::transmute::<[u32; LANES], [[u8; STRIPE]; 2]>(words) }
 }
