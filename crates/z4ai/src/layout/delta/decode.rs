@@ -132,13 +132,9 @@ impl Restore<'_> {
         mut restore: impl FnMut(To<'_>, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let mut references = self.reference.map(|reference| reference.chunks(HashedOutput::LEN));
-        // The reference of the next part is prefetched while this one is hashed and stored.
-        let ahead = self.reference.and_then(|reference| reference.get(HashedOutput::LEN..));
-        let mut ahead = Prefetcher::at_rate(ahead.unwrap_or_default(), HashedOutput::LEN);
         while !out.is_done() {
             out.next(|out| {
                 self.next.advance(1);
-                ahead.advance(1);
                 let to = match &mut references {
                     Some(references) => To::Other(references.next().unwrap_or_default(), out),
                     None => To::Reference(out),
