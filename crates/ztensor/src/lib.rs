@@ -60,6 +60,7 @@ pub mod remote;
 pub mod scan;
 pub mod source;
 mod suggest;
+pub mod sync;
 pub mod tensor;
 pub mod write;
 

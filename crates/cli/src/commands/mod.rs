@@ -12,6 +12,7 @@ mod report;
 mod scan;
 mod show;
 mod sign;
+mod sync;
 mod verify;
 
 use std::path::Path;
@@ -101,6 +102,7 @@ pub fn run(arguments: Arguments) -> Outcome {
             let run = crate::z4ai::Run { quiet: arguments.quiet, threads: arguments.threads, limits };
             crate::z4ai::model_delta::run(options, run)
         }
+        Command::Sync(options) => sync::run(options, common),
         Command::Completions(options) => manual::completions(options, Arguments::command()),
         Command::Man => manual::page(Arguments::command()),
     }

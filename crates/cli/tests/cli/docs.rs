@@ -69,7 +69,7 @@ const SHOWN_Z4AI: [(&str, &[&str]); 9] = [
 ];
 
 /// Every command, with what is run to show it.
-const SHOWN: [(&str, &[&str]); 21] = [
+const SHOWN: [(&str, &[&str]); 22] = [
     ("info", &["info model.safetensors", "info model.safetensors --csv --only 'layers.0.*'"]),
     (
         "convert",
@@ -101,6 +101,7 @@ const SHOWN: [(&str, &[&str]); 21] = [
     ("repair", &["repair raw.zt"]),
     ("migrate", &["migrate old.zt -o new.zt"]),
     ("model-delta", &[]),
+    ("sync", &[]),
     ("download-hf", &[]),
     ("completions", &[]),
     ("man", &[]),

@@ -29,7 +29,7 @@ mod repair;
 mod replace;
 mod session;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use copy::{Clash, Compacted, CopyOptions, compact, compact_to, merge, merge_with, remove_tensors};
 pub use repair::{Repaired, repair};

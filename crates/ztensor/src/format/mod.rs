@@ -15,7 +15,7 @@ pub(crate) mod npz;
 pub(crate) mod onnx;
 pub(crate) mod pickle;
 pub(crate) mod safetensors;
-mod shards;
+pub(crate) mod shards;
 pub(crate) mod zip;
 pub mod zstn;
 pub(crate) mod zt;

@@ -75,6 +75,22 @@ pub fn write(to: impl Into<Destination>, bytes: &[u8], options: &Options) -> Res
     file.finish(false)
 }
 
+/// Writes a whole file where none is; `false` if there is one already. Of several writers at once,
+/// one succeeds.
+pub fn write_new(path: impl AsRef<Path>, bytes: &[u8], options: &Options) -> Result<bool> {
+    let path = path.as_ref();
+    if let Place::Remote(location) = place(path)? {
+        return remote::write_new(&location, bytes, options);
+    }
+    match write(Destination::explicit(path, false), bytes, options) {
+        Ok(()) => Ok(true),
+        Err(error) => match error.io_error().map(std::io::Error::kind) {
+            Some(std::io::ErrorKind::AlreadyExists) => Ok(false),
+            _ => Err(error),
+        },
+    }
+}
+
 /// A file that is written from front to back and appears when it is complete. Dropped before
 /// [`finish`](NewFile::finish), it leaves nothing behind.
 #[derive(Debug)]
@@ -205,7 +221,7 @@ pub fn join(folder: impl AsRef<Path>, name: &str) -> PathBuf {
 #[cfg(feature = "remote")]
 mod remote {
     use futures_util::{StreamExt, TryStreamExt};
-    use object_store::{Error as Store, ObjectStore, ObjectStoreExt};
+    use object_store::{Error as Store, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 
     use super::{Entry, Error, Options, Result};
     use crate::remote::collect::collect;
@@ -239,6 +255,17 @@ mod remote {
             Ok((collect(answer, limit).await?, next))
         })?;
         answer.map_err(|error| failure::error("cannot read", &location.url(), &error))
+    }
+
+    pub(super) fn write_new(location: &Location, bytes: &[u8], options: &Options) -> Result<bool> {
+        let (store, key) = (client(location, options)?, key(location)?);
+        let create = PutOptions::from(PutMode::Create);
+        let payload = PutPayload::from(bytes.to_vec());
+        match runtime::wait(store.put_opts(&key, payload, create))? {
+            Ok(_) => Ok(true),
+            Err(Store::AlreadyExists { .. } | Store::Precondition { .. }) => Ok(false),
+            Err(error) => Err(failure::error("cannot write", &location.url(), &error)),
+        }
     }
 
     pub(super) fn list(location: &Location, options: &Options) -> Result<Vec<Entry>> {
@@ -299,6 +326,10 @@ mod remote {
         absent(location, options)
     }
 
+    pub(super) fn write_new(location: &Location, _: &[u8], options: &Options) -> Result<bool> {
+        absent(location, options)
+    }
+
     pub(super) fn list(location: &Location, options: &Options) -> Result<Vec<Entry>> {
         absent(location, options)
     }
@@ -328,6 +359,10 @@ mod tests {
         assert_eq!(read(format!("{url}/a/b/c.json"), 2, &options).unwrap(), b"{}");
         assert!(read(&path, 1, &options).is_err());
         assert_eq!(len(&path, &options).unwrap(), Some(2));
+        assert!(!write_new(&path, b"other", &options).unwrap());
+        assert_eq!(read(&path, 9, &options).unwrap(), b"{}");
+        assert!(write_new(join(dir.path(), "new"), b"x", &options).unwrap());
+        delete(join(dir.path(), "new"), &options).unwrap();
         assert_eq!(read_range(&path, 1..9, 1, &options).unwrap(), b"}");
         assert!(read_range(&path, 0..9, 1, &options).is_err());
         assert!(read_range(&path, 5..9, 1, &options).unwrap().is_empty());

@@ -236,6 +236,32 @@ pub fn rename_new(from: &Path, to: &Destination) -> Result<()> {
     }
 }
 
+/// Moves a file to another name of the same file system, in the place of what has it.
+pub(crate) fn move_file(from: &Path, to: &Path) -> Result<()> {
+    disk::rename(from, to, || std::fs::rename(from, to))
+        .map_err(|error| Error::io("cannot move into place", error).in_file(to))
+}
+
+/// Gives a folder its name, if nothing has that name yet.
+pub(crate) fn rename_folder_new(from: &Path, to: &Path) -> Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use rustix::io::Errno;
+    let rename = || match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // File systems without that flag: renaming a folder replaces an empty one at most.
+        Err(Errno::INVAL | Errno::NOSYS) if std::fs::symlink_metadata(to).is_err() => {
+            std::fs::rename(from, to)
+        }
+        renamed => renamed.map_err(io::Error::from),
+    };
+    disk::rename(from, to, rename).map_err(|error| Error::io("cannot finish", error).in_file(to))
+}
+
+/// A new folder with a random name in `folder`, for what is moved when it is complete.
+pub(crate) fn scratch_folder(folder: &Path, prefix: &str) -> Result<PathBuf> {
+    let made = tempfile::Builder::new().prefix(prefix).suffix(".tmp").tempdir_in(folder);
+    made.map(tempfile::TempDir::keep).map_err(|error| cannot_create(folder, error).in_file(folder))
+}
+
 /// Waits until the disk has the folder entry of `path`.
 pub(crate) fn sync_folder(path: &Path) -> Result<()> {
     disk::sync_folder(path)

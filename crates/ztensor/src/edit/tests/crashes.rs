@@ -11,8 +11,9 @@ use std::rc::Rc;
 use super::*;
 use crate::write::disk::{Step, watch};
 
+/// A change of a file or a folder, as a disk sees it.
 #[derive(Debug, Clone)]
-enum Op {
+pub(crate) enum Op {
     Create(String, u64),
     Write(u64, u64, Vec<u8>),
     SetLen(u64, u64),
@@ -38,9 +39,9 @@ impl Op {
 
 /// A folder as a disk has it: names that lead to files, and the files' bytes.
 #[derive(Debug, Clone, Default)]
-struct Disk {
-    names: BTreeMap<String, u64>,
-    files: BTreeMap<u64, Vec<u8>>,
+pub(crate) struct Disk {
+    pub(crate) names: BTreeMap<String, u64>,
+    pub(crate) files: BTreeMap<u64, Vec<u8>>,
 }
 
 fn inode(file: &File) -> u64 {
@@ -54,16 +55,23 @@ fn name_of(path: &Path) -> String {
 impl Disk {
     fn of(folder: &Path) -> Disk {
         let mut disk = Disk::default();
-        for name in listing(folder) {
-            let path = folder.join(&name);
-            let inode = std::fs::metadata(&path).unwrap().ino();
-            disk.names.insert(name, inode);
-            disk.files.insert(inode, std::fs::read(&path).unwrap());
-        }
+        disk.add(folder);
         disk
     }
 
-    fn apply(&mut self, op: &Op) {
+    /// Adds the files of a folder; folders in it are left out.
+    pub(crate) fn add(&mut self, folder: &Path) {
+        for name in listing(folder) {
+            let path = folder.join(&name);
+            if path.is_file() {
+                let inode = std::fs::metadata(&path).unwrap().ino();
+                self.names.insert(name, inode);
+                self.files.insert(inode, std::fs::read(&path).unwrap());
+            }
+        }
+    }
+
+    pub(crate) fn apply(&mut self, op: &Op) {
         match op {
             Op::Create(name, file) => drop(self.names.insert(name.clone(), *file)),
             Op::Write(file, offset, bytes) => {
@@ -83,7 +91,7 @@ impl Disk {
         }
     }
 
-    fn digest(&self) -> u64 {
+    pub(crate) fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (name, file) in &self.names {
             (name, self.files.get(file)).hash(&mut hasher);
@@ -101,12 +109,8 @@ impl Disk {
     }
 }
 
-/// Runs an edit and notes what it does to its folder.
-fn record(edit: &Edit) -> (Disk, Vec<Op>) {
-    let folder = scratch();
-    let path = folder.path().join("model.zt");
-    (edit.prepare)(&path);
-    let start = Disk::of(folder.path());
+/// What `work` does to files and folders, which are told apart by their last names only.
+pub(crate) fn noted(work: impl FnOnce()) -> Vec<Op> {
     let ops = Rc::new(RefCell::new(Vec::new()));
     let noted = ops.clone();
     let note = move |step: Step<'_>| {
@@ -121,8 +125,17 @@ fn record(edit: &Edit) -> (Disk, Vec<Op>) {
         });
         Ok(())
     };
-    watch::during(note, || (edit.run)(&path)).unwrap();
-    let ops = ops.take();
+    watch::during(note, work);
+    ops.take()
+}
+
+/// Runs an edit and notes what it does to its folder.
+fn record(edit: &Edit) -> (Disk, Vec<Op>) {
+    let folder = scratch();
+    let path = folder.path().join("model.zt");
+    (edit.prepare)(&path);
+    let start = Disk::of(folder.path());
+    let ops = noted(|| (edit.run)(&path).unwrap());
     // What was noted is what was done.
     let mut replayed = start.clone();
     ops.iter().for_each(|op| replayed.apply(op));
@@ -131,7 +144,7 @@ fn record(edit: &Edit) -> (Disk, Vec<Op>) {
 }
 
 /// Cuts writes where sectors end: a disk may have written any of them.
-fn by_sector(ops: Vec<Op>) -> Vec<Op> {
+pub(crate) fn by_sector(ops: Vec<Op>) -> Vec<Op> {
     const SECTOR: usize = 512;
     let mut cut = Vec::new();
     for op in ops {
@@ -172,7 +185,7 @@ fn subsets(count: usize, random: &mut u64) -> Vec<Vec<bool>> {
 }
 
 /// Every state that a power cut can leave. `last` tells whether the edit had returned.
-fn crash_states(start: &Disk, ops: &[Op], mut check: impl FnMut(&Disk, bool)) {
+pub(crate) fn crash_states(start: &Disk, ops: &[Op], mut check: impl FnMut(&Disk, bool)) {
     let mut seen = HashSet::new();
     let mut random = 7;
     for cut in 0..=ops.len() {

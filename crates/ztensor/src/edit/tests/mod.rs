@@ -1,7 +1,7 @@
 //! Every edit, watched step by step.
 
 mod behaviour;
-mod crashes;
+pub(crate) mod crashes;
 mod faults;
 mod readers;
 

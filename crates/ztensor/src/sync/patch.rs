@@ -1,0 +1,241 @@
+//! Differences of two buffers as absolute bytes at positions.
+//!
+//! Such a patch gives the same result however often it is applied, and whatever part of it was
+//! applied before: what a journal needs.
+
+use half::{bf16, f16};
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// Bytes that are compared at once.
+const LINE: usize = 64;
+/// Runs with fewer unchanged bytes between them become one: a run costs about that many.
+const JOINED: usize = 8;
+
+/// Calls `each` with ranges that cover all bytes in which two buffers of equal length differ, in
+/// rising order. Unchanged bytes between two differences that are close belong to a range too.
+pub(crate) fn for_each_run(old: &[u8], new: &[u8], mut each: impl FnMut(std::ops::Range<usize>)) {
+    let len = old.len().min(new.len());
+    let mut run = 0..0;
+    let mut add = |start: usize, end: usize| {
+        if run.end > 0 && start < run.end + JOINED {
+            run.end = end;
+            return;
+        }
+        if run.end > 0 {
+            each(run.clone());
+        }
+        run = start..end;
+    };
+    let (old_lines, old_rest) = old[..len].as_chunks::<LINE>();
+    let (new_lines, new_rest) = new[..len].as_chunks::<LINE>();
+    for (at, (old, new)) in old_lines.iter().zip(new_lines).enumerate() {
+        if old == new {
+            continue;
+        }
+        for (word, (old, new)) in old.as_chunks::<8>().0.iter().zip(new.as_chunks::<8>().0).enumerate() {
+            let changed = u64::from_le_bytes(*old) ^ u64::from_le_bytes(*new);
+            if changed != 0 {
+                let start = at * LINE + word * 8;
+                let first = changed.trailing_zeros() as usize / 8;
+                let last = 7 - changed.leading_zeros() as usize / 8;
+                add(start + first, start + last + 1);
+            }
+        }
+    }
+    let start = old_lines.len() * LINE;
+    for (at, (old, new)) in old_rest.iter().zip(new_rest).enumerate() {
+        if old != new {
+            add(start + at, start + at + 1);
+        }
+    }
+    if run.end > 0 {
+        each(run);
+    }
+}
+
+/// Appends the patch that turns `old` into `new`: for each run the bytes since the last one and its
+/// own length, as LEB128 numbers, and its new bytes. Says whether there is any difference.
+pub(crate) fn push_runs(out: &mut Vec<u8>, old: &[u8], new: &[u8]) -> bool {
+    let before = out.len();
+    let mut end = 0;
+    for_each_run(old, new, |run| {
+        push_number(out, (run.start - end) as u64);
+        push_number(out, run.len() as u64);
+        out.extend_from_slice(&new[run.clone()]);
+        end = run.end;
+    });
+    out.len() > before
+}
+
+/// The runs of a patch: position and bytes.
+pub(crate) struct Runs<'a> {
+    rest: &'a [u8],
+    at: usize,
+    span: usize,
+}
+
+impl<'a> Runs<'a> {
+    /// The runs of a patch of a buffer of `span` bytes.
+    pub(crate) fn new(patch: &'a [u8], span: usize) -> Runs<'a> {
+        Runs { rest: patch, at: 0, span }
+    }
+
+    fn take(&mut self) -> Result<Option<(usize, &'a [u8])>> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let broken = || Error::corrupt("sync.journal", "a patch leads out of its range");
+        let gap = read_number(&mut self.rest).ok_or_else(broken)?;
+        let len = read_number(&mut self.rest).ok_or_else(broken)?;
+        let start = usize::try_from(gap).ok().and_then(|gap| self.at.checked_add(gap));
+        let start = start.ok_or_else(broken)?;
+        let len = usize::try_from(len).map_err(|_| broken())?;
+        let end = start.checked_add(len).filter(|end| *end <= self.span).ok_or_else(broken)?;
+        let (bytes, rest) = self.rest.split_at_checked(len).ok_or_else(broken)?;
+        (self.rest, self.at) = (rest, end);
+        Ok(Some((start, bytes)))
+    }
+}
+
+impl<'a> Iterator for Runs<'a> {
+    type Item = Result<(usize, &'a [u8])>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let run = self.take().transpose();
+        if matches!(run, Some(Err(_))) {
+            self.rest = &[];
+        }
+        run
+    }
+}
+
+fn push_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn read_number(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let part = u64::from(byte & 0x7F);
+        number |= part.checked_shl(shift).filter(|shifted| shifted >> shift == part)?;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// How much of a tensor changed.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Change {
+    /// Elements with another bit pattern.
+    pub(crate) elements: u64,
+    /// Sum of the squares of their differences; `None` if they are no floating-point numbers.
+    pub(crate) squares: Option<f64>,
+}
+
+/// Compares two states of a tensor element by element.
+pub(crate) fn change(dtype: DType, old: &[u8], new: &[u8]) -> Change {
+    fn count<const N: usize>(old: &[u8], new: &[u8], mut differ: impl FnMut([u8; N], [u8; N])) -> u64 {
+        let mut elements = 0;
+        let per_line = LINE.next_multiple_of(N);
+        for (old, new) in old.chunks(per_line).zip(new.chunks(per_line)) {
+            if old == new {
+                continue;
+            }
+            for (old, new) in old.as_chunks::<N>().0.iter().zip(new.as_chunks::<N>().0) {
+                if old != new {
+                    elements += 1;
+                    differ(*old, *new);
+                }
+            }
+        }
+        elements
+    }
+    let mut squares = 0.0;
+    let mut add = |old: f64, new: f64| squares += (new - old) * (new - old);
+    let elements = match dtype {
+        DType::BF16 => count(old, new, |old, new| {
+            add(bf16::from_le_bytes(old).to_f64(), bf16::from_le_bytes(new).to_f64());
+        }),
+        DType::F16 => count(old, new, |old, new| {
+            add(f16::from_le_bytes(old).to_f64(), f16::from_le_bytes(new).to_f64());
+        }),
+        DType::F32 => {
+            count(old, new, |old, new| add(f32::from_le_bytes(old).into(), f32::from_le_bytes(new).into()))
+        }
+        DType::F64 => count(old, new, |old, new| add(f64::from_le_bytes(old), f64::from_le_bytes(new))),
+        _ => {
+            let elements = match dtype.size() {
+                Some(2) => count::<2>(old, new, |_, _| ()),
+                Some(4) => count::<4>(old, new, |_, _| ()),
+                Some(8) => count::<8>(old, new, |_, _| ()),
+                _ => count::<1>(old, new, |_, _| ()),
+            };
+            return Change { elements, squares: None };
+        }
+    };
+    Change { elements, squares: Some(squares) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_patch_makes_the_new_bytes_of_any_mixture(
+            old in prop::collection::vec(any::<u8>(), 0..500),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..40),
+            applied in any::<prop::sample::Index>(),
+        ) {
+            let mut new = old.clone();
+            for (at, value) in changes {
+                if !new.is_empty() {
+                    let at = at.index(new.len());
+                    new[at] = value;
+                }
+            }
+            let mut patch = Vec::new();
+            prop_assert_eq!(push_runs(&mut patch, &old, &new), old != new);
+            let runs: Vec<_> = Runs::new(&patch, old.len()).collect::<Result<_>>().unwrap();
+            let mut mixed = old.clone();
+            for (start, bytes) in &runs[..applied.index(runs.len() + 1)] {
+                mixed[*start..start + bytes.len()].copy_from_slice(bytes);
+            }
+            for (start, bytes) in &runs {
+                mixed[*start..start + bytes.len()].copy_from_slice(bytes);
+            }
+            prop_assert_eq!(&mixed, &new);
+            let found = change(DType::U8, &old, &new).elements;
+            prop_assert_eq!(found, old.iter().zip(&new).filter(|(a, b)| a != b).count() as u64);
+        }
+
+        #[test]
+        fn no_bytes_lead_out_of_the_range(patch in prop::collection::vec(any::<u8>(), 0..60), span in 0..200usize) {
+            for run in Runs::new(&patch, span) {
+                let Ok((start, bytes)) = run else { break };
+                prop_assert!(start + bytes.len() <= span);
+            }
+        }
+    }
+
+    #[test]
+    fn norms_are_of_the_change() {
+        let old: Vec<u8> = [1.0f32, 2.0, 3.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+        let new: Vec<u8> = [1.0f32, 5.0, -1.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(change(DType::F32, &old, &new), Change { elements: 2, squares: Some(25.0) });
+        assert_eq!(change(DType::I32, &old, &new).squares, None);
+        assert_eq!(change(DType::BF16, &old, &old).elements, 0);
+    }
+}

@@ -1,0 +1,572 @@
+//! The payload of one tensor in a delta: how it is made, and how it changes the old bytes.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use zstd::stream::raw::Operation as _;
+use zstd::zstd_safe;
+
+use super::checksum::Hasher;
+use super::index::{Encoding, PayloadCompression};
+use crate::base::huge_pages::zeroed_vec;
+use crate::catalog::Shape;
+use crate::codec;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// zstd level of every known writer of the format.
+const LEVEL: i32 = 1;
+/// The largest window that a frame may ask for: level 1 never needs more than a fraction of it.
+const MAX_WINDOW_LOG: u32 = 27;
+/// Bytes of a tensor that are restored, hashed and compared at a time: the chunk of a sparse z4ai
+/// delta, which a second-level cache holds.
+pub(crate) const BLOCK: usize = 8 * (248 << 10);
+/// The largest tensor whose bytes `overwrite` can address.
+pub(crate) const MAX_OVERWRITE: u64 = 1 << 32;
+
+/// A tensor's type and shape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TensorType {
+    pub(crate) dtype: DType,
+    pub(crate) shape: Shape,
+}
+
+fn broken(message: impl Into<String>) -> Error {
+    Error::corrupt("sync.payload", message)
+}
+
+/// Encodes the change from `old` to `new`, which are of equal length.
+pub(crate) fn encode(
+    compression: PayloadCompression,
+    encoding: Encoding,
+    of: &TensorType,
+    old: &[u8],
+    new: &[u8],
+    threads: usize,
+) -> Result<Vec<u8>> {
+    match (compression, encoding) {
+        (PayloadCompression::Z4ai, _) => {
+            let options = z4ai_options(of, new.len(), threads);
+            z4ai::delta::compress(new, old, &options).map_err(codec::not_encoded)
+        }
+        (PayloadCompression::Zstd, Encoding::Xor) => compress_blocks(old.len(), |at, block| {
+            let (old, new) = (&old[at..at + block.len()], &new[at..at + block.len()]);
+            for ((out, old), new) in block.iter_mut().zip(old).zip(new) {
+                *out = old ^ new;
+            }
+        }),
+        (PayloadCompression::Zstd, Encoding::Overwrite) => {
+            if new.len() as u64 > MAX_OVERWRITE {
+                return Err(Error::unsupported(format!(
+                    "overwrite addresses at most {MAX_OVERWRITE} bytes of a tensor, this one has {}: use xor",
+                    new.len()
+                )));
+            }
+            compress(&overwrite(old, new)?)
+        }
+    }
+}
+
+/// A tensor without predecessor, which only z4ai deltas can have.
+pub(crate) fn encode_whole(of: &TensorType, new: &[u8], threads: usize) -> Result<Vec<u8>> {
+    z4ai::compress(new, &z4ai_options(of, new.len(), threads)).map_err(codec::not_encoded)
+}
+
+fn z4ai_options(of: &TensorType, len: usize, threads: usize) -> z4ai::Options {
+    codec::options(of.dtype, &of.shape, len as u64, z4ai::Effort::Default, threads)
+}
+
+/// Count, positions and values of the changed bytes.
+fn overwrite(old: &[u8], new: &[u8]) -> Result<Vec<u8>> {
+    let mut positions: Vec<u8> = Vec::new();
+    let mut values = Vec::new();
+    super::patch::for_each_run(old, new, |run| {
+        for at in run {
+            if old[at] != new[at] {
+                // The tensor's length was compared with what positions can address.
+                positions.extend_from_slice(&(at as u32).to_le_bytes());
+                values.push(new[at]);
+            }
+        }
+    });
+    let count = u32::try_from(values.len())
+        .map_err(|_| Error::unsupported("more than 2^32 - 1 bytes changed: use xor"))?;
+    let mut raw = Vec::with_capacity(4 + positions.len() + values.len());
+    raw.extend_from_slice(&count.to_le_bytes());
+    raw.append(&mut positions);
+    raw.append(&mut values);
+    Ok(raw)
+}
+
+/// One zstd frame with its content size.
+pub(crate) fn compress(raw: &[u8]) -> Result<Vec<u8>> {
+    zstd::bulk::compress(raw, LEVEL).map_err(|error| Error::io("zstd cannot compress", error))
+}
+
+/// The same of content that `fill` makes block by block.
+fn compress_blocks(len: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Result<Vec<u8>> {
+    use std::io::Write as _;
+    const PART: usize = 256 << 10;
+    let failed = |error| Error::io("zstd cannot compress", error);
+    let mut encoder = zstd::stream::Encoder::new(Vec::new(), LEVEL).map_err(failed)?;
+    encoder.set_pledged_src_size(Some(len as u64)).map_err(failed)?;
+    encoder.include_contentsize(true).map_err(failed)?;
+    let mut block = vec![0; PART.min(len)];
+    for at in (0..len).step_by(PART) {
+        let part = PART.min(len - at);
+        fill(at, &mut block[..part]);
+        encoder.write_all(&block[..part]).map_err(failed)?;
+    }
+    encoder.finish().map_err(failed)
+}
+
+/// The size that the one frame of a payload declares, which must not be more than `most`.
+fn declared(payload: &[u8], most: u64) -> Result<u64> {
+    let frame =
+        zstd_safe::find_frame_compressed_size(payload).map_err(|_| broken("it is not a whole zstd frame"))?;
+    if frame != payload.len() {
+        return Err(broken(format!("{} bytes follow its zstd frame", payload.len() - frame)));
+    }
+    match zstd_safe::get_frame_content_size(payload) {
+        Ok(Some(size)) if size <= most => Ok(size),
+        Ok(Some(size)) => Err(broken(format!("it declares {size} bytes, at most {most} are possible"))),
+        _ => Err(broken("its zstd frame does not say its size")),
+    }
+}
+
+fn decompress(payload: &[u8], size: u64) -> Result<Vec<u8>> {
+    let mut raw = zeroed_vec::<u8>(size)?;
+    let failed = |error| Error::io("zstd cannot be set up", error);
+    let mut decoder = zstd::bulk::Decompressor::new().map_err(failed)?;
+    decoder.window_log_max(MAX_WINDOW_LOG).map_err(failed)?;
+    match decoder.decompress_to_buffer(payload, &mut raw) {
+        Ok(len) if len as u64 == size => Ok(raw),
+        Ok(len) => Err(broken(format!("it decodes to {len} bytes, {size} are declared"))),
+        Err(error) => Err(broken(format!("its zstd frame does not decode: {error}"))),
+    }
+}
+
+/// Decoded positions and values of an `overwrite` payload of a tensor of `len` bytes.
+pub(crate) struct Overwrite {
+    raw: Vec<u8>,
+    count: usize,
+}
+
+impl Overwrite {
+    pub(crate) fn decode(payload: &[u8], len: u64) -> Result<Overwrite> {
+        let size = declared(payload, len.saturating_mul(5).saturating_add(4))?;
+        let raw = decompress(payload, size)?;
+        let Some((count, _)) = raw.split_first_chunk::<4>() else {
+            return Err(broken("overwrite: it is shorter than the number of changes"));
+        };
+        let count = u32::from_le_bytes(*count);
+        if raw.len() as u64 != 4 + 5 * u64::from(count) {
+            let message = format!("overwrite: {count} changes do not take {} bytes", raw.len());
+            return Err(broken(message));
+        }
+        let overwrite = Overwrite { count: count as usize, raw };
+        let mut last = None;
+        for position in overwrite.positions() {
+            if last.is_some_and(|last| last >= position) {
+                return Err(broken("overwrite: positions do not rise"));
+            }
+            last = Some(position);
+        }
+        if last.is_some_and(|last| u64::from(last) >= len) {
+            return Err(broken(format!("overwrite: a position is beyond the tensor's {len} bytes")));
+        }
+        Ok(overwrite)
+    }
+
+    fn position(&self, index: usize) -> u32 {
+        let start = 4 + 4 * index;
+        // In bounds: the length was compared with the count.
+        self.raw[start..start + 4].try_into().map_or(0, u32::from_le_bytes)
+    }
+
+    fn positions(&self) -> impl Iterator<Item = u32> {
+        (0..self.count).map(|index| self.position(index))
+    }
+
+    fn values(&self) -> &[u8] {
+        &self.raw[4 + 4 * self.count..]
+    }
+
+    /// Changes the bytes `from..from + block.len()` of the tensor; `next` is the first change that
+    /// is not behind it.
+    fn apply(&self, from: u64, block: &mut [u8], next: &mut usize) {
+        let values = self.values();
+        while *next < self.count {
+            let at = u64::from(self.position(*next)).wrapping_sub(from);
+            let Some(byte) = usize::try_from(at).ok().and_then(|at| block.get_mut(at)) else { return };
+            *byte = values[*next];
+            *next += 1;
+        }
+    }
+
+    /// The union of two changes: where both have a value the later one counts.
+    pub(crate) fn then(&self, later: &Overwrite) -> Result<Vec<u8>> {
+        let mut union: std::collections::BTreeMap<u32, u8> = std::collections::BTreeMap::new();
+        for change in [self, later] {
+            union.extend(change.positions().zip(change.values().iter().copied()));
+        }
+        let count =
+            u32::try_from(union.len()).map_err(|_| Error::unsupported("more than 2^32 - 1 changes"))?;
+        let mut raw = count.to_le_bytes().to_vec();
+        union.keys().for_each(|position| raw.extend_from_slice(&position.to_le_bytes()));
+        raw.extend(union.values());
+        compress(&raw)
+    }
+}
+
+/// The exclusive or of two `xor` payloads of a tensor.
+pub(crate) fn xor_payloads(first: &[u8], second: &[u8], len: u64) -> Result<Vec<u8>> {
+    let size = declared(first, len)?;
+    if size != len || declared(second, len)? != len {
+        return Err(broken("xor: payloads of one tensor decode to different lengths"));
+    }
+    let mut raw = decompress(first, size)?;
+    let other = decompress(second, size)?;
+    raw.iter_mut().zip(&other).for_each(|(byte, other)| *byte ^= other);
+    compress(&raw)
+}
+
+/// The length that an `xor` payload decodes to, which is the tensor's.
+pub(crate) fn xor_len(payload: &[u8]) -> Result<u64> {
+    declared(payload, u64::MAX)
+}
+
+/// One delta of a tensor, as it is applied.
+pub(crate) struct Step<'a> {
+    pub(crate) compression: PayloadCompression,
+    pub(crate) encoding: Encoding,
+    pub(crate) payload: Cow<'a, [u8]>,
+}
+
+/// The last step of a tensor, decoded block by block.
+enum Decoder<'a> {
+    Xor {
+        decoder: Box<zstd::stream::raw::Decoder<'static>>,
+        input: zstd_safe::InBuffer<'a>,
+        done: bool,
+    },
+    Overwrite {
+        change: Overwrite,
+        next: usize,
+    },
+    /// A z4ai delta of the bytes before the step.
+    Delta(&'a [u8]),
+    /// A z4ai frame, which needs no bytes before it.
+    Whole(&'a [u8]),
+}
+
+/// Restores a tensor of `len` bytes from its old bytes, if it has any, by `steps`.
+///
+/// `each` gets every block in order: its position, the old bytes and the new ones. All new bytes go
+/// through `hasher`. Nothing that a payload declares is allocated beyond what the tensor's size
+/// allows.
+pub(crate) fn restore(
+    old: Option<&[u8]>,
+    len: u64,
+    steps: &[Step<'_>],
+    hasher: &mut Option<Hasher>,
+    mut each: impl FnMut(u64, Option<&[u8]>, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let Ok(total) = usize::try_from(len) else {
+        return Err(Error::limit(format!("a tensor of {len} bytes does not fit in memory")));
+    };
+    let Some((last, earlier)) = steps.split_last() else {
+        return Err(Error::invalid("a tensor is restored by one delta or more"));
+    };
+    let mut between: Option<Vec<u8>> = None;
+    for step in earlier {
+        let reference = between.as_deref().or(old);
+        let len = match (step.is_delta(), reference) {
+            (true, Some(reference)) => reference.len() as u64,
+            (true, None) => return Err(unknown()),
+            (false, _) => whole_len(step)?,
+        };
+        let mut state = zeroed_vec::<u8>(len)?;
+        run(step, reference, len as usize, &mut |at, block| {
+            state[at..at + block.len()].copy_from_slice(block);
+            Ok(())
+        })?;
+        between = Some(state);
+    }
+    let old = old.filter(|old| old.len() == total);
+    run(last, between.as_deref().or(old), total, &mut |start, now| {
+        if let Some(hasher) = hasher {
+            hasher.update(now);
+        }
+        each(start as u64, old.map(|old| &old[start..start + now.len()]), now)
+    })
+}
+
+/// Restores `total` bytes by one step, block by block.
+fn run(
+    step: &Step<'_>,
+    reference: Option<&[u8]>,
+    total: usize,
+    each: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let reference = reference.filter(|reference| reference.len() == total);
+    let mut decoder = Decoder::new(step, reference.is_some(), total as u64)?;
+    let mut block = zeroed_vec::<u8>(BLOCK.min(total) as u64)?;
+    for start in (0..total).step_by(BLOCK) {
+        let range = start..total.min(start + BLOCK);
+        let now = &mut block[..range.len()];
+        decoder.restore(reference.unwrap_or_default(), range, now)?;
+        each(start, now)?;
+    }
+    decoder.finish()
+}
+
+/// The length that a frame without predecessor says.
+fn whole_len(step: &Step<'_>) -> Result<u64> {
+    let info = z4ai::inspect(&step.payload).map_err(codec::broken_frame)?;
+    codec::check_expansion("sync.payload", step.payload.len() as u64, info.content_len)?;
+    Ok(info.content_len)
+}
+
+fn unknown() -> Error {
+    Error::mismatch("there is no tensor of this name and size to change")
+}
+
+impl Step<'_> {
+    /// Whether it needs the bytes before it.
+    pub(crate) fn is_delta(&self) -> bool {
+        self.compression == PayloadCompression::Zstd || z4ai::delta::is_delta(&self.payload)
+    }
+}
+
+impl<'a> Decoder<'a> {
+    fn new(step: &'a Step<'_>, has_reference: bool, len: u64) -> Result<Decoder<'a>> {
+        let payload = &*step.payload;
+        if step.is_delta() && !has_reference {
+            return Err(unknown());
+        }
+        match (step.compression, step.encoding) {
+            (PayloadCompression::Zstd, Encoding::Overwrite) => {
+                Ok(Decoder::Overwrite { change: Overwrite::decode(payload, len)?, next: 0 })
+            }
+            (PayloadCompression::Zstd, Encoding::Xor) => {
+                let size = declared(payload, len)?;
+                if size != len {
+                    return Err(broken(format!("xor: it decodes to {size} bytes, the tensor has {len}")));
+                }
+                let failed = |error| Error::io("zstd cannot be set up", error);
+                let mut decoder = zstd::stream::raw::Decoder::new().map_err(failed)?;
+                decoder.set_parameter(zstd_safe::DParameter::WindowLogMax(MAX_WINDOW_LOG)).map_err(failed)?;
+                let input = zstd_safe::InBuffer::around(payload);
+                Ok(Decoder::Xor { decoder: Box::new(decoder), input, done: false })
+            }
+            (PayloadCompression::Z4ai, _) => {
+                let delta = step.is_delta();
+                let inspect = if delta { z4ai::delta::inspect } else { z4ai::inspect };
+                let info = inspect(payload).map_err(codec::broken_frame)?;
+                if info.content_len != len {
+                    let message = format!("it decodes to {} bytes, the tensor has {len}", info.content_len);
+                    return Err(broken(message));
+                }
+                Ok(if delta { Decoder::Delta(payload) } else { Decoder::Whole(payload) })
+            }
+        }
+    }
+
+    /// Fills `block` with the bytes `range` of the tensor after the step.
+    fn restore(&mut self, reference: &[u8], range: Range<usize>, block: &mut [u8]) -> Result<()> {
+        let bytes = range.start as u64..range.end as u64;
+        let options = codec::decode_options(block.len() as u64, 1);
+        match self {
+            Decoder::Whole(payload) => {
+                z4ai::decompress_bytes(payload, bytes, block, &options).map_err(codec::broken_frame)
+            }
+            Decoder::Delta(payload) => {
+                z4ai::delta::decompress_bytes(payload, reference, bytes, block, &options)
+                    .map_err(codec::broken_frame)
+            }
+            Decoder::Overwrite { change, next } => {
+                block.copy_from_slice(&reference[range]);
+                change.apply(bytes.start, block, next);
+                Ok(())
+            }
+            Decoder::Xor { decoder, input, done } => {
+                decode_xor(decoder, input, done, block)?;
+                let reference = &reference[range];
+                block.iter_mut().zip(reference).for_each(|(byte, old)| *byte ^= old);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether all of the payload was used.
+    fn finish(self) -> Result<()> {
+        let Decoder::Xor { mut decoder, mut input, mut done } = self else { return Ok(()) };
+        let mut more = [0; 1];
+        let mut output = zstd_safe::OutBuffer::around(&mut more[..]);
+        if !done {
+            let left = decoder.run(&mut input, &mut output).map_err(undecodable)?;
+            done = left == 0;
+        }
+        match done && output.pos() == 0 {
+            true => Ok(()),
+            false => Err(broken("xor: it does not decode to as many bytes as it declares")),
+        }
+    }
+}
+
+fn undecodable(error: std::io::Error) -> Error {
+    broken(format!("its zstd frame does not decode: {error}"))
+}
+
+/// Fills `block` with the next bytes of a frame.
+fn decode_xor(
+    decoder: &mut zstd::stream::raw::Decoder<'static>,
+    input: &mut zstd_safe::InBuffer<'_>,
+    done: &mut bool,
+    block: &mut [u8],
+) -> Result<()> {
+    let mut at = 0;
+    while at < block.len() {
+        let mut output = zstd_safe::OutBuffer::around(&mut block[at..]);
+        let before = input.pos;
+        let left = decoder.run(input, &mut output).map_err(undecodable)?;
+        let made = output.pos();
+        if *done || (made == 0 && input.pos == before) {
+            return Err(broken("xor: it decodes to fewer bytes than it declares"));
+        }
+        *done = left == 0;
+        at += made;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::checksum::ChecksumFormat;
+    use super::*;
+
+    const FORMATS: [(PayloadCompression, Encoding); 3] = [
+        (PayloadCompression::Zstd, Encoding::Xor),
+        (PayloadCompression::Zstd, Encoding::Overwrite),
+        (PayloadCompression::Z4ai, Encoding::Xor),
+    ];
+
+    fn encoded(format: (PayloadCompression, Encoding), old: &[u8], new: &[u8]) -> Step<'static> {
+        let of = TensorType { dtype: DType::U8, shape: Shape::from_slice(&[new.len() as u64]) };
+        let payload = encode(format.0, format.1, &of, old, new, 1).unwrap();
+        Step { compression: format.0, encoding: format.1, payload: payload.into() }
+    }
+
+    fn restored(old: &[u8], len: usize, steps: &[Step<'_>]) -> Result<Vec<u8>> {
+        let mut out = vec![0; len];
+        let mut hasher = Some(ChecksumFormat::Xxh3.hasher());
+        restore(Some(old), len as u64, steps, &mut hasher, |at, before, block| {
+            assert_eq!(before.unwrap(), &old[at as usize..][..block.len()]);
+            out[at as usize..][..block.len()].copy_from_slice(block);
+            Ok(())
+        })?;
+        assert_eq!(hasher.unwrap().finish(), ChecksumFormat::Xxh3.of(&out));
+        Ok(out)
+    }
+
+    fn states(len: usize, count: usize, seed: u64) -> Vec<Vec<u8>> {
+        let mut state = seed;
+        let mut random = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize
+        };
+        let mut now: Vec<u8> = (0..len).map(|_| random() as u8).collect();
+        (0..count)
+            .map(|_| {
+                let before = now.clone();
+                for _ in 0..len / 100 {
+                    now[random() % len] = random() as u8;
+                }
+                before
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_worked_example_of_the_specification() {
+        let old = [0x10, 0x20, 0x30, 0x40, 0x50, 0x60];
+        let new = [0x10, 0x21, 0x30, 0x40, 0x50, 0x6f];
+        let raw = overwrite(&old, &new).unwrap();
+        assert_eq!(raw, [2, 0, 0, 0, 1, 0, 0, 0, 5, 0, 0, 0, 0x21, 0x6f]);
+        let xor = encoded(FORMATS[0], &old, &new);
+        assert_eq!(zstd::bulk::decompress(&xor.payload, 6).unwrap(), [0, 1, 0, 0, 0, 0xf]);
+        for format in FORMATS {
+            assert_eq!(restored(&old, 6, &[encoded(format, &old, &new)]).unwrap(), new);
+        }
+    }
+
+    #[test]
+    fn steps_follow_each_other_in_any_mixture_and_over_block_borders() {
+        for len in [1, 7, 4096, BLOCK - 1, BLOCK, 2 * BLOCK + 5] {
+            let states = states(len.max(100), 4, 3);
+            for first in FORMATS {
+                for second in FORMATS {
+                    let steps =
+                        [encoded(first, &states[0], &states[1]), encoded(second, &states[1], &states[2])];
+                    assert!(restored(&states[0], states[0].len(), &steps).unwrap() == states[2]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn folding_needs_no_base() {
+        let states = states(5000, 3, 9);
+        let [a, b] = [0, 1].map(|at| encoded(FORMATS[0], &states[at], &states[at + 1]).payload);
+        let folded = xor_payloads(&a, &b, 5000).unwrap();
+        let step = Step { compression: FORMATS[0].0, encoding: FORMATS[0].1, payload: folded.into() };
+        assert!(restored(&states[0], 5000, &[step]).unwrap() == states[2]);
+        let [a, b] = [0, 1].map(|at| encoded(FORMATS[1], &states[at], &states[at + 1]).payload);
+        let folded =
+            Overwrite::decode(&a, 5000).unwrap().then(&Overwrite::decode(&b, 5000).unwrap()).unwrap();
+        let step = Step { compression: FORMATS[1].0, encoding: FORMATS[1].1, payload: folded.into() };
+        assert!(restored(&states[0], 5000, &[step]).unwrap() == states[2]);
+    }
+
+    #[test]
+    fn damaged_payloads_are_errors_or_change_the_checksum() {
+        let states = states(3000, 2, 5);
+        for format in FORMATS {
+            let step = encoded(format, &states[0], &states[1]);
+            for at in 0..step.payload.len() {
+                let cut = Step { payload: step.payload[..at].to_vec().into(), ..step };
+                assert!(restored(&states[0], 3000, &[cut]).is_err(), "{format:?} cut at {at}");
+                let mut bytes = step.payload.to_vec();
+                bytes[at] ^= 0x10;
+                let flipped = Step { payload: bytes.into(), ..step };
+                if let Ok(found) = restored(&states[0], 3000, &[flipped]) {
+                    // Unused bits of a frame's header may change nothing at all.
+                    let same = found == states[1];
+                    assert!(
+                        same || ChecksumFormat::Adler32.of(&found) != ChecksumFormat::Adler32.of(&states[1])
+                    );
+                }
+            }
+            let mut longer = step.payload.to_vec();
+            longer.push(0);
+            let longer = Step { payload: longer.into(), ..step };
+            assert!(restored(&states[0], 3000, &[longer]).is_err(), "{format:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_payload_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), magic in 0..4usize) {
+            let old = [7; 64];
+            let start: &[u8] = [&b""[..], b"\x28\xb5\x2f\xfd", b"Z4DL", b"Z4AI"][magic];
+            let payload = [start, &bytes].concat();
+            for (compression, encoding) in FORMATS {
+                let step = Step { compression, encoding, payload: payload.clone().into() };
+                let _ = restored(&old, 64, &[step]);
+            }
+        }
+    }
+}
