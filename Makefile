@@ -1,5 +1,5 @@
 .PHONY: demo messages test check docs lint sanitize deny fuzz-python bench bench-all venv wheel install rust-test simd-test \
-	python-test test-aarch64 test-frameworks doc
+	python-test test-aarch64 test-frameworks test-engines doc
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -88,6 +88,11 @@ python-test: $(VENV)/.installed
 # JAX, TensorFlow, MLX and Paddle, each in an environment of its own: some gigabytes, once.
 test-frameworks: $(VENV)/.installed
 	$(VENV)/bin/pytest -m frameworks tests/test_frameworks.py
+
+# vLLM, transformers, diffusers, accelerate, peft and sentence-transformers in one environment with
+# torch: 6 GB, once.
+test-engines: $(VENV)/.installed
+	$(VENV)/bin/pytest -m engines tests/test_engines.py
 
 # Tests under AddressSanitizer; some tens of minutes the first time, so not a part of `test`.
 sanitize: $(VENV)/.tools

@@ -30,8 +30,16 @@ DOCS = Path(__file__).parent.parent / "docs"
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
 
 
+# Imported by their engine, which is no part of this environment: tests/test_engines.py has it.
+IN_ENGINES = {"ztensor.vllm._loader"}
+
+
 @pytest.mark.parametrize("name", ["ztensor", "z4ai", *MODULES])
 def test_docstrings(name: str) -> None:
+    if name in IN_ENGINES:
+        with pytest.raises(ValueError, match="which ztensor needs"):
+            importlib.import_module(name)
+        return
     module = importlib.import_module(name)
     assert doctest.testmod(module, optionflags=OPTIONS).failed == 0
 

@@ -6,17 +6,14 @@ are made once, in the cache folder, and a framework that cannot be installed is 
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+import environments
 import pytest
-from conftest import CACHE
+from environments import only_ours
 from test_upstream_safetensors import BYTES, check, run_upstream
-
-import ztensor
 
 pytestmark = pytest.mark.frameworks
 
@@ -45,45 +42,10 @@ DIFFERENT: dict[str, dict[str, str]] = {
 }
 
 
-@functools.cache
-def environment(framework: str) -> Path | str:
-    """The interpreter of an environment with a framework, or why there is none."""
-    folder = CACHE / "frameworks" / framework
-    python = folder / "bin" / "python"
-    wanted = " ".join(["numpy", "ml_dtypes", "pytest", *PACKAGES[framework]])
-    done = folder / ".complete"
-    if done.exists() and done.read_text() == wanted:
-        return python
-    uv = Path(sys.executable).parent / "uv"
-    for command in (
-        [str(uv), "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
-        [str(uv), "pip", "install", "--quiet", "--python", str(python), *wanted.split()],
-    ):
-        try:
-            outcome = subprocess.run(command, capture_output=True, text=True, timeout=1800)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"cannot install {framework}: {error}"
-        if outcome.returncode:
-            return f"cannot install {framework}: {outcome.stderr.strip()[-200:]}"
-    done.write_text(wanted)
-    return python
-
-
 def interpreter(framework: str) -> Path:
-    found = environment(framework)
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
-
-
-def only_ours(folder: Path) -> Path:
-    """A folder to import our packages from, and nothing else of this environment."""
-    path = folder / "ours"
-    path.mkdir()
-    packages = Path(ztensor.__file__).parent.parent
-    for name in ("ztensor", "z4ai"):
-        (path / name).symlink_to(packages / name)
-    return path
+    return environments.interpreter(
+        f"frameworks/{framework}", "numpy", "ml_dtypes", "pytest", *PACKAGES[framework]
+    )
 
 
 @pytest.mark.parametrize("framework", PACKAGES)

@@ -576,6 +576,46 @@ def test_other_ways_to_load(transformers: Any) -> None:
     assert all(torch.equal(tensor, expected[name]) for name, tensor in half.state_dict().items())
 
 
+def test_save_pretrained_packs_on_request(transformers: Any) -> None:
+    import safetensors.torch
+
+    model = llama(transformers)
+    original = safetensors.torch.save_file
+    with z4ai.packing(effort="fast"):
+        model.save_pretrained("packed", variant="z4ai", max_shard_size="120KB")
+        with pytest.raises(ValueError, match="already"), z4ai.packing():
+            pass
+    assert safetensors.torch.save_file is original
+    shards = sorted(Path("packed").glob("model.z4ai-*.safetensors"))
+    assert len(shards) > 3 and all(map(integrations.is_packed, shards))
+    model.save_pretrained("plain")
+    assert not integrations.is_packed("plain/model.safetensors")
+    z4ai.enable_hf()
+    same_model(load(transformers, "packed", variant="z4ai"), model)
+    with safetensors.safe_open(shards[0], framework="pt") as file:
+        assert file.metadata() == {"format": "pt"}
+    with pytest.raises(ValueError, match="effort"), z4ai.packing(effort="nope"):
+        pass
+    assert safetensors.torch.save_file is original
+
+
+def test_the_names_of_diffusers() -> None:
+    os.mkdir("unet")
+    plain_save_file(state(), "unet/diffusion_pytorch_model.safetensors")
+    stats = z4ai.pack_model("unet")
+    assert stats["files"] == ["diffusion_pytorch_model.z4ai.safetensors"]
+    os.mkdir("shards")
+    shard = "diffusion_pytorch_model-00001-of-00001.safetensors"
+    plain_save_file(state(), f"shards/{shard}")
+    index = {"weight_map": dict.fromkeys(state(), shard)}
+    Path("shards/diffusion_pytorch_model.safetensors.index.json").write_text(json.dumps(index))
+    z4ai.pack_model("shards", "out")
+    assert sorted(os.listdir("out")) == [
+        "diffusion_pytorch_model.safetensors.index.z4ai.json",
+        "diffusion_pytorch_model.z4ai-00001-of-00001.safetensors",
+    ]
+
+
 def test_damaged_weights_and_an_interrupted_load(transformers: Any) -> None:
     model = llama(transformers)
     model.save_pretrained("m")

@@ -3,7 +3,8 @@
 :func:`save_file` and :func:`load_file` are drop-in functions for those of ``safetensors.torch``.
 :func:`enable_hf` makes ``safetensors`` itself read packed files, so that ``from_pretrained`` does:
 tensors are decoded straight from the packed file when they are asked for, and when transformers
-loads a model also a little before, while it is busy with other things.
+loads a model also a little before, while it is busy with other things. Within :func:`packing`,
+``save_pretrained`` writes packed files.
 
 Needs torch and safetensors.
 """
@@ -42,6 +43,7 @@ __all__ = [
     "is_enabled",
     "load_file",
     "pack_model",
+    "packing",
     "save_file",
 ]
 
@@ -236,6 +238,8 @@ class _Patches:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._originals: dict[tuple[str, str], Any] = {}
+        # What replaces what: a module may have taken a name from one that was patched before it.
+        self._replaced: list[tuple[Any, Any]] = []
         self._awaited: list[_WhenImported] = []
 
     def original(self, module: str, name: str) -> Any:
@@ -251,9 +255,8 @@ class _Patches:
             if self._originals:
                 return
             found = {key: getattr(_needed(key[0]), key[1]) for key in makers}
-            for key, original in found.items():
-                self._replace(key, original, makers[key])
-            self._originals = found
+            for key, current in found.items():
+                self._replace(key, current, makers[key])
         for key, maker in where_present.items():
             then = functools.partial(self._on_if_there, key, maker)
             if key[0] in sys.modules:
@@ -263,17 +266,23 @@ class _Patches:
 
     def _on_if_there(self, key: tuple[str, str], maker: Callable[[Any], Any], module: Any) -> None:
         with self._lock:
-            original = getattr(module, key[1], None)
-            if original is not None and self._originals and key not in self._originals:
-                self._replace(key, original, maker)
-                self._originals[key] = original
+            current = getattr(module, key[1], None)
+            if current is not None and self._originals and key not in self._originals:
+                self._replace(key, current, maker)
 
-    def _replace(self, key: tuple[str, str], original: Any, maker: Callable[[Any], Any]) -> None:
+    def _replace(self, key: tuple[str, str], current: Any, maker: Callable[[Any], Any]) -> None:
+        """Patches a name, and the same object in modules that have taken it already."""
         module, name = key
-        replacement = maker(original)
+        for replacement, original in self._replaced:
+            if current is replacement or current is original:
+                break
+        else:
+            original, replacement = current, maker(current)
+            self._replaced.append((replacement, original))
+        self._originals[key] = original
         setattr(sys.modules[module], name, replacement)
-        for user in _users(name, original):
-            setattr(user, name, replacement)
+        for user, alias in _users(original):
+            setattr(user, alias, replacement)
 
     def off(self) -> None:
         with self._lock:
@@ -281,11 +290,11 @@ class _Patches:
                 awaited.end()
             self._awaited = []
             for (module, name), original in self._originals.items():
-                replacement = getattr(sys.modules[module], name)
                 setattr(sys.modules[module], name, original)
-                for user in _users(name, replacement):
-                    setattr(user, name, original)
-            self._originals = {}
+            for replacement, original in self._replaced:
+                for user, alias in _users(replacement):
+                    setattr(user, alias, original)
+            self._originals, self._replaced = {}, []
 
 
 class _WhenImported:
@@ -321,17 +330,34 @@ class _WhenImported:
         return spec
 
 
-def _users(name: str, value: Any) -> list[Any]:
-    """Modules of the libraries we serve that have already taken a name from safetensors."""
-    prefixes = ("transformers", "vllm", "diffusers", "accelerate", "peft", "sentence_transformers")
+_USERS = (
+    "accelerate",
+    "comfy",
+    "diffusers",
+    "peft",
+    "safetensors",
+    "sentence_transformers",
+    "sglang",
+    "timm",
+    "transformers",
+    "vllm",
+)
+
+
+def _users(value: Any) -> list[tuple[Any, str]]:
+    """Modules of the libraries we serve that have already taken an object from safetensors, and
+    under which name."""
     return [
-        module
+        (module, name)
         for key, module in list(sys.modules.items())
-        if key.split(".")[0] in prefixes and getattr(module, "__dict__", {}).get(name) is value
+        if key.split(".")[0] in _USERS
+        for name, found in list(getattr(module, "__dict__", {}).items())
+        if found is value
     ]
 
 
 _PATCHES = _Patches()
+_SAVING = _Patches()
 
 
 def _opening(original: Any) -> Any:
@@ -455,13 +481,53 @@ def enable_if_asked() -> None:
         _AWAITED.append(_WhenImported("safetensors.torch", lambda module: enable_hf()))
 
 
+@contextlib.contextmanager
+def packing(
+    *, level: int | None = None, effort: Effort | None = None, threads: int = 0
+) -> Iterator[None]:
+    """Within this, ``safetensors.torch.save_file`` writes packed files.
+
+    So do ``save_pretrained`` of transformers, diffusers and peft, and accelerate's ``save_model``,
+    in shards too. For the options see :func:`z4ai.compress`.
+
+    >>> import safetensors.torch, torch, z4ai
+    >>> with z4ai.packing(effort="fast"):
+    ...     safetensors.torch.save_file({"x": torch.zeros(1000)}, "packed.safetensors")
+    >>> z4ai.load_file("packed.safetensors")["x"].shape
+    torch.Size([1000])
+    """
+    _needed("torch")
+    if _SAVING.is_on():
+        raise InvalidArgumentError("packing() is in force already")
+    _packed._settings(level, threads, None, effort)
+
+    def saving(original: Any) -> Any:
+        @functools.wraps(original)
+        def save_file(
+            tensors: Mapping[str, torch.Tensor],
+            filename: Path,
+            metadata: Mapping[str, str] | None = None,
+        ) -> None:
+            _packed.pack_tensors(
+                tensors, filename, metadata, level=level, effort=effort, threads=threads
+            )
+
+        return save_file
+
+    _SAVING.on({("safetensors.torch", "save_file"): saving}, {})
+    try:
+        yield
+    finally:
+        _SAVING.off()
+
+
 def is_enabled() -> bool:
     """Whether :func:`enable_hf` is in force."""
     return _PATCHES.is_on()
 
 
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
+# Transformers' names, then those of diffusers.
+_STEMS = ("model", "diffusion_pytorch_model")
 
 
 def pack_model(
@@ -477,9 +543,10 @@ def pack_model(
 ) -> dict[str, Any]:
     """Packs the safetensors files of a model folder, single or in shards with their index.
 
-    The packed files get the names under which ``from_pretrained(..., variant="z4ai")`` looks
-    for them, and are written next to the originals, or to ``out_folder`` with a copy of everything
-    else that the folder holds (configuration, tokenizer), weights of other formats excepted.
+    The packed files get the names under which ``from_pretrained(..., variant="z4ai")`` of
+    transformers and diffusers looks for them, and are written next to the originals, or to
+    ``out_folder`` with a copy of everything else that the folder holds (configuration, tokenizer),
+    weights of other formats excepted.
 
     Packed files that are there already are refused, unless ``overwrite`` says to replace them; the
     originals are never touched, and no symbolic link that the folder holds is written through.
@@ -491,9 +558,11 @@ def pack_model(
     target = _Path(out_folder) if out_folder is not None else source
     if not variant or not variant.replace("-", "").replace("_", "").isalnum():
         raise InvalidArgumentError(f"a variant is a short name of letters and digits: {variant!r}")
-    renamed = _shards(source, variant)
-    index_name = f"model.safetensors.index.{variant}.json"
-    sharded = (source / _INDEX).is_file()
+    stem = _stem(source)
+    own_index = f"{stem}.safetensors.index.json"
+    index_name = f"{stem}.safetensors.index.{variant}.json"
+    renamed = _shards(source, stem, variant)
+    sharded = (source / own_index).is_file()
     target.mkdir(parents=True, exist_ok=True)
     if not overwrite:
         _refuse_existing(target, [*renamed.values(), *([index_name] if sharded else [])])
@@ -513,7 +582,7 @@ def pack_model(
         original += stats["original_bytes"]
         stored += stats["compressed_bytes"]
     if sharded:
-        index = json.loads((source / _INDEX).read_text())
+        index = json.loads((source / own_index).read_text())
         index["weight_map"] = {name: renamed[file] for name, file in index["weight_map"].items()}
         _write(target / index_name, json.dumps(index, indent=2).encode(), overwrite=overwrite)
     return {
@@ -525,27 +594,37 @@ def pack_model(
     }
 
 
-def _shards(folder: _Path, variant: str) -> dict[str, str]:
+def _stem(folder: _Path) -> str:
+    """What the weights of a folder are called."""
+    for stem in _STEMS:
+        for name in (f"{stem}.safetensors.index.json", f"{stem}.safetensors"):
+            if (folder / name).is_file():
+                return stem
+    if not folder.is_dir():
+        message = f"{folder} is not a local folder: `ztensor download-hf` downloads models"
+        raise _errors.make("io", message, errno.ENOENT, str(folder))
+    raise FileError(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
+
+
+def _shards(folder: _Path, stem: str, variant: str) -> dict[str, str]:
     """The files of a model, and what their packed ones are called."""
-    if (folder / _INDEX).is_file():
-        index = json.loads((folder / _INDEX).read_text())
+    own_index = f"{stem}.safetensors.index.json"
+    if (folder / own_index).is_file():
+        index = json.loads((folder / own_index).read_text())
         names = sorted(set(index["weight_map"].values()))
         for name in names:
             if _Path(name).name != name:
-                raise InvalidArgumentError(f"{_INDEX} names a file outside of the folder: {name!r}")
+                raise InvalidArgumentError(
+                    f"{own_index} names a file outside of the folder: {name!r}"
+                )
         renamed = {name: _packed_name(name, variant) for name in names}
         # Whatever the index says, no original is written to, nor one file twice.
         if len({*renamed, *renamed.values()}) < 2 * len(renamed):
             raise InvalidArgumentError(
-                f"packed files would replace others that {_INDEX} names: choose another variant"
+                f"packed files would replace others that {own_index} names: choose another variant"
             )
         return renamed
-    if (folder / _SINGLE).is_file():
-        return {_SINGLE: f"model.{variant}.safetensors"}
-    if not folder.is_dir():
-        message = f"{folder} is not a local folder: `ztensor download-hf` downloads models"
-        raise _errors.make("io", message, errno.ENOENT, str(folder))
-    raise FileError(f"{folder} has neither {_SINGLE} nor {_INDEX}")
+    return {f"{stem}.safetensors": f"{stem}.{variant}.safetensors"}
 
 
 def _packed_name(name: str, variant: str) -> str:
