@@ -358,5 +358,5 @@ def test_what_is_no_dictionary_is_named() -> None:
     with ztensor.Reader("right.zt") as reader:
         for call in (reader.read, reader.read_numpy, reader.metadata):
             for names in (3, ["a", 3]):
-                with pytest.raises(TypeError, match="several are a list of it"):
+                with pytest.raises(TypeError, match="several are a list of strings"):
                     call(names)  # type: ignore[call-overload]
