@@ -11,7 +11,8 @@ use pyo3::buffer::PyBuffer;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use z4ai::{DecodeOptions, Effort, FrameInfo, Kind, Observer, Options};
+use z4ai::delta::ParsedDelta;
+use z4ai::{DecodeOptions, Effort, FrameInfo, Kind, Observer, Options, ParsedFrame};
 use ztensor::Observer as _;
 
 use crate::errors::{OrRaise, exception, invalid, of_codec};
@@ -253,6 +254,26 @@ pub(crate) fn z4ai_check_size(py: Python<'_>, len: u64, stored: u64, max_bytes: 
     Err(exception(py, &ztensor::Error::new(ztensor::ErrorKind::Limit, message)))
 }
 
+/// A frame and the number of bytes it decodes to, parsed once for both.
+fn parsed<'a>(py: Python<'_>, frame: &'a [u8]) -> PyResult<(ParsedFrame<'a>, u64)> {
+    let parse = || {
+        let frame = ParsedFrame::parse(frame)?;
+        let len = frame.content_len()?;
+        Ok((frame, len))
+    };
+    py.detach(parse).map_err(of_codec).or_raise(py)
+}
+
+/// The same of a delta.
+fn parsed_delta<'a>(py: Python<'_>, frame: &'a [u8]) -> PyResult<(ParsedDelta<'a>, u64)> {
+    let parse = || {
+        let frame = ParsedDelta::parse(frame)?;
+        let len = frame.content_len()?;
+        Ok((frame, len))
+    };
+    py.detach(parse).map_err(of_codec).or_raise(py)
+}
+
 /// What a frame decodes to.
 #[pyfunction]
 #[pyo3(signature = (frame, threads, max_bytes = None))]
@@ -262,11 +283,11 @@ pub(crate) fn z4ai_decompress<'py>(
     threads: usize,
     max_bytes: Option<u64>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let frame = frame.bytes();
-    let len = py.detach(|| z4ai::inspect(frame)).map_err(of_codec).or_raise(py)?.content_len;
-    z4ai_check_size(py, len, frame.len() as u64, max_bytes)?;
+    let stored = frame.bytes();
+    let (frame, len) = parsed(py, stored)?;
+    z4ai_check_size(py, len, stored.len() as u64, max_bytes)?;
     let options = DecodeOptions { threads, ..DecodeOptions::default() };
-    new_bytes(py, len, |out| z4ai::decompress_into(frame, out, &options).map_err(of_codec))
+    new_bytes(py, len, |out| frame.decompress_into(out, &options).map_err(of_codec))
 }
 
 /// Decodes a frame into the start of `out`; returns the number of bytes.
@@ -277,11 +298,10 @@ pub(crate) fn z4ai_decompress_into(
     mut out: Output,
     threads: usize,
 ) -> PyResult<u64> {
-    let frame = frame.bytes();
-    let len = py.detach(|| z4ai::inspect(frame)).map_err(of_codec).or_raise(py)?.content_len;
+    let (frame, len) = parsed(py, frame.bytes())?;
     let options = DecodeOptions { threads, ..DecodeOptions::default() };
     let out = out.first(py, len)?;
-    py.detach(|| z4ai::decompress_into(frame, out, &options)).map_err(of_codec).or_raise(py)?;
+    py.detach(|| frame.decompress_into(out, &options)).map_err(of_codec).or_raise(py)?;
     Ok(len)
 }
 
@@ -342,15 +362,15 @@ pub(crate) fn z4ai_delta_decompress<'py>(
     reference: Input,
     threads: usize,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let (frame, reference) = (frame.bytes(), reference.bytes());
-    let len = py.detach(|| z4ai::delta::inspect(frame)).map_err(of_codec).or_raise(py)?.content_len;
+    let (frame, len) = parsed_delta(py, frame.bytes())?;
+    let reference = reference.bytes();
     let options = DecodeOptions { threads, ..DecodeOptions::default() };
     if len != reference.len() as u64 {
         // Found before anything is allocated.
         let message = format!("the delta's reference has {len} bytes, this one {}", reference.len());
         return Err(exception(py, &ztensor::Error::new(ztensor::ErrorKind::Mismatch, message)));
     }
-    new_bytes(py, len, |out| z4ai::delta::decompress_into(frame, reference, out, &options).map_err(of_codec))
+    new_bytes(py, len, |out| frame.decompress_into(reference, out, &options).map_err(of_codec))
 }
 
 /// Decodes a delta into the start of `out`, which may be the reference itself.
@@ -362,15 +382,14 @@ pub(crate) fn z4ai_delta_decompress_into(
     mut out: Output,
     threads: usize,
 ) -> PyResult<u64> {
-    let frame = frame.bytes();
-    let len = py.detach(|| z4ai::delta::inspect(frame)).map_err(of_codec).or_raise(py)?.content_len;
+    let (frame, len) = parsed_delta(py, frame.bytes())?;
     let options = DecodeOptions { threads, ..DecodeOptions::default() };
     let (from, to) = (reference.bytes().as_ptr_range(), out.range());
     let from = from.start.addr()..from.end.addr();
     if from.start == to.start && from.len() as u64 == len && to.len() as u64 >= len {
         drop(reference);
         let buffer = out.first(py, len)?;
-        py.detach(|| z4ai::delta::apply(frame, buffer, &options)).map_err(of_codec).or_raise(py)?;
+        py.detach(|| frame.apply(buffer, &options)).map_err(of_codec).or_raise(py)?;
         return Ok(len);
     }
     let overlap = from.start < to.end && to.start < from.end;
@@ -379,9 +398,7 @@ pub(crate) fn z4ai_delta_decompress_into(
         false => reference.bytes().into(),
     };
     let out = out.first(py, len)?;
-    py.detach(|| z4ai::delta::decompress_into(frame, &reference, out, &options))
-        .map_err(of_codec)
-        .or_raise(py)?;
+    py.detach(|| frame.decompress_into(&reference, out, &options)).map_err(of_codec).or_raise(py)?;
     Ok(len)
 }
 

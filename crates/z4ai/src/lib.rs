@@ -32,6 +32,7 @@ mod wire;
 pub use coder::choose::DEFAULT_LEVEL;
 pub use element::Kind;
 pub use error::{Error, ErrorKind, Result};
+pub use frame::parsed::ParsedFrame;
 pub use frame::partial;
 pub use frame::stream::{Ends, StreamEncoder};
 pub use layout::streams::StreamInfo;
@@ -40,7 +41,6 @@ pub use options::{Array, DecodeOptions, Effort, FrameInfo, Observer, Options};
 pub use simd::ForcedLevel;
 pub use simd::SimdLevel;
 
-use frame::any::AnyFrame;
 use frame::encode;
 use std::ops::Range;
 
@@ -67,13 +67,13 @@ pub fn max_compressed_len(len: usize) -> usize {
 
 /// Decodes a whole frame into new memory.
 pub fn decompress(frame: &[u8], options: &DecodeOptions) -> Result<Vec<u8>> {
-    AnyFrame::parse(frame)?.decompress(options)
+    ParsedFrame::parse(frame)?.decompress(options)
 }
 
 /// Decodes a whole frame into the caller's memory, whose length must be the frame's
 /// [`content_len`](FrameInfo::content_len). On error the contents of `out` are unspecified.
 pub fn decompress_into(frame: &[u8], out: &mut [u8], options: &DecodeOptions) -> Result<()> {
-    AnyFrame::parse(frame)?.decompress_into(out, options)
+    ParsedFrame::parse(frame)?.decompress_into(out, options)
 }
 
 /// Decodes elements `range` of a frame into `out`, whose length must be theirs in bytes; only the
@@ -84,7 +84,7 @@ pub fn decompress_range(
     out: &mut [u8],
     options: &DecodeOptions,
 ) -> Result<()> {
-    AnyFrame::parse(frame)?.decompress_range(range, out, options)
+    ParsedFrame::parse(frame)?.decompress_range(range, out, options)
 }
 
 /// Decodes bytes `range` of a frame's content into `out`, whose length must be theirs; only the
@@ -95,7 +95,7 @@ pub fn decompress_bytes(
     out: &mut [u8],
     options: &DecodeOptions,
 ) -> Result<()> {
-    AnyFrame::parse(frame)?.decompress_bytes(range, out, options)
+    ParsedFrame::parse(frame)?.decompress_bytes(range, out, options)
 }
 
 /// Whether `bytes` start like a frame that [`decompress`] knows, of this version or an earlier one.
@@ -105,7 +105,7 @@ pub fn is_frame(bytes: &[u8]) -> bool {
 
 /// What a frame says about itself, its index checked but nothing decoded.
 pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
-    AnyFrame::parse(frame)?.info()
+    ParsedFrame::parse(frame)?.info()
 }
 
 /// What a frame or a delta is made of, nothing decoded: its streams by role and coder, in the
@@ -113,6 +113,6 @@ pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
 pub fn streams(frame: &[u8]) -> Result<Vec<StreamInfo>> {
     match delta::is_delta(frame) {
         true => delta::streams(frame),
-        false => AnyFrame::parse(frame)?.streams(),
+        false => ParsedFrame::parse(frame)?.streams(),
     }
 }

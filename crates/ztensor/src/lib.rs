@@ -44,7 +44,6 @@
 
 mod base;
 pub mod catalog;
-mod codec;
 mod decode;
 pub mod delta;
 pub mod digest;

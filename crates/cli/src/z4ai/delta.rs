@@ -1,6 +1,7 @@
 //! `delta`: files as their difference from others of the same length.
 
 use z4ai::DecodeOptions;
+use z4ai::delta::ParsedDelta;
 
 use super::args::Delta;
 use super::files::{self, Run, Target};
@@ -25,7 +26,8 @@ pub fn run(options: &Delta, run: Run) -> Outcome {
             let sources = (files::open(delta)?, files::open(reference)?);
             let (frame, old) = (sources.0.mapped()?, sources.1.mapped()?);
             let failed = |error| in_file(delta, error);
-            let info = z4ai::delta::inspect(frame).map_err(failed)?;
+            let parsed = ParsedDelta::parse(frame).map_err(failed)?;
+            let info = parsed.info().map_err(failed)?;
             let stored = (frame.len() as u64).saturating_add(old.len() as u64);
             let allowed = run.limits.check(info.content_len, stored);
             allowed.map_err(|error| Failure::from(error.in_file(delta)))?;
@@ -35,7 +37,7 @@ pub fn run(options: &Delta, run: Run) -> Outcome {
             let at_once = z4ai::legacy::is_legacy_delta(frame);
             target.write(|out| {
                 files::write_parts(out, info.content_len, at_once, &progress, |range, part| {
-                    z4ai::delta::decompress_bytes(frame, old, range, part, &options).map_err(failed)
+                    parsed.decompress_bytes(old, range, part, &options).map_err(failed)
                 })
             })?;
             drop(progress);

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use z4ai::{DecodeOptions, Kind, Options};
+use z4ai::{DecodeOptions, Kind, Options, ParsedFrame};
 
 use super::args::{Compress, Decompress, Encoding};
 use super::files::{self, Run, Target};
@@ -104,7 +104,8 @@ pub fn decompress(options: &Decompress, run: Run) -> Outcome {
     let source = files::open(input)?;
     let frame = source.mapped()?;
     check_kind(input, frame)?;
-    let info = z4ai::inspect(frame).map_err(|error| in_file(input, error))?;
+    let frame = ParsedFrame::parse(frame).map_err(|error| in_file(input, error))?;
+    let info = frame.info().map_err(|error| in_file(input, error))?;
     run.limits
         .check(info.content_len, info.frame_len)
         .map_err(|error| Failure::from(error.in_file(input)))?;
@@ -114,7 +115,7 @@ pub fn decompress(options: &Decompress, run: Run) -> Outcome {
     let at_once = info.version == 1 || info.format == "ZRT1";
     target.write(|out| {
         files::write_parts(out, info.content_len, at_once, &progress, |range, part| {
-            z4ai::decompress_bytes(frame, range, part, &decode).map_err(|error| in_file(input, error))
+            frame.decompress_bytes(range, part, &decode).map_err(|error| in_file(input, error))
         })
     })?;
     run.say_restored(input, info.frame_len, info.content_len);

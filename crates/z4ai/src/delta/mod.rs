@@ -18,6 +18,7 @@
 //! ```
 
 mod encode;
+mod parsed;
 
 use std::ops::Range;
 
@@ -30,6 +31,9 @@ use crate::layout::streams::StreamInfo;
 use crate::options::{DecodeOptions, FrameInfo, Options};
 use crate::simd::prefetch::Prefetcher;
 use crate::{Error, Result, legacy, parallel};
+
+pub use parsed::ParsedDelta;
+use parsed::Version;
 
 /// Encodes the difference from `reference` to `current`, which must be of equal length.
 ///
@@ -54,10 +58,7 @@ pub fn is_delta(frame: &[u8]) -> bool {
 /// What a delta says about itself, its index checked but nothing decoded. References have the
 /// [`content_len`](FrameInfo::content_len) of the content.
 pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
-    match AnyDelta::parse(frame)? {
-        AnyDelta::V1(frame) => legacy::inspect_delta(frame),
-        AnyDelta::V2(frame) => Ok(frame.info()),
-    }
+    ParsedDelta::parse(frame)?.info()
 }
 
 /// Decodes a delta into new memory.
@@ -65,12 +66,7 @@ pub fn inspect(frame: &[u8]) -> Result<FrameInfo> {
 /// A reference other than the one the delta was made from is a
 /// [`Mismatch`](crate::ErrorKind::Mismatch), found before anything is decoded.
 pub fn decompress(frame: &[u8], reference: &[u8], options: &DecodeOptions) -> Result<Vec<u8>> {
-    let frame = match AnyDelta::parse(frame)? {
-        AnyDelta::V1(frame) => return legacy::decompress_delta(frame, reference, options),
-        AnyDelta::V2(frame) => frame,
-    };
-    let whole = 0..frame.content_len;
-    decode::to_vec(&Applied::new(frame, reference, whole, options)?, options)
+    ParsedDelta::parse(frame)?.decompress(reference, options)
 }
 
 /// Decodes a delta into the caller's memory, which must be as long as the reference. On error the
@@ -81,24 +77,14 @@ pub fn decompress_into(
     out: &mut [u8],
     options: &DecodeOptions,
 ) -> Result<()> {
-    let frame = match AnyDelta::parse(frame)? {
-        AnyDelta::V1(frame) => return legacy::decompress_delta_into(frame, reference, out, options),
-        AnyDelta::V2(frame) => frame,
-    };
-    let whole = 0..frame.content_len;
-    decode::whole_into(&Applied::new(frame, reference, whole, options)?, out, options)
+    ParsedDelta::parse(frame)?.decompress_into(reference, out, options)
 }
 
 /// As [`decompress_into`], for a reference that the caller already knows to be the right one: it is
 /// not hashed again. With another one the content does not match its checksums, which is an error
 /// as well.
 pub fn restore_into(frame: &[u8], reference: &[u8], out: &mut [u8], options: &DecodeOptions) -> Result<()> {
-    let frame = match AnyDelta::parse(frame)? {
-        AnyDelta::V1(frame) => return legacy::decompress_delta_into(frame, reference, out, options),
-        AnyDelta::V2(frame) => frame,
-    };
-    check_length(&frame, reference)?;
-    decode::whole_into(&Applied::unchecked(frame, Some(reference), options), out, options)
+    ParsedDelta::parse(frame)?.restore_into(reference, out, options)
 }
 
 /// Decodes bytes `range` of a delta's content into `out`, whose length must be theirs. Only the
@@ -110,11 +96,7 @@ pub fn decompress_bytes(
     out: &mut [u8],
     options: &DecodeOptions,
 ) -> Result<()> {
-    let frame = match AnyDelta::parse(frame)? {
-        AnyDelta::V1(frame) => return legacy::decompress_delta_range(frame, reference, range, out, options),
-        AnyDelta::V2(frame) => frame,
-    };
-    decode::byte_range_into(&Applied::new(frame, reference, range.clone(), options)?, range, out, options)
+    ParsedDelta::parse(frame)?.decompress_bytes(reference, range, out, options)
 }
 
 /// Decodes elements `range` of a delta into `out`, whose length must be theirs in bytes. Only the
@@ -126,12 +108,7 @@ pub fn decompress_range(
     out: &mut [u8],
     options: &DecodeOptions,
 ) -> Result<()> {
-    let frame = match AnyDelta::parse(frame)? {
-        AnyDelta::V1(frame) => return legacy::decompress_delta_range(frame, reference, range, out, options),
-        AnyDelta::V2(frame) => frame,
-    };
-    let bytes = decode::bytes_of(&frame, range.clone(), out)?;
-    decode::range_into(&Applied::new(frame, reference, bytes, options)?, range, out, options)
+    ParsedDelta::parse(frame)?.decompress_range(reference, range, out, options)
 }
 
 /// Turns `buffer`, which holds the reference, into what the delta was made of.
@@ -139,41 +116,14 @@ pub fn decompress_range(
 /// Reference and frame are checked in full before the first byte changes: a wrong reference or a
 /// damaged frame leaves the buffer as it was.
 pub fn apply(frame: &[u8], buffer: &mut [u8], options: &DecodeOptions) -> Result<()> {
-    let frame = match AnyDelta::parse(frame)? {
-        AnyDelta::V1(frame) => {
-            buffer.copy_from_slice(&legacy::decompress_delta(frame, buffer, options)?);
-            return Ok(());
-        }
-        AnyDelta::V2(frame) => frame,
-    };
-    let payload = |index| frame.payload(index);
-    let check = |index, hash| hashes_of(&frame, index)?.check_payload(hash);
-    hash_each(frame.chunks_of(0..frame.content_len), payload, check, options)?;
-    check_reference(&frame, buffer, 0..frame.content_len, options)?;
-    decode::whole_into(&Applied::unchecked(frame, None, options), buffer, options)
+    ParsedDelta::parse(frame)?.apply(buffer, options)
 }
 
 /// The streams of a delta; none for version 1.
 pub(crate) fn streams(frame: &[u8]) -> Result<Vec<StreamInfo>> {
-    match AnyDelta::parse(frame)? {
-        AnyDelta::V1(_) => Ok(Vec::new()),
-        AnyDelta::V2(frame) => stats::streams(&frame),
-    }
-}
-
-/// A parsed delta: which version it is is decided once.
-enum AnyDelta<'a> {
-    /// Decoded by the crate `z4ai-v1`, which parses its few headers with every call.
-    V1(&'a [u8]),
-    V2(Frame<'a, Delta>),
-}
-
-impl<'a> AnyDelta<'a> {
-    fn parse(frame: &'a [u8]) -> Result<Self> {
-        match legacy::is_legacy_delta(frame) {
-            true => Ok(Self::V1(frame)),
-            false => Frame::parse(frame).map(Self::V2),
-        }
+    match ParsedDelta::parse(frame)?.0 {
+        Version::V1(_) => Ok(Vec::new()),
+        Version::V2(frame) => stats::streams(&frame),
     }
 }
 
@@ -184,7 +134,7 @@ impl FrameFormat for Delta {
 
 /// A delta and the reference it is applied to.
 struct Applied<'a> {
-    frame: Frame<'a, Delta>,
+    frame: &'a Frame<'a, Delta>,
     /// `None`: the output holds the reference; payloads were verified then.
     reference: Option<&'a [u8]>,
     /// Whether one thread decodes all chunks, one after the other.
@@ -194,16 +144,16 @@ struct Applied<'a> {
 impl<'a> Applied<'a> {
     /// Checks the reference where the chunks of the decoded bytes `range` need it.
     fn new(
-        frame: Frame<'a, Delta>,
+        frame: &'a Frame<'a, Delta>,
         reference: &'a [u8],
         range: Range<u64>,
         options: &DecodeOptions,
     ) -> Result<Self> {
-        check_reference(&frame, reference, range, options)?;
+        check_reference(frame, reference, range, options)?;
         Ok(Self::unchecked(frame, Some(reference), options))
     }
 
-    fn unchecked(frame: Frame<'a, Delta>, reference: Option<&'a [u8]>, options: &DecodeOptions) -> Self {
+    fn unchecked(frame: &'a Frame<'a, Delta>, reference: Option<&'a [u8]>, options: &DecodeOptions) -> Self {
         let in_order = parallel::workers(options.threads, frame.chunk_count()) == 1;
         Self { frame, reference, in_order }
     }
@@ -225,7 +175,7 @@ impl Chunks for Applied<'_> {
     type Scratch = DeltaScratch;
 
     fn frame(&self) -> &Frame<'_, Delta> {
-        &self.frame
+        self.frame
     }
 
     fn scratch(&self, large_output: bool) -> DeltaScratch {
@@ -236,7 +186,7 @@ impl Chunks for Applied<'_> {
 
     fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut DeltaScratch) -> Result<()> {
         let (checksum, delta, payload) = self.frame.chunk(index)?;
-        let reference = self.reference.map(|reference| part_of(&self.frame, index, reference));
+        let reference = self.reference.map(|reference| part_of(self.frame, index, reference));
         scratch.next = self.fetch_next(index, out.len());
         let hash = delta.decode(payload, reference, out, scratch)?;
         decode::check_hash(index, checksum, hash)

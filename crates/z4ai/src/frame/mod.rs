@@ -6,12 +6,12 @@
 //! index    palette, one description per chunk, matches, then the checksum of header and index
 //! ```
 
-pub(crate) mod any;
 pub(crate) mod chunks;
 pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod match_finder;
 pub(crate) mod matches;
+pub(crate) mod parsed;
 pub mod partial;
 pub(crate) mod plan;
 pub(crate) mod stats;

@@ -17,7 +17,6 @@ use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::Format;
-use crate::format::zt::{ALIGNMENT, MAGIC};
 use crate::source::Sources;
 use crate::tensor::value::{Attributes, Value};
 
@@ -86,7 +85,7 @@ pub struct Object {
     pub components: SmallVec<[(Role, Component); 1]>,
     /// Attributes of this object; most have none.
     pub attributes: Option<Box<Attributes>>,
-    /// Manifest keys of this object that this version does not know, kept by edits.
+    /// Keys of this object that this version does not know, kept by edits.
     pub(crate) unknown: Unknown,
 }
 
@@ -198,6 +197,7 @@ pub struct Component {
     pub digest: Option<Digest>,
     /// Which bytes the digest covers.
     pub digest_of: DigestOf,
+    /// Keys of this component that this version does not know, kept by edits.
     pub(crate) unknown: Unknown,
 }
 
@@ -445,15 +445,16 @@ pub struct Catalog {
     pub objects: Objects,
     /// Attributes of the whole file.
     pub attributes: Attributes,
+    /// Keys of the file's index that this version does not know, kept by edits.
     pub(crate) unknown: Unknown,
-    /// The container version that a manifest states, kept by edits.
+    /// The format version that the file states, kept by edits.
     pub(crate) version: Option<Box<str>>,
     /// Functions that a pickle names and that are dangerous in tools that unpickle it.
     pub(crate) unsafe_globals: Vec<Box<str>>,
-    /// Where the manifest of a `.zt` file lies: blobs lie before it, the footer behind.
-    pub(crate) manifest: Option<Extent>,
-    /// Whether a journal beside the file said how much of it is good: an edit is under way, or
-    /// was interrupted.
+    /// Where the index that lists the objects lies, in formats that edits change in place.
+    pub(crate) index: Option<Extent>,
+    /// Whether only the committed part of the file is listed: an edit is under way, or was
+    /// interrupted.
     pub(crate) by_journal: bool,
 }
 
@@ -468,7 +469,7 @@ impl Catalog {
             unknown: Unknown::default(),
             version: None,
             unsafe_globals: Vec::new(),
-            manifest: None,
+            index: None,
             by_journal: false,
         }
     }
@@ -491,30 +492,7 @@ impl Catalog {
     }
 }
 
-impl Catalog {
-    /// Bytes of a `.zt` file that no component names: what edits left behind and
-    /// [`compact`](crate::compact) drops. Fillings between blobs that start at
-    /// multiples of 64 are not counted. `None` for other formats.
-    pub fn dead_bytes(&self) -> Option<u64> {
-        let manifest = self.manifest?;
-        let mut extents: Vec<Extent> = self
-            .objects
-            .values()
-            .flat_map(|object| object.components.iter().filter_map(|(_, component)| component.extent()))
-            .filter(|extent| extent.len > 0)
-            .collect();
-        extents.sort_unstable();
-        let (mut end, mut dead) = (MAGIC.len() as u64, 0);
-        for extent in extents {
-            // A tied range comes again, and ends before it starts.
-            dead += extent.offset.saturating_sub(end.next_multiple_of(ALIGNMENT));
-            end = end.max(extent.offset + extent.len);
-        }
-        Some(dead + manifest.offset.saturating_sub(end.next_multiple_of(ALIGNMENT)))
-    }
-}
-
-/// Manifest keys that this version does not know, with their values as CBOR.
+/// Keys that this version does not know, with their values as the format encodes them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Unknown(Option<Box<Pairs>>);
 

@@ -1,13 +1,18 @@
+//! Frames of the weight codec, whole or by chunks, and what its errors say about the file.
+
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use z4ai::partial::{self, Outline};
+use z4ai::{DecodeOptions, ErrorKind, ParsedFrame};
 
 use crate::base::huge_pages::zeroed_vec;
 use crate::catalog::{Decode, DecodeStored, Extent};
-use crate::codec;
 use crate::error::{Error, Result};
 use crate::source::Sources;
+
+/// No frame decodes to more than this many times its own length.
+const MAX_EXPANSION: u64 = 1 << 24;
 
 /// Which frames a format holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,21 +59,16 @@ pub(crate) const PIECE: u64 = 32 << 20;
 
 impl Z4ai {
     pub(crate) fn new(extent: Extent, len: u64, generation: Generation) -> Result<Z4ai> {
-        codec::check_expansion("component.uncompressed-length", extent.len, len)?;
+        check_expansion("component.uncompressed-length", extent.len, len)?;
         Ok(Z4ai { extent, len, generation, outline: OnceLock::new() })
     }
 
-    /// Calls `then` with the frame, if it is what the file says it is.
-    fn with_frame<T>(&self, sources: &Sources, then: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
-        sources.with_bytes(self.extent, |frame| {
-            self.check_frame(frame)?;
-            then(frame)
-        })
-    }
-
-    fn check_frame(&self, frame: &[u8]) -> Result<()> {
+    /// Parses the frame, if it is what the file says it is.
+    fn parse<'a>(&self, frame: &'a [u8]) -> Result<ParsedFrame<'a>> {
         self.check_start(frame)?;
-        self.check_len(z4ai::inspect(frame).map_err(codec::broken_frame)?.content_len)
+        let frame = ParsedFrame::parse(frame).map_err(broken_frame)?;
+        self.check_len(frame.content_len().map_err(broken_frame)?)?;
+        Ok(frame)
     }
 
     fn check_start(&self, frame: &[u8]) -> Result<()> {
@@ -117,7 +117,7 @@ impl Z4ai {
             return Err(broken("it has no head".to_owned()));
         };
         self.check_start(&head)?;
-        let range = partial::index_range(&head, len).map_err(codec::broken_frame)?;
+        let range = partial::index_range(&head, len).map_err(broken_frame)?;
         match range.start.checked_sub(guess) {
             Some(before) => drop(index.drain(..before as usize)),
             None => {
@@ -126,7 +126,7 @@ impl Z4ai {
                 index.splice(0..0, missing.into_iter().flat_map(|(_, bytes)| bytes));
             }
         }
-        let outline = Arc::new(Outline::new(head, index, len).map_err(codec::broken_frame)?);
+        let outline = Arc::new(Outline::new(head, index, len).map_err(broken_frame)?);
         self.check_len(outline.info().content_len)?;
         if keep && outline.memory() <= KEPT {
             let _ = self.outline.set(Arc::clone(&outline)); // another thread may have been faster
@@ -137,10 +137,10 @@ impl Z4ai {
     /// Fetches and decodes what a range needs.
     fn decode_cut(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
         let outline = self.outline(sources, true)?;
-        let needed = outline.needed(range.clone()).map_err(codec::broken_frame)?;
+        let needed = outline.needed(range.clone()).map_err(broken_frame)?;
         let pieces = sources.parts(self.extent, &needed)?;
-        let options = codec::decode_options(self.len, threads);
-        outline.decompress_bytes(&pieces, range, out, &options).map_err(codec::broken_frame)
+        let options = decode_options(self.len, threads);
+        outline.decompress_bytes(&pieces, range, out, &options).map_err(broken_frame)
     }
 
     /// Reads and decodes one chunk after another: what a chunk is decoded from is then still in the
@@ -161,11 +161,11 @@ impl Z4ai {
                 false
             }
         };
-        let options = codec::decode_options(self.len, threads);
+        let options = decode_options(self.len, threads);
         let decoded = outline.decompress_fetched(fetch, range, out, &options);
         match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
-            None => decoded.map_err(codec::broken_frame),
+            None => decoded.map_err(broken_frame),
         }
     }
 
@@ -178,25 +178,60 @@ impl Z4ai {
     ) -> Result<()> {
         // Old frames can only be decoded as a whole.
         let step = if self.generation == Generation::First { self.len } else { self.len.min(PIECE) };
-        self.with_frame(sources, |frame| {
+        sources.with_bytes(self.extent, |frame| {
+            let frame = self.parse(frame)?;
             let mut piece = zeroed_vec::<u8>(step)?;
             for start in (0..self.len).step_by(step.max(1) as usize) {
                 let end = self.len.min(start + step);
                 let piece = &mut piece[..(end - start) as usize];
-                self.decode_part(frame, start..end, piece, threads)?;
+                self.decode_part(&frame, start..end, piece, threads)?;
                 each(piece)?;
             }
             Ok(())
         })
     }
 
-    fn decode_part(&self, frame: &[u8], range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
-        let options = codec::decode_options(self.len, threads);
+    fn decode_part(
+        &self,
+        frame: &ParsedFrame<'_>,
+        range: Range<u64>,
+        out: &mut [u8],
+        threads: usize,
+    ) -> Result<()> {
+        let options = decode_options(self.len, threads);
         let decoded = match range == (0..self.len) {
-            true => z4ai::decompress_into(frame, out, &options),
-            false => z4ai::decompress_bytes(frame, range, out, &options),
+            true => frame.decompress_into(out, &options),
+            false => frame.decompress_bytes(range, out, &options),
         };
-        decoded.map_err(codec::broken_frame)
+        decoded.map_err(broken_frame)
+    }
+}
+
+/// How to decode at most `len` bytes.
+pub(crate) fn decode_options(len: u64, threads: usize) -> DecodeOptions {
+    DecodeOptions { threads, max_output: len }
+}
+
+/// Refuses a length that no frame of `stored` bytes decodes to, before anything is allocated.
+pub(crate) fn check_expansion(rule: &'static str, stored: u64, len: u64) -> Result<()> {
+    if len.div_ceil(MAX_EXPANSION) > stored {
+        return Err(Error::corrupt(
+            rule,
+            format!("{stored} bytes of z4ai cannot decode to the {len} bytes declared"),
+        ));
+    }
+    Ok(())
+}
+
+/// What a failure to decode a frame says about the file that holds it.
+pub(crate) fn broken_frame(error: z4ai::Error) -> Error {
+    match error.kind() {
+        ErrorKind::Unsupported => Error::unsupported(error.message()),
+        ErrorKind::LimitExceeded => Error::limit(error.message()),
+        ErrorKind::Mismatch => Error::mismatch(error.message()),
+        ErrorKind::Cancelled => Error::cancelled(),
+        // Lengths that contradict each other: all of them are the file's.
+        _ => Error::corrupt("z4ai.frame", format!("the z4ai frame does not decode: {error}")),
     }
 }
 
@@ -257,7 +292,6 @@ impl Decode for Z4ai {
 
 impl DecodeStored for Z4ai {
     fn decode_stored(&self, frame: &[u8], range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()> {
-        self.check_frame(frame)?;
-        self.decode_part(frame, range, out, threads)
+        self.decode_part(&self.parse(frame)?, range, out, threads)
     }
 }

@@ -14,8 +14,7 @@ use super::segments::{BaseCheck, Delta, How, Place};
 use super::v1;
 use crate::base::parallel;
 use crate::catalog::{Decode, Storage};
-use crate::codec;
-use crate::decode::Z4ai;
+use crate::decode::{Z4ai, broken_frame, decode_options};
 use crate::digest::Digest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::ContentId;
@@ -296,10 +295,10 @@ impl Applier {
                 if legacy != (self.delta.version == v1::VERSION) || !z4ai::delta::is_delta(&frame) {
                     return Err(Error::corrupt("z4dm.delta", "a frame that is no delta of this version"));
                 }
-                let options = codec::decode_options(out.len() as u64, threads);
+                let options = decode_options(out.len() as u64, threads);
                 // The base is known to be the right one, and what comes out is checked.
                 self.with_base(place, out.len(), threads, |reference| {
-                    z4ai::delta::restore_into(&frame, reference, out, &options).map_err(codec::broken_frame)
+                    z4ai::delta::restore_into(&frame, reference, out, &options).map_err(broken_frame)
                 })
             }
             How::Same(first) => self.content(*first, out, threads),

@@ -9,10 +9,10 @@ use twox_hash::XxHash3_64;
 use super::segments::{BaseCheck, Delta, How, Place, Segment};
 use super::{ModelDigest, v1};
 use crate::catalog::Extent;
-use crate::codec;
-use crate::decode::Generation;
+use crate::decode::{Generation, broken_frame, check_expansion, decode_options};
 use crate::error::{Error, Result};
 use crate::source::Source;
+use crate::write::compress::not_encoded;
 
 pub(crate) const MAGIC: &[u8; 4] = b"Z4DM";
 pub(crate) const VERSION: u8 = 2;
@@ -107,8 +107,8 @@ fn read_present(source: Arc<dyn Source>) -> Result<Delta> {
         read_index(&stored, index_at, target_len)?
     } else {
         let mut index = crate::source::zeroed(index_len)?;
-        let options = codec::decode_options(index_len, 1);
-        z4ai::decompress_into(&stored, &mut index, &options).map_err(codec::broken_frame)?;
+        let options = decode_options(index_len, 1);
+        z4ai::decompress_into(&stored, &mut index, &options).map_err(broken_frame)?;
         read_index(&index, index_at, target_len)?
     };
     let base = BaseCheck::Model(ModelDigest(digest(&fields[..16])));
@@ -176,7 +176,7 @@ fn read_index(index: &[u8], index_at: u64, target_len: u64) -> Result<Vec<Segmen
         let place = Place { name: base, role, offset: value };
         let how = match kind {
             KIND_FRAME | KIND_DELTA => {
-                codec::check_expansion("z4dm.content-length", blob, len)?;
+                check_expansion("z4dm.content-length", blob, len)?;
                 if kind == KIND_FRAME {
                     How::Frame(extent, Generation::Present)
                 } else {
@@ -278,7 +278,7 @@ impl<'a> Output<'a> {
         let mut index = self.count.to_le_bytes().to_vec();
         index.append(&mut self.index);
         let frame = z4ai::compress(&index, &z4ai::Options { threads: 1, ..z4ai::Options::default() });
-        let frame = frame.map_err(codec::not_encoded)?;
+        let frame = frame.map_err(not_encoded)?;
         let (index_len, frame_len) = (index.len() as u64, frame.len() as u64);
         let proportionate = index_len <= SMALL_INDEX || index_len.div_ceil(INDEX_EXPANSION) <= frame_len;
         let stored = if frame_len < index_len && proportionate { frame } else { index };

@@ -15,7 +15,6 @@ use super::model::{Fingerprint, Model};
 use super::segments::Place;
 use crate::base::parallel;
 use crate::catalog::{Extent, Storage};
-use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Format;
 use crate::progress::{Observer, advance, finish};
@@ -23,6 +22,7 @@ use crate::read::Limits;
 use crate::read::Reader;
 use crate::source::{MemorySource, Source};
 use crate::write::atomic::{AtomicFile, scratch_file};
+use crate::write::compress::{codec_options, not_encoded};
 use crate::write::destination::Destination;
 use crate::write::{WriteOptions, Writer};
 
@@ -306,7 +306,7 @@ impl<'a> Maker<'a> {
         let reference = self.base.content(found.part, threads)?;
         let options = self.codec_options(part, common.len() as u64, threads)?;
         let delta = z4ai::delta::compress(common, &reference[..common.len()], &options);
-        let delta = delta.map_err(codec::not_encoded)?;
+        let delta = delta.map_err(not_encoded)?;
         drop(reference);
         let mut parts = vec![(found.common, Stored::Delta(delta, self.place(found.part)))];
         if !rest.is_empty() {
@@ -324,7 +324,7 @@ impl<'a> Maker<'a> {
         if skipped > 0 {
             options.shape = Vec::new();
         }
-        let frame = z4ai::compress(content, &options).map_err(codec::not_encoded)?;
+        let frame = z4ai::compress(content, &options).map_err(not_encoded)?;
         Ok(if frame.len() < content.len() { Stored::Frame(frame) } else { Stored::Raw(content.to_vec()) })
     }
 
@@ -332,7 +332,7 @@ impl<'a> Maker<'a> {
         let mut options = match part {
             Some(part) => {
                 let (object, component) = self.target.part(part)?;
-                codec::options(component.dtype, &object.shape, len, self.options.effort, threads)
+                codec_options(component.dtype, &object.shape, len, self.options.effort, threads)
             }
             None => z4ai::Options { effort: self.options.effort, threads, ..z4ai::Options::default() },
         };

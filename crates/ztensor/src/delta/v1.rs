@@ -10,8 +10,7 @@ use super::apply::wrong_base;
 use super::model::Model;
 use super::segments::{BaseCheck, Delta, How, Place, Segment};
 use crate::catalog::Extent;
-use crate::codec;
-use crate::decode::Generation;
+use crate::decode::{Generation, check_expansion};
 use crate::error::{Error, Result};
 use crate::format::{Format, safetensors};
 use crate::source::{Cursor, Source};
@@ -36,7 +35,7 @@ pub(super) fn read(source: Arc<dyn Source>) -> Result<Delta> {
     }
     cursor.skip(header_len)?;
     let data_len = cursor.u64_le()?;
-    codec::check_expansion("z4dm.v1", source.len(), data_len)?;
+    check_expansion("z4dm.v1", source.len(), data_len)?;
     let base = BaseCheck::Data(cursor.array()?);
     let head_len = safetensors::PREFIX + header_len;
     let target_len = head_len.checked_add(data_len).ok_or_else(|| corrupt("more than 2^64 bytes"))?;
@@ -64,7 +63,7 @@ pub(super) fn read(source: Arc<dyn Source>) -> Result<Delta> {
                 let stored = cursor.u64_le()?;
                 let extent = Extent::new(cursor.position(), stored);
                 cursor.skip(stored)?;
-                codec::check_expansion("z4dm.v1", stored, len)?;
+                check_expansion("z4dm.v1", stored, len)?;
                 if kind == 1 { How::Delta(extent, place) } else { How::Frame(extent, Generation::First) }
             }
             kind => return Err(corrupt(format!("unknown kind {kind} of a record"))),

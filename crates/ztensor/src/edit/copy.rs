@@ -156,7 +156,7 @@ fn open(path: &Path) -> Result<Catalog> {
     let opened = if remote::is_url(&name) { path } else { &name };
     let catalog = format::open(opened, &context).and_then(|catalog| {
         check_magic(&catalog.sources.get(0)?.bytes(0, 8)?)?;
-        match catalog.manifest {
+        match catalog.index {
             Some(_) => Ok(catalog),
             None => Err(Error::unsupported("a model of several files cannot be edited: edit its files")),
         }

@@ -120,7 +120,7 @@ fn write(
     let tied = is_tied(&catalog, old);
     // The manifest of the file with the new data in the old place. It goes where
     // the present one is, and may be longer, so the space that it takes is left free.
-    let manifest_at = catalog.manifest.map_or(session.good_len(), |place| place.offset);
+    let manifest_at = catalog.index.map_or(session.good_len(), |place| place.offset);
     let settled = manifest::tail(&catalog, manifest_at)?;
     let settled_len = manifest_at + settled.len() as u64;
     // The same with the new data at the end.

@@ -2,11 +2,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use z4ai::Effort;
+use z4ai::{Effort, ErrorKind};
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::{CParameter, ResetDirective, Strategy};
 
-use crate::codec;
+use crate::catalog::elements;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::write::Compression;
@@ -53,8 +53,47 @@ pub(crate) struct Blob<'a> {
 
 impl Blob<'_> {
     fn z4ai(&self, effort: Effort, threads: usize, frame: &mut Vec<u8>) -> Result<()> {
-        let options = codec::options(self.dtype, self.shape, self.bytes.len() as u64, effort, threads);
-        z4ai::compress_into(self.bytes, &options, frame).map_err(codec::not_encoded)
+        let options = codec_options(self.dtype, self.shape, self.bytes.len() as u64, effort, threads);
+        z4ai::compress_into(self.bytes, &options, frame).map_err(not_encoded)
+    }
+}
+
+/// The shape of `len` bytes as elements of [`DType::codec_kind`], or nothing where `shape` does not describe them.
+fn shape_hint(dtype: DType, shape: &[u64], len: u64) -> Vec<u64> {
+    let size = dtype.codec_kind().size() as u64;
+    let mut shape = shape.to_vec();
+    if u64::from(dtype.bits()) == 16 * size {
+        shape.push(2); // complex: real and imaginary part
+    }
+    match elements(&shape).and_then(|count| count.checked_mul(size)) {
+        Some(bytes) if bytes == len && len > 0 => shape,
+        _ => Vec::new(),
+    }
+}
+
+/// How to encode `len` bytes of a tensor.
+pub(crate) fn codec_options(
+    dtype: DType,
+    shape: &[u64],
+    len: u64,
+    effort: Effort,
+    threads: usize,
+) -> z4ai::Options {
+    z4ai::Options {
+        kind: dtype.codec_kind(),
+        effort,
+        threads,
+        shape: shape_hint(dtype, shape, len),
+        ..z4ai::Options::default()
+    }
+}
+
+/// A failure to encode.
+pub(crate) fn not_encoded(error: z4ai::Error) -> Error {
+    match error.kind() {
+        ErrorKind::LimitExceeded => Error::limit(error.message()),
+        ErrorKind::Cancelled => Error::cancelled(),
+        _ => Error::invalid(error.message()),
     }
 }
 
@@ -229,5 +268,14 @@ mod tests {
             assert!(frames[0] == frames[1] && frames[0] == frames[2]);
             assert!(zstd::bulk::decompress(&frames[0], len).unwrap() == weights[..len]);
         }
+    }
+
+    #[test]
+    fn hints_describe_the_bytes_or_are_empty() {
+        assert_eq!(shape_hint(DType::F32, &[2, 3], 24), [2, 3]);
+        assert_eq!(shape_hint(DType::C64, &[2, 3], 48), [2, 3, 2]);
+        assert!(shape_hint(DType::I4, &[2, 3], 3).is_empty());
+        assert!(shape_hint(DType::F32, &[2, 0], 0).is_empty());
+        assert!(shape_hint(DType::F32, &[u64::MAX, 2], 8).is_empty());
     }
 }

@@ -7,8 +7,7 @@ use twox_hash::XxHash3_64;
 
 use super::{MAGIC, v3};
 use crate::catalog::{Catalog, Component, Extent, Storage};
-use crate::codec;
-use crate::decode::{Generation, Shared, Z4ai};
+use crate::decode::{Generation, Shared, Z4ai, check_expansion};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::format::{Format, safetensors};
@@ -303,7 +302,7 @@ fn read_index(index: &[u8], index_at: u64, content_len: u64) -> Result<Vec<Blob>
         };
         let stored = match kind {
             KIND_FRAME => {
-                codec::check_expansion("zstn.content-length", value, len)?;
+                check_expansion("zstn.content-length", value, len)?;
                 Stored::Frame(place(end)?, Generation::Present)
             }
             KIND_RAW if value != len => {

@@ -10,9 +10,9 @@ use super::container::{
     ALIGNMENT, FOOTER, HEADER_EXPANSION, KIND_FRAME, KIND_RAW, KIND_SAME, Mode, SMALL_HEADER, VERSION,
     checksum,
 };
-use crate::codec;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::write::compress::{codec_options, not_encoded};
 
 /// A content as it will be stored.
 pub(super) struct Encoded {
@@ -45,13 +45,13 @@ impl Encoder {
     ) -> Result<Encoded> {
         let len = content.len() as u64;
         let mut options = match tensor {
-            Some((dtype, shape)) => codec::options(dtype, shape, len, self.effort, threads),
+            Some((dtype, shape)) => codec_options(dtype, shape, len, self.effort, threads),
             None => z4ai::Options { effort: self.effort, threads, ..z4ai::Options::default() },
         };
         options.level = self.level;
         let mut bytes = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         if !content.is_empty() {
-            z4ai::compress_into(content, &options, &mut bytes).map_err(codec::not_encoded)?;
+            z4ai::compress_into(content, &options, &mut bytes).map_err(not_encoded)?;
             let stored = bytes.len() as u64;
             let proportionate = !is_header || len <= SMALL_HEADER || len.div_ceil(HEADER_EXPANSION) <= stored;
             if stored < len && proportionate {

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use super::MAGIC;
 use super::container::{Blob, Container, Mode, Stored};
 use crate::catalog::Extent;
-use crate::codec;
-use crate::decode::Generation;
+use crate::decode::{Generation, check_expansion};
 use crate::error::{Error, Result};
 use crate::format::safetensors;
 use crate::source::{Cursor, Source};
@@ -67,7 +66,7 @@ pub(super) fn read(source: Arc<dyn Source>) -> Result<Container> {
 }
 
 fn frame_blob(extent: Extent, len: u64) -> Result<Blob> {
-    codec::check_expansion("zstn.v3", extent.len, len)?;
+    check_expansion("zstn.v3", extent.len, len)?;
     Ok(Blob { len, stored: Stored::Frame(extent, Generation::First) })
 }
 

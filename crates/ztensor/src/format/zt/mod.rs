@@ -91,9 +91,32 @@ pub(crate) fn parse_committed(source: Arc<dyn Source>) -> Result<Catalog> {
         let bytes = source.bytes(place.offset, place.len)?;
         manifest::decode(&bytes, place.offset, &mut catalog)?;
     }
-    catalog.manifest = Some(place);
+    catalog.index = Some(place);
     catalog.sources.push(source);
     Ok(catalog)
+}
+
+impl Catalog {
+    /// Bytes of a `.zt` file that no component names: what edits left behind and
+    /// [`compact`](crate::compact) drops. Fillings between blobs that start at
+    /// multiples of 64 are not counted. `None` for other formats.
+    pub fn dead_bytes(&self) -> Option<u64> {
+        let manifest = self.index?;
+        let mut extents: Vec<Extent> = self
+            .objects
+            .values()
+            .flat_map(|object| object.components.iter().filter_map(|(_, component)| component.extent()))
+            .filter(|extent| extent.len > 0)
+            .collect();
+        extents.sort_unstable();
+        let (mut end, mut dead) = (MAGIC.len() as u64, 0);
+        for extent in extents {
+            // A tied range comes again, and ends before it starts.
+            dead += extent.offset.saturating_sub(end.next_multiple_of(ALIGNMENT));
+            end = end.max(extent.offset + extent.len);
+        }
+        Some(dead + manifest.offset.saturating_sub(end.next_multiple_of(ALIGNMENT)))
+    }
 }
 
 /// Reads the footer that ends the first `total` bytes, which the source has:

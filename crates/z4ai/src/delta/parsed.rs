@@ -1,0 +1,130 @@
+//! Deltas of any version, parsed once: the version is decided, header and index are checked.
+
+use std::ops::Range;
+
+use super::{Applied, check_length, check_reference, hash_each, hashes_of};
+use crate::Result;
+use crate::frame::{Frame, decode};
+use crate::layout::delta::Delta;
+use crate::legacy;
+use crate::options::{DecodeOptions, FrameInfo};
+
+/// A delta whose header and index are parsed and checked: what it decodes to can be asked before
+/// memory is allocated for it, and it is decoded without parsing it again.
+pub struct ParsedDelta<'a>(pub(super) Version<'a>);
+
+pub(super) enum Version<'a> {
+    /// Decoded by the crate `z4ai-v1`, which parses its few headers with every call.
+    V1(&'a [u8]),
+    V2(Frame<'a, Delta>),
+}
+
+impl<'a> ParsedDelta<'a> {
+    /// Parses a whole delta of any version.
+    pub fn parse(frame: &'a [u8]) -> Result<Self> {
+        match legacy::is_legacy_delta(frame) {
+            true => Ok(Self(Version::V1(frame))),
+            false => Frame::parse(frame).map(Version::V2).map(Self),
+        }
+    }
+
+    /// What the delta says about itself.
+    pub fn info(&self) -> Result<FrameInfo> {
+        match &self.0 {
+            Version::V1(frame) => legacy::inspect_delta(frame),
+            Version::V2(frame) => Ok(frame.info()),
+        }
+    }
+
+    /// The number of bytes it decodes to, which is that of its reference.
+    pub fn content_len(&self) -> Result<u64> {
+        match &self.0 {
+            Version::V1(frame) => Ok(legacy::inspect_delta(frame)?.content_len),
+            Version::V2(frame) => Ok(frame.content_len),
+        }
+    }
+
+    /// See [`decompress`](super::decompress).
+    pub fn decompress(&self, reference: &[u8], options: &DecodeOptions) -> Result<Vec<u8>> {
+        match &self.0 {
+            Version::V1(frame) => legacy::decompress_delta(frame, reference, options),
+            Version::V2(frame) => {
+                let whole = 0..frame.content_len;
+                decode::to_vec(&Applied::new(frame, reference, whole, options)?, options)
+            }
+        }
+    }
+
+    /// See [`decompress_into`](super::decompress_into).
+    pub fn decompress_into(&self, reference: &[u8], out: &mut [u8], options: &DecodeOptions) -> Result<()> {
+        match &self.0 {
+            Version::V1(frame) => legacy::decompress_delta_into(frame, reference, out, options),
+            Version::V2(frame) => {
+                let whole = 0..frame.content_len;
+                decode::whole_into(&Applied::new(frame, reference, whole, options)?, out, options)
+            }
+        }
+    }
+
+    /// See [`restore_into`](super::restore_into).
+    pub fn restore_into(&self, reference: &[u8], out: &mut [u8], options: &DecodeOptions) -> Result<()> {
+        match &self.0 {
+            Version::V1(frame) => legacy::decompress_delta_into(frame, reference, out, options),
+            Version::V2(frame) => {
+                check_length(frame, reference)?;
+                decode::whole_into(&Applied::unchecked(frame, Some(reference), options), out, options)
+            }
+        }
+    }
+
+    /// See [`decompress_bytes`](super::decompress_bytes).
+    pub fn decompress_bytes(
+        &self,
+        reference: &[u8],
+        range: Range<u64>,
+        out: &mut [u8],
+        options: &DecodeOptions,
+    ) -> Result<()> {
+        match &self.0 {
+            Version::V1(frame) => legacy::decompress_delta_range(frame, reference, range, out, options),
+            Version::V2(frame) => {
+                let applied = Applied::new(frame, reference, range.clone(), options)?;
+                decode::byte_range_into(&applied, range, out, options)
+            }
+        }
+    }
+
+    /// See [`decompress_range`](super::decompress_range).
+    pub fn decompress_range(
+        &self,
+        reference: &[u8],
+        range: Range<u64>,
+        out: &mut [u8],
+        options: &DecodeOptions,
+    ) -> Result<()> {
+        match &self.0 {
+            Version::V1(frame) => legacy::decompress_delta_range(frame, reference, range, out, options),
+            Version::V2(frame) => {
+                let bytes = decode::bytes_of(frame, range.clone(), out)?;
+                let applied = Applied::new(frame, reference, bytes, options)?;
+                decode::range_into(&applied, range, out, options)
+            }
+        }
+    }
+
+    /// See [`apply`](super::apply).
+    pub fn apply(&self, buffer: &mut [u8], options: &DecodeOptions) -> Result<()> {
+        let frame = match &self.0 {
+            Version::V1(frame) => {
+                buffer.copy_from_slice(&legacy::decompress_delta(frame, buffer, options)?);
+                return Ok(());
+            }
+            Version::V2(frame) => frame,
+        };
+        let payload = |index| frame.payload(index);
+        let check = |index, hash| hashes_of(frame, index)?.check_payload(hash);
+        hash_each(frame.chunks_of(0..frame.content_len), payload, check, options)?;
+        check_reference(frame, buffer, 0..frame.content_len, options)?;
+        decode::whole_into(&Applied::unchecked(frame, None, options), buffer, options)
+    }
+}
