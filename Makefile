@@ -57,6 +57,7 @@ lint: $(VENV)/.tools
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(PYTHON) tests/words.py
+	$(PYTHON) tests/constants.py
 	$(VENV)/bin/mypy
 
 rust-test: $(VENV)/.tools simd-test

@@ -19,12 +19,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias
 
 from z4ai import _codec, _memory
 from z4ai._codec import Data
 from ztensor import _dtypes, _frameworks, _native, store
+from ztensor._closing import Closing
 from ztensor._errors import (
     IndexOutOfRangeError,
     InvalidArgumentError,
@@ -149,7 +149,7 @@ def decompress_bytes(
     )
 
 
-class ZstnReader:
+class ZstnReader(Closing):
     """A packed file, of which single tensors are decoded when they are read.
 
     May be used from several threads at once. ``ztensor.Reader``, ``ztensor.safe_open`` and
@@ -311,17 +311,6 @@ class ZstnReader:
             file, self._file = self._file, None
         if file is not None:
             file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<ZstnReader of {len(self)} tensors>"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from ztensor._closing import Closing
 from ztensor._errors import InvalidArgumentError, NotFoundError
 
 
-class PrefetchLoader:
+class PrefetchLoader(Closing):
     """The tensors of a file while they are being loaded, as ``safe_open.prefetch`` returns it.
 
     Each is handed out once: by :meth:`take`, which waits for it, or by iterating, in the order of
@@ -100,17 +100,6 @@ class PrefetchLoader:
             self._ready.clear()
             self._failed.clear()
             self._changed.notify_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._read is None else f"{len(self._left)} left"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 from ztensor import _dtypes, _native
+from ztensor._closing import Closing
 from ztensor._errors import InvalidArgumentError, MissingArgumentError, UnsupportedError
 from ztensor._metadata import TensorMetadata
 from ztensor._progress import reporting
@@ -46,7 +46,7 @@ class Location(NamedTuple):
     """The largest power of two that divides the offset, at most 2 MiB."""
 
 
-class Reader:
+class Reader(Closing):
     """An open tensor file of any format, used like a dictionary.
 
     >>> import numpy as np, ztensor
@@ -357,17 +357,6 @@ class Reader:
     def close(self) -> None:
         """Closes the file. Arrays that were read from it stay valid."""
         self._open = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process opens the file anew.

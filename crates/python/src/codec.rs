@@ -12,8 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use z4ai::delta::ParsedDelta;
-use z4ai::{DecodeOptions, Effort, FrameInfo, Kind, Observer, Options, ParsedFrame};
-use ztensor::Observer as _;
+use z4ai::{DecodeOptions, Effort, FrameInfo, Kind, Observer, Options, ParsedFrame, SharedObserver};
 
 use crate::errors::{OrRaise, exception, invalid, of_codec};
 use crate::memory::pin;
@@ -155,7 +154,7 @@ type Settings = (String, String, Option<i32>, usize, bool, Vec<u64>, Option<(Str
 
 fn options(py: Python<'_>, settings: Settings, watch: &Arc<Watch>) -> PyResult<Options> {
     let (kind, effort, level, threads, structure, shape, array) = settings;
-    let watch = Arc::clone(watch);
+    let watch: Arc<dyn Observer + Send + Sync> = Arc::<Watch>::clone(watch);
     Ok(Options {
         kind: Kind::from_name(&kind).ok_or_else(|| invalid(py, format!("unknown element type {kind:?}")))?,
         effort: self::effort(py, &effort)?,
@@ -164,7 +163,7 @@ fn options(py: Python<'_>, settings: Settings, watch: &Arc<Watch>) -> PyResult<O
         array: array.map(|(dtype, shape)| z4ai::Array { dtype, shape }),
         level,
         structure,
-        observer: Some(Observer::new(move |bytes| watch.advance(bytes))),
+        observer: Some(SharedObserver::from(watch)),
         ..Options::default()
     })
 }

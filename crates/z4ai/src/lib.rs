@@ -25,6 +25,7 @@ pub mod legacy;
 mod memory;
 mod options;
 mod parallel;
+mod progress;
 mod search;
 mod simd;
 mod wire;
@@ -36,7 +37,14 @@ pub use frame::parsed::ParsedFrame;
 pub use frame::partial;
 pub use frame::stream::{Ends, StreamEncoder};
 pub use layout::streams::StreamInfo;
-pub use options::{Array, DecodeOptions, Effort, FrameInfo, Observer, Options};
+pub use options::{Array, DecodeOptions, Effort, FrameInfo, Options};
+pub use progress::{Observer, SharedObserver};
+/// Parts that the crates of this workspace share.
+#[doc(hidden)]
+pub mod rt {
+    pub use crate::memory::advise_huge;
+    pub use crate::parallel::resolve;
+}
 #[doc(hidden)]
 pub use simd::ForcedLevel;
 pub use simd::SimdLevel;

@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed};
 
 use crate::error::{Error, Result};
 
-/// From this size on a buffer is worth advising huge pages for.
+/// From this size on a buffer is worth advising huge pages for. (structural: two huge pages of x86)
 const LARGE: usize = 4 << 20;
 
 /// A zeroed vector of `len` bytes, or an error where there is no memory for it. Fresh memory comes
@@ -23,7 +23,7 @@ pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>> {
     // SAFETY: `pointer` was just allocated by the global allocator with the layout of `len`
     // bytes, all of which are initialised to zero.
     let mut buffer = unsafe { Vec::from_raw_parts(pointer, len, len) };
-    advise_huge_pages(&mut buffer);
+    advise_huge(buffer.as_mut_ptr(), len);
     Ok(buffer)
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn reserve(vector: &mut Vec<u8>, capacity: usize) -> Result<()> {
     vector
         .try_reserve_exact(capacity)
         .map_err(|_| Error::limit(format_args!("no memory for {capacity} bytes of output")))?;
-    advise(vector.as_mut_ptr(), vector.capacity());
+    advise_huge(vector.as_mut_ptr(), vector.capacity());
     Ok(())
 }
 
@@ -46,26 +46,24 @@ pub(crate) fn grow(buffer: &mut Vec<u8>, len: usize) {
     }
 }
 
-/// Advises huge pages for a large buffer that has not been touched yet: filling fresh memory is
-/// bound by page faults, and these are 512 times fewer.
-fn advise_huge_pages(buffer: &mut [u8]) {
-    advise(buffer.as_mut_ptr(), buffer.len());
-}
-
+/// Advises huge pages for a large buffer before its first touch: filling fresh memory is bound by
+/// page faults, and these are 512 times fewer.
 #[cfg(target_os = "linux")]
-fn advise(start: *mut u8, len: usize) {
+pub fn advise_huge(start: *mut u8, len: usize) {
+    /// (structural)
     const PAGE: usize = 4096;
     if len < LARGE || cfg!(miri) {
         return;
     }
     let skip = start.align_offset(PAGE);
     let whole = (len - skip) / PAGE * PAGE;
-    // SAFETY: the range lies inside one live allocation, and this advice changes no contents.
-    // It is only advice: where the kernel refuses, nothing is lost.
+    // SAFETY: the range lies inside the caller's allocation, and this advice changes only how its
+    // pages are provided, never their contents. Where the kernel refuses, nothing is lost.
     let _ = unsafe {
         rustix::mm::madvise(start.wrapping_add(skip).cast(), whole, rustix::mm::Advice::LinuxHugepage)
     };
 }
 
+/// Other systems choose the size of pages themselves.
 #[cfg(not(target_os = "linux"))]
-fn advise(_start: *mut u8, _len: usize) {}
+pub fn advise_huge(_start: *mut u8, _len: usize) {}

@@ -1,10 +1,8 @@
 //! Options and results of the public functions.
 
-use std::fmt;
-use std::sync::Arc;
-
 use crate::element::Kind;
 use crate::error::{Error, Result};
+use crate::progress::{Observer as _, SharedObserver};
 use crate::simd::SimdLevel;
 
 /// How much work to spend on a smaller frame.
@@ -73,7 +71,7 @@ pub struct Options {
     #[doc(hidden)]
     pub dense: bool,
     /// Receives progress, and may cancel.
-    pub observer: Option<Observer>,
+    pub observer: Option<SharedObserver>,
 }
 
 impl Default for Options {
@@ -107,27 +105,9 @@ impl Options {
     /// Reports `bytes` more encoded bytes to the observer.
     pub(crate) fn advance(&self, bytes: usize) -> Result<()> {
         match &self.observer {
-            Some(Observer(tell)) if !tell(bytes as u64) => Err(Error::cancelled()),
+            Some(observer) if !observer.advance(bytes as u64) => Err(Error::cancelled()),
             _ => Ok(()),
         }
-    }
-}
-
-/// A callback that receives the bytes done since its last call, from several threads at once. When
-/// it returns `false`, the call ends with [`Cancelled`](crate::ErrorKind::Cancelled).
-#[derive(Clone)]
-pub struct Observer(Arc<dyn Fn(u64) -> bool + Send + Sync>);
-
-impl Observer {
-    /// An observer that calls `tell`.
-    pub fn new(tell: impl Fn(u64) -> bool + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
-    }
-}
-
-impl fmt::Debug for Observer {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Observer")
     }
 }
 

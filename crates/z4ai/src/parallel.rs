@@ -1,20 +1,25 @@
 //! Scoped threads over an atomic work index. No global pool, so it works after a fork.
 
 use std::collections::BTreeMap;
-use std::num::NonZero;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 
 use crate::error::Result;
 
+/// The number of threads that a request for `threads` means: 0 is one per core.
+pub fn resolve(threads: usize) -> usize {
+    // Asking the system reads several files: once is enough.
+    static CORES: OnceLock<usize> = OnceLock::new();
+    match threads {
+        0 => *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from)),
+        n => n,
+    }
+}
+
 /// The number of threads for a caller's `threads` (0: one per core) and `jobs` jobs.
 pub(crate) fn workers(threads: usize, jobs: usize) -> usize {
-    let wanted = match threads {
-        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
-        n => n,
-    };
-    wanted.min(jobs).max(1)
+    resolve(threads).min(jobs).max(1)
 }
 
 /// Runs `job(state, i)` for every `i` below `jobs` on at most `threads` threads, each with its own

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use z4ai::{DEFAULT_LEVEL, DecodeOptions, Effort, ErrorKind, Kind, Observer, Options, delta};
+use z4ai::{DEFAULT_LEVEL, DecodeOptions, Effort, ErrorKind, Kind, Options, SharedObserver, delta};
 
 /// `rows` rows of 96 bf16 values, every third column of a smaller scale.
 fn weights(rows: usize) -> Vec<u8> {
@@ -68,7 +68,7 @@ fn observers_hear_of_every_byte_and_can_stop() {
     for (data, threads) in [(&data, 1), (&data, 3), (&repeated, 1), (&repeated, 3)] {
         let done = Arc::new(AtomicU64::new(0));
         let seen = Arc::clone(&done);
-        let observer = Observer::new(move |bytes| {
+        let observer = SharedObserver::new(move |bytes| {
             seen.fetch_add(bytes, Ordering::Relaxed);
             true
         });
@@ -78,7 +78,7 @@ fn observers_hear_of_every_byte_and_can_stop() {
         delta::compress(data, data, &options).unwrap();
         assert_eq!(done.swap(0, Ordering::Relaxed), data.len() as u64);
 
-        let stop = Options { observer: Some(Observer::new(|_| false)), ..options };
+        let stop = Options { observer: Some(SharedObserver::new(|_| false)), ..options };
         assert_eq!(z4ai::compress(data, &stop).unwrap_err().kind(), ErrorKind::Cancelled);
         assert_eq!(delta::compress(data, data, &stop).unwrap_err().kind(), ErrorKind::Cancelled);
     }

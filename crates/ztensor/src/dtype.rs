@@ -325,6 +325,14 @@ mod tests {
     }
 
     #[test]
+    fn every_type_is_in_the_specification() {
+        let page = include_str!("../../../docs/spec/zt.md");
+        for dtype in DType::ALL {
+            assert!(page.contains(dtype.name()), "docs/spec/zt.md does not mention {dtype}");
+        }
+    }
+
+    #[test]
     fn elements_are_whole_elements_of_the_codec() {
         for dtype in DType::ALL {
             let bits = dtype.codec_kind().size() as u32 * 8;

@@ -1,25 +1,8 @@
 //! Watching long calls, and stopping them.
 
+pub use z4ai::Observer;
+
 use crate::error::{Error, Result};
-
-/// Told how many bytes were done since the last call; says whether to go on.
-/// Called from several threads at once.
-pub trait Observer: Sync {
-    /// `bytes` more are done. `false` cancels the call.
-    fn advance(&self, bytes: u64) -> bool;
-
-    /// All bytes are done, and what was made is about to appear under its name. `false` is the
-    /// last chance to cancel that.
-    fn finish(&self) -> bool {
-        self.advance(0)
-    }
-}
-
-impl<F: Fn(u64) -> bool + Sync> Observer for F {
-    fn advance(&self, bytes: u64) -> bool {
-        self(bytes)
-    }
-}
 
 /// Reports to an observer, if there is one.
 pub(crate) fn advance(observer: Option<&dyn Observer>, bytes: u64) -> Result<()> {

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use z4ai::Observer;
+use z4ai::SharedObserver;
 use ztensor::source::{FileSource, MapMode, MemorySource, Source};
 use ztensor::{Destination, Observer as _};
 
@@ -37,9 +37,8 @@ impl Run {
     }
 
     /// A bar that the codec moves on.
-    pub fn observer(self, what: &str, total: u64) -> Observer {
-        let progress = Arc::new(Progress::new(what, total, self.quiet));
-        Observer::new(move |bytes| progress.advance(bytes))
+    pub fn observer(self, what: &str, total: u64) -> SharedObserver {
+        SharedObserver::new(Progress::new(what, total, self.quiet))
     }
 
     /// Says how much smaller something became.

@@ -10,26 +10,27 @@ use crate::estimate::sampling;
 use crate::kernel::{bit_packing, histogram};
 use crate::options::{Effort, Options};
 
-/// Bytes sampled to detect an incompressible stream.
+/// Bytes sampled to detect an incompressible stream. (unmeasured)
 const SAMPLE: usize = 4096;
 /// A stream is stored raw when its sample needs more than this of 8 bits. The estimate of a
 /// sample of this size is too low by up to 0.05 bits for noise.
+/// (unmeasured)
 pub(crate) const NOISE: u64 = 79 * BIT / 10;
-/// Bytes sampled to detect that zstd gains nothing.
+/// Bytes sampled to detect that zstd gains nothing. (unmeasured)
 const ZSTD_SAMPLE: usize = 1 << 15;
 /// zstd is tried where its sample is smaller than Huffman codes by one part in this many: it encodes
 /// several times slower. (case: `codec.py table`, fp8 and int8)
 const MIN_ZSTD_SAVING: u64 = 64;
-/// The zstd level of the default effort.
+/// The zstd level of the default effort. (structural: the default of zstd)
 pub const DEFAULT_LEVEL: i32 = 3;
 
-/// More symbols than this are not packed.
+/// More symbols than this are not packed. (structural: indices of four bits)
 const MAX_PACKED_SYMBOLS: usize = 16;
 /// As [`NOISE`], for the raw bits of elements of four and eight bytes: a code that saves less than a
 /// thirtieth of a plane doubles the time to decode it. (case: `codec.py table`, normal fp32)
 pub(crate) const NOISE_OF_PLANES: u64 = 775 * BIT / 100;
 /// As [`NOISE`], for the raw bits of 2-byte elements: the little that a coder saves is not worth
-/// its time.
+/// its time. (unmeasured)
 pub(crate) const NEARLY_NOISE: u64 = 75 * BIT / 10;
 
 /// Appends `bytes` to `payload` in the smallest way that decodes at full speed.

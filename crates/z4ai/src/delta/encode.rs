@@ -20,7 +20,7 @@ use crate::memory;
 use crate::options::{Effort, Options};
 use crate::search::dense;
 
-/// Bytes that a raw chunk adds to its content.
+/// Bytes that a raw chunk adds to its content. (structural: the longest description of a raw chunk)
 const OVERHEAD_PER_CHUNK: usize = 31;
 /// Factor on the chunk length where most elements are unchanged: little is stored of each chunk,
 /// and descriptions must not dominate it. (case: `delta.py`, sizes)
@@ -31,6 +31,7 @@ const SAMPLE_RUN: usize = 256;
 const CLASS_SAMPLE_RUN: usize = 1024;
 const SAMPLE_RUNS: usize = 8;
 /// Bytes that are copied, hashed and compared at a time, in the first-level cache.
+/// (structural: a quarter of a first-level cache)
 const COPY_PART: usize = 8 << 10;
 
 /// Encodes the difference from `reference` to `current` into `out`, which is cleared first.
@@ -69,6 +70,7 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
 
 /// Whether most elements are unchanged, by a sample of both buffers.
 fn changes_little(current: &[u8], reference: &[u8], size: usize) -> bool {
+    /// Windows of the sample, and elements in each. (unmeasured)
     const WINDOWS: usize = 64;
     const WINDOW: usize = 64;
     let step = current.len() / WINDOWS / size * size;

@@ -1,8 +1,8 @@
 //! What symbols would cost, in integers: the same on every machine.
 
-/// Fraction bits of [`log2`].
+/// Fraction bits of [`log2`]. (structural: sums of 2^32 symbols fit 64 bits)
 const FRACTION: u32 = 12;
-/// Costs below are in units of 1/4096 bit.
+/// Costs below are in units of 1/4096 bit. (structural)
 pub(crate) const BIT: u64 = 1 << FRACTION;
 
 /// `log2(value) * BIT`, rounded; `value` must not be 0.

@@ -27,8 +27,9 @@ const HASH_PART: usize = 2 * xxh3::HASH_BLOCK;
 /// effort max)
 const CONTEXT_CHUNK: usize = 2 << 20;
 /// What a frame adds to incompressible data: header, checksum and the largest array description.
+/// (format)
 pub(crate) const OVERHEAD: usize = 32 + 8 + 1 + 255 + 1 + 255 * 8;
-/// What a chunk adds: its description when it is stored as it is.
+/// What a chunk adds: its description when it is stored as it is. (format)
 const OVERHEAD_PER_CHUNK: usize = 14;
 
 /// The largest frame that `len` bytes of data can become.

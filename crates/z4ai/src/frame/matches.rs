@@ -8,12 +8,12 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::wire::{Put, Reader};
 
-/// Bytes of one match, at most: no frame decodes to more than 2^24 times its own length.
+/// Bytes of one match, at most: no frame decodes to more than 2^24 times its own length. (format)
 pub(crate) const MAX_MATCH: u64 = 1 << 28;
-/// Bytes of a match in the index.
+/// Bytes of a match in the index. (format)
 pub(crate) const STORED: usize = 24;
 /// Bytes of every chunk but the last two of a frame with matches, at least. Matches across many
-/// small chunks would take more memory to resolve than they are long.
+/// small chunks would take more memory to resolve than they are long. (format)
 pub(crate) const MIN_CHUNK: u64 = 4096;
 
 /// A match.

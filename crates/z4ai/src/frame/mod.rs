@@ -40,24 +40,25 @@ pub(crate) const MAGIC_Z4AI: [u8; 4] = *b"Z4AI";
 pub(crate) const MAGIC_ZARA: [u8; 4] = *b"ZARA";
 /// The version written and read here.
 pub(crate) const VERSION: u8 = 2;
-/// Decoded bytes of a chunk, at most.
+/// Decoded bytes of a chunk, at most. (format)
 pub(crate) const MAX_CHUNK: usize = 16 << 20;
 
-/// Bytes of the header before the array description.
+/// Bytes of the header before the array description. (format)
 pub(crate) const FIXED: usize = 32;
-/// The offset of the frame length and the other lengths in the header.
+/// The offset of the frame length and the other lengths in the header. (format)
 const LENGTHS: usize = 8;
-/// The offset of the flags.
+/// The offset of the flags. (format)
 const FLAGS: usize = 6;
+/// (format)
 const CHECKSUM: usize = 8;
 const FLAG_ARRAY: u8 = 1;
 /// The index starts with a palette.
 const FLAG_PALETTE: u8 = 2;
 /// The index ends with matches.
 const FLAG_MATCHES: u8 = 4;
-/// Bytes of length and checksum, which every chunk description starts with.
+/// Bytes of length and checksum, which every chunk description starts with. (format)
 const DESCRIBED: usize = 12;
-/// Bytes of the shortest chunk description: length, checksum, layout, coder.
+/// Bytes of the shortest chunk description: length, checksum, layout, coder. (format)
 const MIN_DESCRIPTION: usize = DESCRIBED + 2;
 
 /// A family of frames, by what describes their chunks.
@@ -66,13 +67,14 @@ pub(crate) trait FrameFormat: ChunkDescription + Clone {
     const MAGICS: &'static [[u8; 4]];
     /// The version written and read here.
     const VERSION: u8;
-    /// The flags that such frames may have.
+    /// The flags that such frames may have. (format)
     const FLAGS: u8 = FLAG_ARRAY;
 }
 
 impl FrameFormat for ChunkLayout {
     const MAGICS: &'static [[u8; 4]] = &[MAGIC_Z4AI, MAGIC_ZARA];
     const VERSION: u8 = VERSION;
+    /// (format)
     const FLAGS: u8 = FLAG_ARRAY | FLAG_PALETTE | FLAG_MATCHES;
 }
 

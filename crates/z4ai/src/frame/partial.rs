@@ -37,6 +37,7 @@ use crate::options::{DecodeOptions, FrameInfo};
 use crate::simd::SimdLevel;
 
 /// The first bytes of a frame that always include its head. A shorter frame is its own head.
+/// (structural: not below the longest head)
 pub const HEAD: u64 = 4096;
 
 // Fixed fields, the lengths of dtype and shape, and both at their longest.

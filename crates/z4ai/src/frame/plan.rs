@@ -12,8 +12,10 @@ pub(crate) const CHUNK: usize = 248 << 10;
 /// closer, and its description is still a thousandth. (case: `codec.py table`, fp8)
 const CHUNK_OF_BYTES: usize = CHUNK / 2;
 /// Chunks but the last are longer than this: rows of up to a quarter of a chunk are kept whole.
+/// (unmeasured)
 pub(crate) const MIN_CHUNK: usize = CHUNK / 4;
 /// A last chunk shorter than this fraction of a regular one is merged with the previous one.
+/// (unmeasured)
 const MIN_LAST_CHUNK_FRACTION: usize = 8;
 
 /// The boundaries of chunks.

@@ -8,7 +8,7 @@ use crate::frame::plan::Plan;
 use crate::frame::{self, encode};
 use crate::options::Options;
 
-/// Content that is encoded at a time, about: enough chunks for many threads.
+/// Content that is encoded at a time, about: enough chunks for many threads. (unmeasured)
 const BATCH: usize = 16 << 20;
 
 /// Encodes data that comes piece by piece into one frame.

@@ -36,8 +36,9 @@ impl Default for StagingBuffer {
 
 impl<'a> HashedOutput<'a> {
     /// Bytes of every part but the last: they and their sources fit the first-level cache.
+    /// (structural: a quarter of a first-level cache)
     pub(crate) const LEN: usize = 8 << 10;
-    /// Bytes of the shortest part.
+    /// Bytes of the shortest part. (structural)
     pub(crate) const LEAST: usize = xxh3::HASH_BLOCK;
 
     pub(crate) fn new(out: &'a mut [u8], large: bool, part: &'a mut StagingBuffer) -> Self {

@@ -210,3 +210,56 @@ impl ChunkLayout {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::ErrorKind;
+    use crate::frame::Frame;
+
+    /// Ids that `read` knows: others are unsupported.
+    fn known<T>(read: impl Fn(&mut Reader<'_>) -> Result<T>) -> Vec<u8> {
+        let is_known = |id: &u8| {
+            let description = [&[*id][..], &[0; 64]].concat();
+            !matches!(read(&mut Reader::new(&description)), Err(error) if error.kind() == ErrorKind::Unsupported)
+        };
+        (0..=u8::MAX).filter(is_known).collect()
+    }
+
+    /// Ids in the first column of the table of the specification whose head starts so.
+    fn specified(head: &str) -> Vec<u8> {
+        let page = include_str!("../../../../docs/spec/z4ai.md");
+        let rows = page.lines().skip_while(|line| !line.starts_with(head)).skip(2);
+        let rows = rows.take_while(|line| line.starts_with('|'));
+        rows.filter_map(|row| row.split('|').nth(1)?.trim().parse().ok()).collect()
+    }
+
+    #[test]
+    fn coders_and_layouts_are_those_of_the_specification() {
+        assert_eq!(known(Coder::read), specified("| coder | name |"));
+        assert_eq!(
+            known(|reader| ChunkLayout::read(reader, Kind::F32, 1024)),
+            specified("| layout | name |")
+        );
+    }
+
+    #[test]
+    fn every_layout_is_in_a_golden_frame() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+        let mut seen = HashSet::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+            let Ok(frame) = Frame::<ChunkLayout>::parse(&bytes) else { continue };
+            for index in 0..frame.chunk_count() {
+                let mut description = Vec::new();
+                frame.described(index).unwrap().1.write(&mut description);
+                seen.insert(description[0]);
+            }
+        }
+        let missing: Vec<u8> =
+            specified("| layout | name |").into_iter().filter(|id| !seen.contains(id)).collect();
+        assert!(missing.is_empty(), "no golden frame has the layouts {missing:?}");
+    }
+}

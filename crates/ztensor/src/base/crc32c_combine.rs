@@ -1,9 +1,9 @@
 //! The CRC-32C of bytes whose parts are already known by theirs.
 
-/// The polynomial of CRC-32C, its coefficients from the highest bit on: x⁰, x¹, …
+/// The polynomial of CRC-32C, its coefficients from the highest bit on: x⁰, x¹, … (structural)
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
-/// x⁰, which changes nothing, and x⁸, which moves by one byte.
+/// x⁰, which changes nothing, and x⁸, which moves by one byte. (structural)
 const ONE: u32 = 1 << 31;
 const BYTE: u32 = 1 << 23;
 

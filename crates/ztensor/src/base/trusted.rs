@@ -13,7 +13,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// Write permission of the group and of everyone.
+/// Write permission of the group and of everyone. (structural)
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 const ROOT: u32 = 0;

@@ -6,7 +6,7 @@ use crate::catalog::{Decode, DecodeStored, Extent};
 use crate::error::{Error, Result};
 use crate::source::Sources;
 
-/// Bytes that are decoded at a time to skip to the requested range.
+/// Bytes that are decoded at a time to skip to the requested range. (structural: a window of deflate)
 const SCRATCH: usize = 32 << 10;
 
 /// A raw deflate stream, or what of it comes after its first `skip` bytes.
@@ -22,7 +22,7 @@ pub(crate) struct Deflate {
 }
 
 impl Deflate {
-    /// No stream expands further than this: a match of 258 bytes takes two bits.
+    /// No stream expands further than this: a match of 258 bytes takes two bits. (format)
     const MAX_EXPANSION: u64 = 1032;
 
     /// The stream in `extent`, which decodes to exactly `total` bytes.

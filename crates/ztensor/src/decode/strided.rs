@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::source::{Sources, check_range};
 
 /// Rows that are gathered together when a row's elements lie far apart: a cache
-/// line fetched for one row then serves its neighbours too.
+/// line fetched for one row then serves its neighbours too. (unmeasured)
 const TILE: usize = 32;
-/// Below this many bytes a second thread costs more than it brings.
+/// Below this many bytes a second thread costs more than it brings. (unmeasured)
 const PARALLEL_FROM: u64 = 1 << 20;
 
 /// A row-major tensor whose elements lie in `inner` at regular steps: a

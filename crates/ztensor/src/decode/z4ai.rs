@@ -11,7 +11,7 @@ use crate::catalog::{Decode, DecodeStored, Extent};
 use crate::error::{Error, Result};
 use crate::source::Sources;
 
-/// No frame decodes to more than this many times its own length.
+/// No frame decodes to more than this many times its own length. (format)
 const MAX_EXPANSION: u64 = 1 << 24;
 
 /// Which frames a format holds.
@@ -43,18 +43,18 @@ enum DecodePath {
     Chunks,
 }
 
-/// Shorter frames are fetched as a whole: that is one request.
+/// Shorter frames are fetched as a whole: that is one request. (structural: a chunk)
 const WORTH_CUTTING: u64 = 256 << 10;
 
 /// An index is mostly shorter than this part of its frame. What is fetched besides is of no use, and a
-/// second request for what is missing takes longer.
+/// second request for what is missing takes longer. (unmeasured)
 const INDEX_PART: u64 = 512;
 const INDEX_GUESS: Range<u64> = 16 << 10..256 << 10;
 
-/// Longer outlines are fetched again when they are needed again.
+/// Longer outlines are fetched again when they are needed again. (limit)
 const KEPT: usize = 1 << 20;
 
-/// A frame is decoded in pieces of this size where all of it is not wanted at once.
+/// A frame is decoded in pieces of this size where all of it is not wanted at once. (limit)
 pub(crate) const PIECE: u64 = 32 << 20;
 
 impl Z4ai {

@@ -5,10 +5,10 @@ use crate::catalog::{Decode, DecodeStored, Extent};
 use crate::error::{Error, Result};
 use crate::source::Sources;
 
-/// Bytes of a piece that is shown to a consumer of all content in order.
+/// Bytes of a piece that is shown to a consumer of all content in order. (unmeasured)
 const STREAMED: usize = 256 << 10;
 
-/// The longest window that zstd has: frames of `--ultra --long=31`.
+/// The longest window that zstd has: frames of `--ultra --long=31`. (format)
 const MAX_WINDOW_LOG: u32 = 31;
 
 /// One zstd frame that decodes to exactly `len` bytes.
@@ -19,7 +19,7 @@ pub(crate) struct Zstd {
 }
 
 impl Zstd {
-    /// No block of a frame expands further than this: 4 bytes can stand for 128 KiB.
+    /// No block of a frame expands further than this: 4 bytes can stand for 128 KiB. (format)
     const MAX_EXPANSION: u64 = 1 << 15;
 
     pub(crate) fn new(extent: Extent, len: u64) -> Result<Zstd> {

@@ -11,20 +11,21 @@ use crate::catalog::{Decode, Extent};
 use crate::error::{Error, Result};
 use crate::source::{Sources, zeroed};
 
+/// (format)
 const SKIPPABLE_MAGIC: u32 = 0x184D_2A5E;
 const TABLE_MAGIC: u32 = 0x8F92_EAB1;
 const FRAME_MAGIC: u32 = 0xFD2F_B528;
-/// Magic and length of a skippable frame.
+/// Magic and length of a skippable frame. (format)
 const SKIPPABLE_HEAD: u64 = 8;
-/// Number of frames, descriptor and magic at the end of the table.
+/// Number of frames, descriptor and magic at the end of the table. (format)
 const TABLE_TAIL: u64 = 9;
 /// The bit of the descriptor that says that entries have checksums.
 const HAS_CHECKSUMS: u8 = 0x80;
 /// The bit of a frame's descriptor that says that its content has a checksum.
 const CONTENT_CHECKSUM: u8 = 0x04;
-/// No frame may decode to more.
+/// No frame may decode to more. (limit)
 const MAX_FRAME: u32 = 16 << 20;
-/// What frames written here decode to, but for the last. (Other writers use the same.)
+/// What frames written here decode to, but for the last. (Other writers use the same.) (unmeasured)
 pub(crate) const FRAME: usize = 1 << 20;
 
 /// A seekable zstd stream that decodes to `len` bytes.
@@ -231,7 +232,7 @@ pub(crate) struct SeekableEncoder {
     stored: u64,
 }
 
-/// Frames that are compressed at the same time, for each thread.
+/// Frames that are compressed at the same time, for each thread. (limit)
 const AHEAD: usize = 4;
 
 impl SeekableEncoder {

@@ -11,7 +11,7 @@ use crate::progress::{Observer, advance};
 use crate::read::{Job, Reader, compare, hasher};
 use crate::source::{Remote, Staged};
 
-/// Larger tensors are requests of their own anyway.
+/// Larger tensors are requests of their own anyway. (structural: the largest request)
 const SMALL: u64 = 8 << 20;
 
 /// Ranges by source.

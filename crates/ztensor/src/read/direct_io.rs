@@ -12,13 +12,14 @@ use crate::error::Result;
 use crate::read::{Job, Reader};
 use crate::source::ReadMode;
 
-/// Less is read soon enough by the usual mode.
+/// Less is read soon enough by the usual mode. (unmeasured)
 const MIN_COLD_READ: u64 = 64 << 20;
-/// Smaller pieces are not worth a request to the device each.
+/// Smaller pieces are not worth a request to the device each. (unmeasured)
 const LARGE: usize = 1 << 20;
-/// Places where the cache is asked for the file.
+/// Places where the cache is asked for the file. (unmeasured)
 const PROBES: usize = 8;
 /// Requests to the device at a time, besides those of the cache: more are no faster.
+/// (case: figures in `docs/architecture.md`)
 const REQUESTS: usize = 4;
 
 impl Reader {

@@ -30,9 +30,9 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// By default a call may decode this many times the size of the file.
+    /// By default a call may decode this many times the size of the file. (limit)
     pub const RATIO: u64 = 1000;
-    /// By default a call may decode this many bytes, however small the file is.
+    /// By default a call may decode this many bytes, however small the file is. (limit)
     pub const FLOOR: u64 = 4 << 30;
     /// No limit at all, for files that are trusted.
     pub const NONE: Limits = Limits { max_component: u64::MAX, max_total: Some(u64::MAX) };

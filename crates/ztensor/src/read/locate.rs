@@ -6,7 +6,7 @@ use crate::catalog::Extent;
 use crate::error::Result;
 use crate::read::Reader;
 
-/// Alignments are reported up to this one, the size of a huge page.
+/// Alignments are reported up to this one, the size of a huge page. (structural)
 const LARGEST_ALIGNMENT: u64 = 2 << 20;
 
 /// A range of a file that holds a component, or a part of one.

@@ -27,13 +27,13 @@ pub struct Reader {
     options: OpenOptions,
 }
 
-/// Reads are split into pieces of this size, so that threads share a large tensor.
+/// Reads are split into pieces of this size, so that threads share a large tensor. (unmeasured)
 const PIECE: usize = 4 << 20;
-/// The same of what is decoded: several threads then have frames of their own.
+/// The same of what is decoded: several threads then have frames of their own. (limit)
 const DECODED_PIECE: u64 = 32 << 20;
-/// What is hashed at a time.
+/// What is hashed at a time. (structural: half of a second-level cache)
 const HASHED: usize = 1 << 20;
-/// Bytes of a part of a tensor that each thread decodes, at least.
+/// Bytes of a part of a tensor that each thread decodes, at least. (unmeasured)
 const WORTH_A_THREAD: usize = 1 << 20;
 
 impl Reader {

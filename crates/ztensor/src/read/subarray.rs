@@ -31,10 +31,11 @@ pub struct Subarray<'a> {
     pub out: &'a mut [u8],
 }
 
-/// Runs with at most this many other bytes between them are read as one span.
+/// Runs with at most this many other bytes between them are read as one span. (unmeasured)
 const GAP: u64 = 64 << 10;
 
 /// Spans are at most this long, so that threads share the work; a longer run is cut.
+/// (structural: as pieces of whole reads)
 const SPAN: u64 = 4 << 20;
 
 impl Reader {

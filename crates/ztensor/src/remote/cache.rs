@@ -27,6 +27,7 @@ use crate::trusted::{self, Access, Found};
 use crate::write::atomic::AtomicFile;
 use crate::write::destination::Destination;
 
+/// Bytes of the checksum behind a block. (format)
 const CHECKSUM: usize = 4;
 
 /// The folder of one object.

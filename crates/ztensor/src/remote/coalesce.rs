@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 
-/// Bytes between two wanted ranges that are cheaper to receive than a second request.
+/// Bytes between two wanted ranges that are cheaper to receive than a second request. (unmeasured)
 const GAP: u64 = 256 << 10;
-/// No request is for more, so that many share a large tensor.
+/// No request is for more, so that many share a large tensor. (unmeasured)
 const LARGEST: u64 = 8 << 20;
-/// Requests for less than this take longer to make than to answer.
+/// Requests for less than this take longer to make than to answer. (unmeasured)
 const SMALLEST: u64 = 1 << 20;
-/// What the cache keeps its files by.
+/// What the cache keeps its files by. (format)
 pub(super) const BLOCK: u64 = 4 << 20;
 
 /// One request, and where its bytes go.

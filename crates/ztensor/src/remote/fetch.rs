@@ -24,10 +24,10 @@ pub(super) type Request<'a> = BoxFuture<'a, Result<u64>>;
 /// How long to wait for bytes before asking whether they are still wanted.
 const TICK: Duration = limiter::WINDOW;
 
-/// Fewer requests than this are left to the threads that there are.
+/// Fewer requests than this are left to the threads that there are. (unmeasured)
 const WORTH_SHARING: usize = 8;
 
-/// More threads than this do not help: the network or the other side is then the limit.
+/// More threads than this do not help: the network or the other side is then the limit. (unmeasured)
 const THREADS: usize = 4;
 
 /// What the threads of one call share.

@@ -33,15 +33,15 @@ use reqwest::{Certificate, ClientBuilder, NoProxy, Proxy, Url, redirect};
 
 use crate::error::{Error, Result};
 
-/// Redirects that are followed for one request.
+/// Redirects that are followed for one request. (limit)
 const REDIRECTS: usize = 10;
 
 const TOO_MANY: &str = "redirected more than";
 
-/// Longest body that is not an object: listings, credentials, confirmations.
+/// Longest body that is not an object: listings, credentials, confirmations. (limit)
 const LONGEST_DOCUMENT: u64 = 64 << 20;
 
-/// Longest body of a refusal. Its text becomes part of an error message.
+/// Longest body of a refusal. Its text becomes part of an error message. (limit)
 const LONGEST_REFUSAL: u64 = 1 << 20;
 
 /// Pauses before a connection that could not be made is tried again: long enough for a server that

@@ -16,7 +16,7 @@ use crate::format::json::Scanner;
 /// The Hub itself; `HF_ENDPOINT` names a mirror or a server of one's own.
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// A longer listing, and one of more pages, is not of a model.
+/// A longer listing, and one of more pages, is not of a model. (limit)
 const MAX_LISTING: u64 = 32 << 20;
 const MAX_PAGES: usize = 1000;
 

@@ -8,18 +8,18 @@
 
 use std::time::{Duration, Instant};
 
-/// Initial requests in flight: the next response is in transit while one is read.
+/// Initial requests in flight: the next response is in transit while one is read. (structural)
 const INITIAL_IN_FLIGHT: usize = 2;
-/// What arrives is summed up for so long before something is decided.
+/// What arrives is summed up for so long before something is decided. (unmeasured)
 pub(super) const WINDOW: Duration = Duration::from_millis(50);
 /// Bytes a second in one worker runtime; below that it is limited by the server.
 const ENOUGH: f64 = 300e6;
 /// More requests in flight are kept if throughput grows by this factor.
 const BETTER: f64 = 1.2;
-/// Windows before more requests are tried; twice as many after every vain trial.
+/// Windows before more requests are tried; twice as many after every vain trial. (unmeasured)
 const PAUSE: u32 = 8;
 
-/// A server whose first answer took no longer is nearby.
+/// A server whose first answer took no longer is nearby. (unmeasured)
 pub(super) const NEAR: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]

@@ -25,11 +25,11 @@ use tokio::net::TcpStream;
 use super::coalesce::{Place, Span};
 use super::{Location, http};
 
-/// Heads of answers are shorter, or not for us.
+/// Heads of answers are shorter, or not for us. (limit)
 const LONGEST_HEAD: usize = 16 << 10;
 const MOST_HEADERS: usize = 64;
 
-/// A server that has answered otherwise so often is not asked this way again.
+/// A server that has answered otherwise so often is not asked this way again. (limit)
 const STRIKES: usize = 3;
 
 /// A plain-HTTP server and its idle keep-alive connections.

@@ -23,9 +23,10 @@ use super::settings::Settings;
 use crate::error::{Error, Result};
 
 /// Threads that wait for sockets and decrypt. Copying to the caller's memory is the caller's work.
+/// (unmeasured)
 const WORKERS: usize = 2;
 
-/// Lanes that are kept for the next call, with their connections.
+/// Lanes that are kept for the next call, with their connections. (limit)
 const LANES: usize = 8;
 
 struct Process {
@@ -57,6 +58,7 @@ impl Clients {
         let _inside = runtime.enter();
         let client = Client { store: settings.build()?, direct: settings.direct().map(Arc::new) };
         // Signed URLs may differ in every call: their clients are not kept for ever.
+        /// Clients that are kept. (limit)
         const KEPT: usize = 64;
         if clients.len() >= KEPT {
             clients.clear();

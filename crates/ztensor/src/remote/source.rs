@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use crate::format::index_at_tail;
 use crate::source::{Access, Budget, Remote, Source, Staged, check_range, zeroed};
 
-/// Bytes that the first request asks for: most headers and tails are shorter.
+/// Bytes that the first request asks for: most headers and tails are shorter. (unmeasured)
 const FIRST: u64 = 256 << 10;
 /// Parsers request a few bytes at a time: readahead starts with this many and doubles
-/// when they go on where the last ones ended.
+/// when they go on where the last ones ended. (unmeasured)
 const AHEAD: u64 = 64 << 10;
 const FARTHEST: u64 = 2 << 20;
-/// What parsing leaves behind is forgotten from this size on.
+/// What parsing leaves behind is forgotten from this size on. (limit)
 const KEPT: u64 = 64 << 20;
 
 /// An object of a store or a web server, read by ranges.

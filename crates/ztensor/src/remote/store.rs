@@ -230,7 +230,7 @@ mod remote {
     use crate::remote::settings::Settings;
     use crate::remote::{Location, failure, runtime};
 
-    /// Most files that a prefix is listed with: a server could go on for ever.
+    /// Most files that a prefix is listed with: a server could go on for ever. (limit)
     const MOST_ENTRIES: usize = 1 << 22;
 
     fn client(location: &Location, options: &Options) -> Result<std::sync::Arc<dyn ObjectStore>> {

@@ -16,9 +16,9 @@ use super::{Location, Options, failure, pinned, runtime};
 use crate::error::{Error, Result};
 
 /// Parts of one size. Stores accept 10,000 parts, so the size doubles after these: more than
-/// half a terabyte fits with the usual size.
+/// half a terabyte fits with the usual size. (structural)
 const EQUAL_PARTS: u32 = 2000;
-/// Bytes that are on their way at a time, or two parts.
+/// Bytes that are on their way at a time, or two parts. (limit)
 const UNDER_WAY: u64 = 64 << 20;
 
 /// An object that is being written.

@@ -196,19 +196,20 @@ impl Scanner {
         if out.is_empty() {
             return false;
         }
-        if self.inflated == 0 {
-            self.add(
-                Severity::Suspicious,
-                FindingKind::Unscanned,
-                place,
-                "expands beyond the limit of this scanner",
-            );
-        } else if ended.is_err() {
-            self.add(Severity::Suspicious, FindingKind::Broken, place, "compressed data is broken");
-        }
+        self.report_inflated(place, ended.is_err());
         let inner = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
         self.file(&join(place, "decompressed"), inner, &out, depth + 1);
         true
+    }
+
+    /// Reports decompression that hit the limit or ended in an error.
+    fn report_inflated(&mut self, place: &str, broken: bool) {
+        if self.inflated == 0 {
+            let message = "expands beyond the limit of this scanner";
+            self.add(Severity::Suspicious, FindingKind::Unscanned, place, message);
+        } else if broken {
+            self.add(Severity::Suspicious, FindingKind::Broken, place, "compressed data is broken");
+        }
     }
 
     /// Inflates a member: all of it if it is worth looking at, else nothing.
@@ -224,16 +225,7 @@ impl Scanner {
         let before = out.len();
         let ended = reader.by_ref().take(room).read_to_end(&mut out);
         self.inflated = room - (out.len() - before) as u64;
-        if self.inflated == 0 {
-            self.add(
-                Severity::Suspicious,
-                FindingKind::Unscanned,
-                place,
-                "expands beyond the limit of this scanner",
-            );
-        } else if ended.is_err() {
-            self.add(Severity::Suspicious, FindingKind::Broken, place, "compressed data is broken");
-        }
+        self.report_inflated(place, ended.is_err());
         Some(out)
     }
 

@@ -3,13 +3,14 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::source::{Source, check_range};
 
-/// How much a cursor fetches at a time from a source that is not mapped.
+/// How much a cursor fetches at a time from a source that is not mapped. (unmeasured)
 const BLOCK: u64 = 64 << 10;
 
 /// Touching a page of a mapped file that is not in memory brings in megabytes around it, and waits
 /// for them: after a jump as far as this, over a tensor, the little that is looked at is asked for.
+/// (unmeasured)
 pub(crate) const FAR_JUMP: u64 = 1 << 20;
-/// What is looked at after a jump: a header, and the small tensors behind it.
+/// What is looked at after a jump: a header, and the small tensors behind it. (unmeasured)
 pub(crate) const AFTER_JUMP: u64 = 64 << 10;
 
 /// Reads a header from front to back: bounds before bytes, mapped or not.

@@ -5,7 +5,6 @@ mod file;
 mod memory;
 mod o_direct;
 mod pieces;
-mod pool;
 mod remote;
 pub(crate) mod sibling;
 
@@ -21,8 +20,7 @@ pub use file::{FileSource, MapMode};
 pub use memory::MemorySource;
 pub use remote::{Access, Budget, Remote, Staged};
 
-use pool::BufferPool;
-
+use crate::base::pool::BufferPool;
 use crate::catalog::Extent;
 use crate::error::{Error, Result};
 use crate::remote::{self as places, Options, Place};

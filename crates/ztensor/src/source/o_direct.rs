@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use rustix::fs::OFlags;
 
-/// Positions, addresses and lengths that every device takes are multiples of this.
+/// Positions, addresses and lengths that every device takes are multiples of this. (structural)
 const BLOCK: usize = 4096;
 
 /// The same file, opened again with `O_DIRECT`; `None` where the file system does not support it.

@@ -1,90 +1,60 @@
 //! The bytes of an extent, a piece at a time, while the next ones are being read.
 
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-
-use super::{Sources, zeroed};
+use super::Sources;
 use crate::base::parallel;
+use crate::base::pool::BufferPool;
 use crate::catalog::Extent;
 use crate::error::Result;
 
-/// A piece stays in the cache between being read and being used.
+/// A piece stays in the second-level cache between being read and being used. (unmeasured)
 const PIECE: u64 = 1 << 20;
 
-/// A thread that reads ahead pays from this many bytes on.
+/// A thread that reads ahead pays from this many bytes on. (unmeasured)
 const AHEAD_FROM: u64 = 8 << 20;
 
-/// A piece of a remote source is many requests at a time.
-const FAR_PIECE: u64 = 16 << 20;
+/// A piece of a remote source is many requests at a time. (structural: twice the largest request)
+const REMOTE_PIECE: u64 = 16 << 20;
 
-/// Pieces that are read but not yet used.
-const AHEAD: usize = 2;
+/// Pieces that are read and not yet used, with the one in use. (structural: one per reader, and one)
+const AHEAD: u64 = 3;
+
+/// Threads that read ahead: the caller's work on a piece takes about as long as reading it.
+/// (unmeasured)
+const READERS: usize = 2;
 
 impl Sources {
     /// Calls `each` with the bytes of `extent`, piece by piece in order. Where there
-    /// are `threads` for it (0 is one per core), a second one reads ahead meanwhile.
+    /// are `threads` for it (0 is one per core), others read ahead meanwhile.
     pub(crate) fn for_pieces(
         &self,
         extent: Extent,
         threads: usize,
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let far = self.get(extent.source)?.remote().is_some();
-        let step = if far { FAR_PIECE } else { PIECE };
-        if extent.len < AHEAD_FROM || parallel::resolve(threads) < 2 && !far {
-            return self.one_by_one(extent, step, &mut each);
-        }
-        std::thread::scope(|scope| {
-            let (full, filled) = sync_channel(AHEAD);
-            let (empty, emptied) = channel();
-            let reading = std::thread::Builder::new()
-                .spawn_scoped(scope, move || self.read_ahead(extent, step, &full, &emptied));
-            if reading.is_err() {
-                return self.one_by_one(extent, step, &mut each); // no thread to be had
-            }
-            // When this returns early the reader finds its channel closed and ends.
-            for piece in filled {
-                let piece: Vec<u8> = piece?;
-                each(&piece)?;
-                let _ = empty.send(piece); // the reader may be done
-            }
-            Ok(())
-        })
-    }
-
-    fn read_ahead(
-        &self,
-        extent: Extent,
-        step: u64,
-        full: &SyncSender<Result<Vec<u8>>>,
-        emptied: &Receiver<Vec<u8>>,
-    ) {
-        for skip in (0..extent.len).step_by(step as usize) {
+        let remote = self.get(extent.source)?.remote().is_some();
+        let step = if remote { REMOTE_PIECE } else { PIECE };
+        let ahead = extent.len >= AHEAD_FROM && (remote || parallel::resolve(threads) > 1);
+        let pool = BufferPool::default();
+        let pieces = (0..extent.len).step_by(step as usize).map(|skip| {
             let len = (extent.len - skip).min(step);
-            let read = || {
-                let mut piece = match emptied.try_recv() {
-                    Ok(piece) => piece,
-                    Err(_) => zeroed(len)?,
-                };
-                piece.truncate(len as usize); // only the last one is shorter
-                self.read(extent, skip, &mut piece)?;
-                Ok(piece)
-            };
-            let piece = read();
-            let failed = piece.is_err();
-            if full.send(piece).is_err() || failed {
-                return;
-            }
-        }
-    }
-
-    fn one_by_one(&self, extent: Extent, step: u64, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let mut piece = zeroed(extent.len.min(step))?;
-        for skip in (0..extent.len).step_by(step as usize) {
-            let piece = &mut piece[..(extent.len - skip).min(step) as usize];
-            self.read(extent, skip, piece)?;
-            each(piece)?;
-        }
-        Ok(())
+            (len, (skip, len))
+        });
+        let read = |(skip, len): (u64, u64)| {
+            let mut buffer = pool.take(len)?;
+            self.read(extent, skip, &mut buffer[..len as usize])?;
+            Ok((buffer, len as usize))
+        };
+        parallel::in_order(
+            if ahead { READERS } else { 1 },
+            pieces.collect(),
+            AHEAD * step,
+            read,
+            |(buffer, len)| {
+                each(&buffer[..len])?;
+                pool.put(buffer);
+                Ok(())
+            },
+        )
     }
 }
 

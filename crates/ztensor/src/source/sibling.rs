@@ -21,7 +21,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use crate::error::{Error, Result, quoted};
 use crate::source::{FileSource, MapMode};
 
-/// Longer locations are refused; no file system has such names.
+/// Longer locations are refused; no file system has such names. (limit)
 const MAX_LOCATION: usize = 4096;
 
 fn refused(location: &str, why: &str) -> Error {

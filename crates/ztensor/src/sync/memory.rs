@@ -11,7 +11,7 @@ use super::state::{Known, Ledger};
 use super::stream::{BASE_VERSION, Stream, Version, version_number};
 use crate::base::parallel;
 use crate::catalog::{Shape, Storage};
-use crate::codec;
+use crate::decode::{broken_frame, decode_options};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::id::tensor_id;
@@ -206,9 +206,9 @@ impl MemoryTarget {
             parallel::for_each(threads, live, |tensor| match deltas.single_frame(tensor.name)? {
                 // Reference and frame are verified before the first byte changes.
                 Some(frame) => {
-                    let options = codec::decode_options(tensor.bytes.len() as u64, 1);
+                    let options = decode_options(tensor.bytes.len() as u64, 1);
                     z4ai::delta::apply(&frame, tensor.bytes, &options)
-                        .map_err(|error| codec::broken_frame(error).in_tensor(tensor.name))
+                        .map_err(|error| broken_frame(error).in_tensor(tensor.name))
                 }
                 None => {
                     let parts = changes(&deltas, tensor.name, tensor.bytes)?;

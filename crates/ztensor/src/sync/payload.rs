@@ -10,9 +10,10 @@ use super::checksum::Hasher;
 use super::index::{Encoding, PayloadCompression};
 use crate::base::huge_pages::zeroed_vec;
 use crate::catalog::Shape;
-use crate::codec;
+use crate::decode::{broken_frame, check_expansion, decode_options};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::write::compress::{codec_options, not_encoded};
 
 /// zstd level of every known writer of the format.
 const LEVEL: i32 = 1;
@@ -47,7 +48,7 @@ pub(crate) fn encode(
     match (compression, encoding) {
         (PayloadCompression::Z4ai, _) => {
             let options = z4ai_options(of, new.len(), threads);
-            z4ai::delta::compress(new, old, &options).map_err(codec::not_encoded)
+            z4ai::delta::compress(new, old, &options).map_err(not_encoded)
         }
         (PayloadCompression::Zstd, Encoding::Xor) => compress_blocks(old.len(), |at, block| {
             let (old, new) = (&old[at..at + block.len()], &new[at..at + block.len()]);
@@ -69,11 +70,11 @@ pub(crate) fn encode(
 
 /// A tensor without predecessor, which only z4ai deltas can have.
 pub(crate) fn encode_whole(of: &TensorType, new: &[u8], threads: usize) -> Result<Vec<u8>> {
-    z4ai::compress(new, &z4ai_options(of, new.len(), threads)).map_err(codec::not_encoded)
+    z4ai::compress(new, &z4ai_options(of, new.len(), threads)).map_err(not_encoded)
 }
 
 fn z4ai_options(of: &TensorType, len: usize, threads: usize) -> z4ai::Options {
-    codec::options(of.dtype, &of.shape, len as u64, z4ai::Effort::Default, threads)
+    codec_options(of.dtype, &of.shape, len as u64, z4ai::Effort::Default, threads)
 }
 
 /// Count, positions and values of the changed bytes.
@@ -323,8 +324,8 @@ fn run(
 
 /// The length that a frame without predecessor says.
 fn whole_len(step: &Step<'_>) -> Result<u64> {
-    let info = z4ai::inspect(&step.payload).map_err(codec::broken_frame)?;
-    codec::check_expansion("sync.payload", step.payload.len() as u64, info.content_len)?;
+    let info = z4ai::inspect(&step.payload).map_err(broken_frame)?;
+    check_expansion("sync.payload", step.payload.len() as u64, info.content_len)?;
     Ok(info.content_len)
 }
 
@@ -363,7 +364,7 @@ impl<'a> Decoder<'a> {
             (PayloadCompression::Z4ai, _) => {
                 let delta = step.is_delta();
                 let inspect = if delta { z4ai::delta::inspect } else { z4ai::inspect };
-                let info = inspect(payload).map_err(codec::broken_frame)?;
+                let info = inspect(payload).map_err(broken_frame)?;
                 if info.content_len != len {
                     let message = format!("it decodes to {} bytes, the tensor has {len}", info.content_len);
                     return Err(broken(message));
@@ -376,14 +377,14 @@ impl<'a> Decoder<'a> {
     /// Fills `block` with the bytes `range` of the tensor after the step.
     fn restore(&mut self, reference: &[u8], range: Range<usize>, block: &mut [u8]) -> Result<()> {
         let bytes = range.start as u64..range.end as u64;
-        let options = codec::decode_options(block.len() as u64, 1);
+        let options = decode_options(block.len() as u64, 1);
         match self {
             Decoder::Whole(payload) => {
-                z4ai::decompress_bytes(payload, bytes, block, &options).map_err(codec::broken_frame)
+                z4ai::decompress_bytes(payload, bytes, block, &options).map_err(broken_frame)
             }
             Decoder::Delta(payload) => {
                 z4ai::delta::decompress_bytes(payload, reference, bytes, block, &options)
-                    .map_err(codec::broken_frame)
+                    .map_err(broken_frame)
             }
             Decoder::Overwrite { change, next } => {
                 block.copy_from_slice(&reference[range]);

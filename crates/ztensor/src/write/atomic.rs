@@ -14,7 +14,7 @@ use crate::remote::{Options, Place, Upload};
 use crate::write::destination::{Destination, Resolved};
 use crate::write::disk;
 
-/// Asking the disk for less than this costs more than it saves.
+/// Asking the disk for less than this costs more than it saves. (unmeasured)
 const WORTH_RESERVING: u64 = 1 << 20;
 
 /// A file that appears under its name when it is complete. Dropped before

@@ -1,11 +1,10 @@
 //! Compressing many blobs at once, in memory that is used again.
 
-use std::sync::{Mutex, PoisonError};
-
 use z4ai::{Effort, ErrorKind};
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::{CParameter, ResetDirective, Strategy};
 
+use crate::base::pool::FreeList;
 use crate::catalog::elements;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -13,11 +12,11 @@ use crate::write::Compression;
 
 /// Longer blobs are cut into jobs by zstd. Whether they are depends on the size
 /// alone and not on the number of workers, so the bytes are the same.
-/// Others are cheaper side by side: jobs copy what they are made of.
+/// Others are cheaper side by side: jobs copy what they are made of. (unmeasured)
 pub(crate) const JOBS_ABOVE: usize = 32 << 20;
 
 /// The size of a job where windows are no longer than two of them. zstd's own choice is four
-/// windows, and all that it holds of them would be fresh memory for every blob.
+/// windows, and all that it holds of them would be fresh memory for every blob. (unmeasured)
 pub(super) const JOB: u32 = 1 << 20;
 pub(super) const LONG_WINDOWS_FROM: i32 = 9;
 
@@ -25,22 +24,22 @@ pub(super) const LONG_WINDOWS_FROM: i32 = 9;
 const DOUBLE_FAST: std::ops::RangeInclusive<i32> = 3..=4;
 
 /// Weights have few matches, and looking for short ones takes longer than all the rest. Where a
-/// sample grows by at most 1/SHORT_MATCH_LOSS, only long matches are searched for.
+/// sample grows by at most 1/HARDLY_LARGER, only long matches are searched for. (unmeasured)
 const HARDLY_LARGER: usize = 400;
 
-/// A piece of the sample; there is one for each mebibyte, up to `PIECES`.
+/// A piece of the sample; there is one for each mebibyte, up to `PIECES`. (unmeasured)
 const PIECE: usize = 32 << 10;
 const PIECES: usize = 4;
 
-/// Blobs below this size are not worth a sample.
+/// Blobs below this size are not worth a sample. (unmeasured)
 const SAMPLED_FROM: usize = 16 * PIECE;
 
 /// Contexts and output buffers of earlier blobs. Fresh memory for every blob
 /// would cost about as much in page faults as a fast level does in coding.
 #[derive(Default)]
 pub(crate) struct Compressors {
-    contexts: Mutex<Vec<Compressor<'static>>>,
-    buffers: Mutex<Vec<Vec<u8>>>,
+    contexts: FreeList<Compressor<'static>>,
+    buffers: FreeList<Vec<u8>>,
 }
 
 /// Bytes to compress, and what they are.
@@ -105,7 +104,7 @@ impl Compressors {
         compression: Compression,
         workers: usize,
     ) -> Result<Option<Vec<u8>>> {
-        let mut encoded = take(&self.buffers).unwrap_or_default();
+        let mut encoded = self.buffers.take().unwrap_or_default();
         encoded.clear();
         match compression {
             Compression::None => {}
@@ -120,7 +119,7 @@ impl Compressors {
     }
 
     fn zstd(&self, blob: &[u8], level: i32, workers: usize, frame: &mut Vec<u8>) -> Result<()> {
-        let mut context = match take(&self.contexts) {
+        let mut context = match self.contexts.take() {
             Some(context) => context,
             None => Compressor::new(level).map_err(failed)?,
         };
@@ -138,14 +137,14 @@ impl Compressors {
         context.compress_to_buffer(blob, frame).map_err(failed)?;
         // One that has started threads is not kept: they would not survive a fork.
         if blob.len() <= JOBS_ABOVE {
-            give(&self.contexts, context);
+            self.contexts.put(context);
         }
         Ok(())
     }
 
     /// Takes a frame's memory back when its bytes are written.
     pub(crate) fn recycle(&self, frame: Vec<u8>) {
-        give(&self.buffers, frame);
+        self.buffers.put(frame);
     }
 }
 
@@ -197,13 +196,6 @@ impl Search {
 }
 
 // A panic while the lock is held leaves a valid list, so poisoning means nothing here.
-fn take<T>(list: &Mutex<Vec<T>>) -> Option<T> {
-    list.lock().unwrap_or_else(PoisonError::into_inner).pop()
-}
-
-fn give<T>(list: &Mutex<Vec<T>>, item: T) {
-    list.lock().unwrap_or_else(PoisonError::into_inner).push(item);
-}
 
 #[cfg(test)]
 mod tests {

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::remote::{self, Options, Place};
 use crate::write::disk;
 
-/// As many links as Linux follows in one path.
+/// As many links as Linux follows in one path. (structural)
 const MOST_LINKS: usize = 40;
 
 /// The place of a new file, and what may happen to what is there.

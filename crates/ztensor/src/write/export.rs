@@ -347,10 +347,11 @@ pub(crate) struct Plan<'a> {
 /// Where an export goes: a buffer that large tensors pass by.
 pub(crate) type Output<'a> = BufWriter<&'a mut dyn Write>;
 
-/// Small tensors are gathered in it; it stays in the cache while it is filled and written.
+/// Small tensors are gathered in it; it stays in the cache while it is filled and written. (unmeasured)
 const BUFFER: usize = 256 << 10;
 
 /// Bytes of tensors that are written in one batch, at most; a larger tensor is a batch of its own.
+/// (limit)
 const HELD: u64 = 8 << 20;
 
 impl<'a> Plan<'a> {
@@ -422,6 +423,7 @@ impl<'a> Plan<'a> {
     /// Refuses attributes of the file that the format cannot hold, all of them by name, unless such
     /// are to be left out.
     pub(crate) fn check_attributes(&self) -> Result<()> {
+        /// Keys that a message lists. (structural)
         const SHOWN: usize = 12;
         let unheld = self.format.unheld_attributes(self.attributes);
         let unheld: Vec<String> = unheld.iter().map(|key| quoted(key)).collect();

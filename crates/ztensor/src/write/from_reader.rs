@@ -10,10 +10,10 @@ use crate::read::Reader;
 use crate::tensor::{Tensor, is_narrow};
 use crate::write::{Compression, WriteOptions, Writer, duplicate};
 
-/// Tensors are held in memory up to this many bytes, or one of them.
+/// Tensors are held in memory up to this many bytes, or one of them. (limit)
 const BATCH: u64 = 64 << 20;
 
-/// Small tensors of a remote file that are fetched in one batch, at most.
+/// Small tensors of a remote file that are fetched in one batch, at most. (unmeasured)
 const STAGED: usize = 256;
 
 impl Writer<'_> {

@@ -8,22 +8,21 @@ use zstd::stream::raw::{Encoder as ZstdEncoder, Operation};
 use zstd::zstd_safe::CParameter;
 
 use super::atomic;
-use super::compress::{JOB, JOBS_ABOVE, LONG_WINDOWS_FROM};
+use super::compress::{JOB, JOBS_ABOVE, LONG_WINDOWS_FROM, codec_options, not_encoded};
 use super::options::{Compression, WriteOptions};
 use super::writer::{Writer, duplicate};
 use crate::base::parallel;
 use crate::catalog::validate;
 use crate::catalog::{Component, Extent, Object, Shape, Storage, elements};
-use crate::codec;
 use crate::digest::Hasher;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::zt::manifest;
 
-/// Bytes of encoded output that are written at a time.
+/// Bytes of encoded output that are written at a time. (unmeasured)
 const ENCODED: usize = 256 << 10;
 
-/// Frames up to this length wait in memory for their headers, longer ones in an unnamed file.
+/// Frames up to this length wait in memory for their headers, longer ones in an unnamed file. (limit)
 const SPOOLED_IN_MEMORY: usize = 16 << 20;
 
 /// A dense tensor being written to a [`Writer`] piece by piece: a [`Write`] that takes exactly the
@@ -161,8 +160,8 @@ impl PendingTensor {
                 Encoder::Zstd(Box::new(ZstdState::new(level, len, writer.threads())?))
             }
             Compression::Z4ai(effort) => {
-                let options = codec::options(dtype, shape, len, effort, writer.threads());
-                let encoder = z4ai::StreamEncoder::new(&options, Some(len)).map_err(codec::not_encoded)?;
+                let options = codec_options(dtype, shape, len, effort, writer.threads());
+                let encoder = z4ai::StreamEncoder::new(&options, Some(len)).map_err(not_encoded)?;
                 Encoder::Z4ai(Box::new(encoder), Spool::new(writer.folder()))
             }
         };
@@ -296,7 +295,7 @@ impl From<z4ai::Error> for Failed {
 impl Failed {
     fn into_error(self) -> Error {
         match self {
-            Failed::Codec(error) => codec::not_encoded(error),
+            Failed::Codec(error) => not_encoded(error),
             Failed::Here(error) => error,
         }
     }
@@ -356,7 +355,7 @@ pub fn compress_stream(
     to: &mut dyn Write,
     options: &z4ai::Options,
 ) -> Result<(u64, u64)> {
-    let mut encoder = z4ai::StreamEncoder::new(options, None).map_err(codec::not_encoded)?;
+    let mut encoder = z4ai::StreamEncoder::new(options, None).map_err(not_encoded)?;
     let mut spool = Spool::new(None);
     let mut piece = vec![0; ENCODED * 4];
     let mut stored = 0u64;

@@ -6,15 +6,16 @@
 
 use crate::coder::huffman::lengths::Lengths;
 
-/// Symbols that are looked up at a time.
+/// Symbols that are looked up at a time. (structural: lanes of a 512-bit vector)
 pub(crate) const GROUP: usize = 64;
-/// Bits of a word of concatenated codes, at most.
+/// Bits of a word of concatenated codes, at most. (structural: a word less up to 7 pending bits)
 pub(crate) const MAX_PACKED_BITS: u64 = 57;
-/// Entries that one look-up chooses from.
+/// Entries that one look-up chooses from. (structural: bytes of a vector register)
 const ENTRIES: usize = 64;
-/// Tables that hold all symbols.
+/// Tables that hold all symbols. (structural)
 const MOST: usize = 256 / ENTRIES;
 /// Bits of a code within sixteen; its length is above.
+/// (structural: sixteen bits less those of a length)
 pub(crate) const CODE_BITS: u32 = 12;
 
 /// The codes of all symbols and their lengths, by symbol modulo the number of entries.

@@ -112,6 +112,7 @@ unsafe fn eights<const TABLES: usize>(symbols: &[u8; GROUP], table: &CodeTable) 
 /// The machine must have AVX-512.
 #[inline(always)]
 unsafe fn fours(entries: __m512i) -> __m512i {
+    /// (structural)
     const LEN: u32 = CODE_BITS;
     // SAFETY: as above.
     unsafe {

@@ -8,10 +8,10 @@ use crate::coder::huffman::wire::{STREAMS, WORD};
 use crate::error::{Error, Result};
 use crate::simd::prefetch::{self, CACHE_LINE, Prefetcher};
 
-/// Look-ups per refill: a refill leaves at least 56 bits.
+/// Look-ups per refill: a refill leaves at least 56 bits. (structural)
 const PER_STEP: usize = 5;
 const _: () = assert!(PER_STEP * MAX_LEN as usize <= 56);
-/// Input bytes one step may advance by: at most 7 bits left over and 55 consumed.
+/// Input bytes one step may advance by: at most 7 bits left over and 55 consumed. (structural)
 const STEP_IN: usize = (PER_STEP * MAX_LEN as usize).div_ceil(8);
 
 /// Prefetch of the memory that the caller reads and writes right after decoding.
@@ -22,7 +22,7 @@ pub(crate) struct DecodePrefetch {
     target: Prefetcher,
 }
 
-/// Cache lines to prefetch per step, at most.
+/// Cache lines to prefetch per step, at most. (unmeasured)
 const MAX_LINES_PER_STEP: usize = 16;
 
 impl DecodePrefetch {
@@ -217,10 +217,11 @@ pub(super) fn run_portable(
 }
 
 /// The fewest live streams for which the eight-stream loop is faster than [`run_portable`]. The
-/// other streams are idle: they decode zeros into a dummy buffer.
+/// other streams are idle: they decode zeros into a dummy buffer. (unmeasured)
 #[cfg(target_arch = "x86_64")]
 const MIN_INTERLEAVED: usize = 3;
 /// Steps per call while streams are idle, bounded by their buffers.
+/// (structural: the length of the dummy buffer)
 const IDLE_STEPS: usize = 32;
 #[cfg(target_arch = "x86_64")]
 static IDLE_SOURCE: [u8; IDLE_STEPS * STEP_IN + WORD] = [0; IDLE_STEPS * STEP_IN + WORD];

@@ -23,19 +23,21 @@ use crate::simd::Avx512;
 use crate::simd::prefetch::Prefetcher;
 use crate::simd::{CodeWindow, Isa, dispatch};
 
-/// A code's word has the length in the bits below this, and the code above.
+/// A code's word has the length in the bits below this, and the code above. (structural)
 const CODE_SHIFT: u32 = 8;
 const _: () = assert!(2 * MAX_LEN + CODE_SHIFT <= u32::BITS);
-/// Bits of a stored word: those of a group, and up to 7 of padding.
+/// Bits of a stored word: those of a group, and up to 7 of padding. (structural)
 const HELD: u32 = u64::BITS;
-/// Bits that may be appended before a store.
+/// Bits that may be appended before a store. (structural)
 const MAX_PENDING: u32 = HELD - 7;
-/// Codes that always fit.
+/// Codes that always fit. (structural)
 const GROUP: usize = 5;
 const _: () = assert!(GROUP as u32 * MAX_LEN + 7 <= HELD);
 /// Fewer symbols than this are one stream: the lengths of eight would cost more than they gain.
+/// (unmeasured)
 const MIN_EIGHT_STREAMS: usize = 4096;
 /// More symbols than this have too many pairs for the first-level cache.
+/// (structural: 48² words of 4 bytes are 9 KiB)
 const MAX_PAIRED_SYMBOLS: usize = 48;
 
 /// Words of single codes.
@@ -241,10 +243,11 @@ type EncodeWide =
     unsafe fn(Avx512, [&[u8]; 2], &Codes, &CodeTable, [&mut Vec<u8>; 2], &mut Prefetcher) -> [usize; 2];
 
 /// Codes are concatenated by sixteen up to a mean length of `MAX_MEAN_LEN / MEAN_LEN_UNIT` bits:
-/// longer ones would often not fit a word.
+/// longer ones would often not fit a word. (unmeasured)
 #[cfg(target_arch = "x86_64")]
 const MAX_MEAN_LEN: u32 = 29;
 #[cfg(target_arch = "x86_64")]
+/// (structural: tenths)
 const MEAN_LEN_UNIT: u32 = 10;
 
 /// The encoder for this table, which holds codes of these lengths.

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::wire::Reader;
 
-/// The longest code, and so the width of the decoder's look-up.
+/// The longest code, and so the width of the decoder's look-up. (format)
 pub(crate) const MAX_LEN: u32 = 11;
 
 /// The code length of every symbol; 0 where the symbol does not occur.

@@ -4,12 +4,12 @@ use crate::coder::huffman::decode::Entries;
 use crate::coder::huffman::lengths::{Lengths, MAX_LEN};
 use crate::simd::{Isa, dispatch_wide};
 
-/// Entries of a table: one for every [`MAX_LEN`] bits that may come next.
+/// Entries of a table: one for every [`MAX_LEN`] bits that may come next. (structural)
 pub(super) const TABLE_SIZE: usize = 1 << MAX_LEN;
 /// Fewer symbols than this are decoded one per look-up: a table of several per entry would take
-/// longer to fill.
+/// longer to fill. (unmeasured)
 pub(super) const MIN_MULTI_SYMBOL: usize = 2048;
-/// Symbols per table entry, at most.
+/// Symbols per table entry, at most. (structural: bytes of an entry beside its lengths)
 pub(super) const PER_ENTRY: usize = 6;
 
 /// The decoder's look-up tables for one code.
@@ -115,6 +115,7 @@ fn fill_with(
 /// bits at `1 << w`. No entry may have room for more than [`PER_ENTRY`] symbols.
 #[inline(always)]
 fn fill_windows(order: &[(u8, u8)], width: u32, shorter: &[u64], out: &mut [u64]) {
+    /// (structural)
     const SYMBOLS: u64 = 0xff_ffff_ffff;
     let mut at = 0;
     for &(len, symbol) in order.iter().take_while(|&&(len, _)| u32::from(len) <= width) {

@@ -12,6 +12,7 @@ const MIN_COVERAGE: u32 = 256;
 impl CodeWindow {
     /// The best window of these codes, if it covers enough.
     pub(crate) fn new(lengths: &Lengths, codes: &[u16; 256]) -> Option<Self> {
+        /// (structural)
         const ALL: u32 = 1 << MAX_LEN;
         let share = |symbol: usize| match lengths.0[symbol] {
             0 => 0,

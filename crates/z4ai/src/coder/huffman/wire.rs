@@ -30,10 +30,10 @@ use crate::coder::run_range;
 use crate::error::{Error, Result};
 use crate::wire::{Put, Reader};
 
-/// Bit streams per coded run of symbols, if that is long enough.
+/// Bit streams per coded run of symbols, if that is long enough. (format)
 pub(super) const STREAMS: usize = 8;
 
-/// Bytes a load reads and a store writes at the position it is made at.
+/// Bytes a load reads and a store writes at the position it is made at. (structural: bytes of a word)
 pub(super) const WORD: usize = 8;
 
 /// The stored lengths of the streams, in bytes.

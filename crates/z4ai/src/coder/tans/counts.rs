@@ -5,12 +5,12 @@ use crate::coder::tans::MAX_LOG;
 use crate::error::{Error, Result};
 use crate::wire::Reader;
 
-/// Log2 of the table size, at least.
+/// Log2 of the table size, at least. (format)
 const MIN_LOG: u32 = 9;
-/// Bits of a state that are worth their time, at most.
+/// Bits of a state that are worth their time, at most. (unmeasured)
 const USUAL_LOG: u32 = 11;
 
-/// Four bits that announce a run of absent symbols; the next four are its length less two.
+/// Four bits that announce a run of absent symbols; the next four are its length less two. (format)
 const ABSENT_RUN: u32 = 15;
 
 /// Normalized counts (FSE): the number of states of every symbol; they add up to a power of two.

@@ -6,10 +6,10 @@ use crate::coder::tans::{MAX_LOG, NormalizedCounts, RUNS};
 use crate::error::{Error, Result};
 use crate::simd::{Isa, dispatch};
 
-/// Symbols of each run that one refill of its bits is enough for.
+/// Symbols of each run that one refill of its bits is enough for. (structural)
 const PER_STEP: usize = 4;
 const _: () = assert!(PER_STEP * MAX_LOG as usize <= 56);
-/// Bytes that a load reads.
+/// Bytes that a load reads. (structural: bytes of a word)
 const WORD: usize = 8;
 
 /// The decoder's table. An entry has the bits to read in byte 0, the symbol in byte 1 and what the

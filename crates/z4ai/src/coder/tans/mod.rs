@@ -27,7 +27,7 @@ pub(crate) mod encode;
 pub(crate) use counts::NormalizedCounts;
 pub(crate) use decode::{Table, fill};
 
-/// Bit streams per coded run of symbols.
+/// Bit streams per coded run of symbols. (format)
 pub(crate) const RUNS: usize = 4;
-/// Log2 of the table size, at most.
+/// Log2 of the table size, at most. (format)
 pub(super) const MAX_LOG: u32 = 12;

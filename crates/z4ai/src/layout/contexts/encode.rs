@@ -23,11 +23,11 @@ const MIN_SAMPLES: usize = 2;
 /// a number of codes and a number of rows. (case: `codec.py`, effort max, compress)
 const SAMPLE_LEN: RunLength = RunLength { codes: 2048, rows: 16 };
 const WARM_UP: RunLength = RunLength { codes: 128, rows: 4 };
-/// Up to this number of codes, all are used instead of a sample.
+/// Up to this number of codes, all are used instead of a sample. (unmeasured)
 const MAX_UNSAMPLED: usize = 1 << 15;
-/// Estimated bytes of a stored table.
+/// Estimated bytes of a stored table. (unmeasured)
 const TABLE_BYTES: u64 = 55;
-/// Log2 of the table size: bounds.
+/// Log2 of the table size: bounds. (format)
 const MIN_LOG: u32 = 9;
 const MAX_LOG: u32 = 11;
 

@@ -9,7 +9,7 @@
 
 use crate::layout::contexts::{COLUMN_EMA_SHIFT, Magnitudes, NEIGHBOR_EMA_SHIFT, level};
 
-/// Codes per block.
+/// Codes per block. (structural: the block and its levels fit the first-level cache)
 pub(crate) const BLOCK: usize = 256;
 /// Rows of at least this many codes are vectorised. (case: `codec.py`, effort max, compress)
 const MIN_VECTOR_ROW: usize = 8;

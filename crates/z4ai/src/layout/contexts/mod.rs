@@ -16,18 +16,18 @@ use crate::error::{Error, Result};
 use crate::kernel::bit_fields::Fields;
 use crate::wire::{Put, Reader};
 
-/// Elements per row, at most.
+/// Elements per row, at most. (format)
 pub(crate) const MAX_PERIOD: usize = 1 << 16;
-/// Tables, at most.
+/// Tables, at most. (format)
 const MAX_TABLES: usize = 64;
-/// The lowest exponents, which count as one: they hardly matter, and the others fit a word.
+/// The lowest exponents, which count as one: they hardly matter, and the others fit a word. (format)
 const MERGED_EXPONENTS: u64 = 7;
 /// Exponential moving averages: `mean += (x >> SHIFT) - (mean >> SHIFT)`. Each shift rounds down:
-/// that is the format.
+/// that is the format. (format)
 pub(crate) const NEIGHBOR_EMA_SHIFT: u32 = 2;
 pub(crate) const COLUMN_EMA_SHIFT: u32 = 3;
 
-/// Mantissa bits of a symbol, at least: with fewer, magnitudes would not fit a word.
+/// Mantissa bits of a symbol, at least: with fewer, magnitudes would not fit a word. (format)
 const MIN_JOINED: u32 = 2;
 
 /// The mantissa bits of a symbol; `None` where contexts do not apply: codes must be magnitudes, and

@@ -17,7 +17,7 @@ use crate::layout::streams::Streams;
 use crate::layout::{ChunkLayout, ChunkScratch, Context};
 use crate::wire::{Put, Reader};
 
-/// Values of a group, at most.
+/// Values of a group, at most. (format)
 pub(crate) const MAX_VALUES: usize = 256;
 
 /// The description of a chunk of groups.

@@ -11,16 +11,18 @@ use crate::layout::palette::{self, Indexed, MAX_VALUES, Values, whole_number};
 use crate::layout::split::classes::Hint;
 use crate::options::Options;
 
-/// Sampled runs of elements, and elements in each.
+/// Sampled runs of elements, and elements in each. (unmeasured)
 const SAMPLE_RUNS: usize = 64;
 const SAMPLE_RUN: usize = 32;
 /// Elements per distinct value, at least, for a list of values to pay. (case: `structure.py`)
 const MIN_REPEATS: usize = 8;
-/// Elements that a buffer must have, so that even the least gain pays for the list.
+/// Elements that a buffer must have, so that even the least gain pays for the list. (unmeasured)
 const LEAST: usize = 1024;
 /// Values of two bytes, at most: the indices of more would be no shorter.
+/// (structural: indices of 12 bits)
 const MAX_NARROW: usize = 1 << 12;
 
+/// Marks values that are not in the palette. (structural)
 const ABSENT: u32 = u32::MAX;
 
 /// The index of every value.

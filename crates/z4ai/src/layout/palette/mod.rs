@@ -14,7 +14,7 @@ use crate::layout::split::decode_stream;
 use crate::layout::streams::Streams;
 use crate::wire::{Put, Reader};
 
-/// Values in a palette, at most.
+/// Values in a palette, at most. (format)
 pub(crate) const MAX_VALUES: usize = 1 << 16;
 
 const LISTED: u8 = 0;

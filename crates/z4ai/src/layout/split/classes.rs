@@ -22,15 +22,15 @@ pub(crate) struct Hint {
     pub(crate) searched: bool,
 }
 
-/// Groups of units with similar means that classes are made of.
+/// Groups of units with similar means that classes are made of. (unmeasured)
 const BUCKETS: usize = 8;
-/// A row length that most others are a multiple of.
+/// A row length that most others are a multiple of. (unmeasured)
 const SHORT_ROW: usize = 64;
-/// The longest distance tried.
+/// The longest distance tried. (unmeasured)
 const MAX_LAG: usize = 4096;
-/// Codes compared at each distance.
+/// Codes compared at each distance. (unmeasured)
 const LAG_SAMPLE: usize = 1024;
-/// Distances tried are multiples of this.
+/// Distances tried are multiples of this. (unmeasured)
 const LAG_STEP: usize = 64;
 /// Groupings are ruled out by one in this many codes; the second, of thorough searches. (case:
 /// `codec.py`, compress)
@@ -45,11 +45,11 @@ const THOROUGH_COUNTED_CODES: usize = 1 << 15;
 const VARIANCE_RUN: usize = 1024;
 const VARIANCE_RUNS: usize = 4;
 const THOROUGH_VARIANCE_RUNS: usize = 16;
-/// Chunks of fewer codes are not sampled.
+/// Chunks of fewer codes are not sampled. (unmeasured)
 const MIN_SAMPLED: usize = 1 << 15;
 /// Refinement stops when no more than one in this many units moves. (case: `codec.py`, compress)
 const MAX_MOVED: usize = 32;
-/// Bytes that a class adds to a description: table and lengths.
+/// Bytes that a class adds to a description: table and lengths. (unmeasured)
 const PER_CLASS: u64 = 70;
 
 /// What classes are worth.
@@ -158,6 +158,7 @@ impl Search {
     /// The estimated gain per code of a part, in 2^-16 of [`BIT`], if the chunk is long enough to
     /// have a part; `None` if that rules the grouping out.
     fn promise(&self, codes: &[u8], columns: bool, period: usize) -> Option<Option<i64>> {
+        /// Unit of the estimate. (structural)
         const PARTS: i64 = 1 << 16;
         let count = codes.len();
         let part = if self.price.is_thorough() { THOROUGH_PART_STRIDE } else { PART_STRIDE };
@@ -357,7 +358,7 @@ fn move_units(codes: &[u8], counts: &[[u32; 256]], map: &mut ClassMap) -> usize 
 
 /// Buckets of about as many units each, of similar mean.
 fn buckets_of(means: &[u64]) -> Vec<u8> {
-    /// Steps between the lowest and the highest mean: units are sorted no finer than that.
+    /// Steps between the lowest and the highest mean: units are sorted no finer than that. (unmeasured)
     const STEPS: usize = 1024;
     let (mut lowest, mut highest) = (u64::MAX, 0);
     for &mean in means {

@@ -16,7 +16,7 @@ use crate::memory::grow;
 use crate::options::Effort;
 use crate::wire::Put;
 
-/// Mantissa bits that are coded with the exponent, at most.
+/// Mantissa bits that are coded with the exponent, at most. (format)
 const MAX_CODED_MANTISSA_BITS: u32 = 2;
 /// The fields are chosen by `SAMPLE_RUN` elements at each of `SAMPLES` positions; at `Effort::Max`
 /// and with a shape, of `THOROUGH_SAMPLES`. (case: `codec.py`, compress)
@@ -27,7 +27,7 @@ const THOROUGH_SAMPLES: usize = 16;
 /// effort max)
 const MIN_CONTEXT_SAVING: usize = 112;
 /// 1,024 sign pairs (`SIGN_SAMPLES` runs of `SIGN_SAMPLE` elements): expected 512 changes, σ = 16.
-/// Signs are correlated beyond 4 σ.
+/// Signs are correlated beyond 4 σ. (structural)
 const SIGN_SAMPLES: usize = 16;
 const SIGN_SAMPLE: usize = 65;
 const SIGN_DEVIATION: usize = 64;
@@ -420,6 +420,7 @@ fn choose_symbol(
 
 /// The middle eighth of many elements.
 fn middle_of(elements: &[u8], size: usize) -> &[u8] {
+    /// Elements below which all are used. (unmeasured)
     const FEW: usize = 1 << 15;
     let count = elements.len() / size;
     if count < FEW {

@@ -10,7 +10,7 @@ use crate::layout::contexts::Contexts;
 use crate::layout::streams::{self, Streams};
 use crate::wire::{Put, Reader};
 
-/// Payload bytes of one patch: index and symbol.
+/// Payload bytes of one patch: index and symbol. (format)
 pub(crate) const PATCH: usize = 6;
 
 /// Flag in the byte of the symbol bits: signs are a separate stream.

@@ -3,24 +3,15 @@
 //! There is no global pool: data loaders fork, and a pool's threads do not
 //! survive that. Threads are started per call, only when there is work for them.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use crate::error::{Error, Result};
 
 mod in_order;
 
 pub(crate) use in_order::in_order;
-
-/// The number of threads that a request for `threads` means: 0 is one per core.
-pub fn resolve(threads: usize) -> usize {
-    // Asking the system reads several files: once is enough.
-    static CORES: OnceLock<usize> = OnceLock::new();
-    match threads {
-        0 => *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from)),
-        n => n,
-    }
-}
+pub use z4ai::rt::resolve;
 
 /// How many of `threads` a job of `part` bytes may use when all jobs together have `total`.
 pub(crate) fn share(threads: usize, part: u64, total: u64) -> usize {

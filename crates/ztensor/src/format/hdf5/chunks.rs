@@ -12,6 +12,7 @@ use hdf5_reader::extensible_array::collect_extensible_array_chunk_entries_storag
 use hdf5_reader::fixed_array::collect_fixed_array_chunk_entries_storage;
 
 use crate::base::parallel;
+use crate::base::pool::FreeList;
 use crate::catalog::{Decode, Extent, elements};
 use crate::error::{Error, Result};
 use crate::format::hdf5::fields::Widths;
@@ -452,9 +453,7 @@ impl Chunked {
             let to = index.partition_point(|chunk| chunk.number < bands.end.saturating_mul(per_band));
             &index[from..to]
         };
-        let pool: Mutex<Vec<Scratch>> = Mutex::new(Vec::new());
-        let borrow = || pool.lock().ok().and_then(|mut pool| pool.pop()).unwrap_or_default();
-        let give_back = |scratch| pool.lock().map(|mut pool| pool.push(scratch)).unwrap_or(());
+        let pool = FreeList::<Scratch>::default();
         if threads > 1 && last - first < threads as u64 {
             let chunks = chunks_of(first..last);
             return self.decode_side_by_side(sources, chunks, start, out, threads);
@@ -470,9 +469,9 @@ impl Chunked {
             (rest, at, next) = (tail, at + len, stop);
         }
         parallel::for_each(threads, jobs, |(chunks, at, piece)| {
-            let mut scratch = borrow();
+            let mut scratch = pool.take().unwrap_or_default();
             let outcome = self.decode_into(sources, chunks, at, piece, &mut scratch);
-            give_back(scratch);
+            pool.put(scratch);
             outcome
         })
     }

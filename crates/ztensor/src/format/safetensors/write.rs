@@ -101,3 +101,15 @@ fn header(plan: &Plan<'_>, order: &[usize]) -> Result<String> {
     }
     Ok(json)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_of_the_format_has_a_place_in_the_order() {
+        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.safetensors_name().is_some()) {
+            assert_eq!(ORDER.iter().filter(|known| **known == dtype).count(), 1, "{dtype}");
+        }
+    }
+}

@@ -1,7 +1,6 @@
 //! Contents as they are stored, and the packed file as far as it is written.
 
 use std::io::Write;
-use std::sync::{Mutex, PoisonError};
 
 use z4ai::Effort;
 
@@ -10,6 +9,7 @@ use super::container::{
     ALIGNMENT, FOOTER, HEADER_EXPANSION, KIND_FRAME, KIND_RAW, KIND_SAME, Mode, SMALL_HEADER, VERSION,
     checksum,
 };
+use crate::base::pool::FreeList;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::write::compress::{codec_options, not_encoded};
@@ -26,7 +26,7 @@ pub(super) struct Encoder {
     pub(super) effort: Effort,
     pub(super) level: Option<i32>,
     /// Memory of frames that are written.
-    buffers: Mutex<Vec<Vec<u8>>>,
+    buffers: FreeList<Vec<u8>>,
 }
 
 impl Encoder {
@@ -49,7 +49,7 @@ impl Encoder {
             None => z4ai::Options { effort: self.effort, threads, ..z4ai::Options::default() },
         };
         options.level = self.level;
-        let mut bytes = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        let mut bytes = self.buffers.take().unwrap_or_default();
         if !content.is_empty() {
             z4ai::compress_into(content, &options, &mut bytes).map_err(not_encoded)?;
             let stored = bytes.len() as u64;
@@ -67,7 +67,7 @@ impl Encoder {
 
     /// Takes back the memory of what is written.
     pub(super) fn recycle(&self, encoded: Encoded) {
-        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(encoded.bytes);
+        self.buffers.put(encoded.bytes);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Memory that is used again and again.
+//! Pools: buffers and other state that is reused.
 //!
 //! New memory is zeroed by the system, page by page, when it is first touched; for frames that are
 //! only read to be decoded that takes as long as decoding them.
@@ -8,18 +8,18 @@ use std::sync::{Mutex, PoisonError};
 use crate::base::huge_pages::zeroed_vec;
 use crate::error::Result;
 
-/// Buffers that are kept, at most: one for each of a few threads.
+/// Buffers that are kept, at most: one for each of a few threads. (limit)
 const COUNT: usize = 4;
-/// Longer ones are given back.
+/// Longer ones are given back. (limit)
 const LONGEST: usize = 64 << 20;
 
 /// Free buffers, kept for reuse.
 #[derive(Default)]
-pub(super) struct BufferPool(Mutex<Vec<Vec<u8>>>);
+pub(crate) struct BufferPool(Mutex<Vec<Vec<u8>>>);
 
 impl BufferPool {
     /// A buffer of at least `len` bytes, whatever they are: the shortest that is long enough.
-    pub(super) fn take(&self, len: u64) -> Result<Vec<u8>> {
+    pub(crate) fn take(&self, len: u64) -> Result<Vec<u8>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match kept.iter().position(|buffer| buffer.len() as u64 >= len) {
             Some(index) => Ok(kept.remove(index)),
@@ -32,12 +32,32 @@ impl BufferPool {
         }
     }
 
-    pub(super) fn put(&self, buffer: Vec<u8>) {
+    pub(crate) fn put(&self, buffer: Vec<u8>) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if buffer.len() <= LONGEST && kept.len() < COUNT {
             let index = kept.partition_point(|other| other.len() < buffer.len());
             kept.insert(index, buffer);
         }
+    }
+}
+
+/// Free items of any type: contexts, scratch, buffers that grow.
+pub(crate) struct FreeList<T>(Mutex<Vec<T>>);
+
+impl<T> Default for FreeList<T> {
+    fn default() -> Self {
+        FreeList(Mutex::default())
+    }
+}
+
+impl<T> FreeList<T> {
+    /// An item that was put back, if there is one.
+    pub(crate) fn take(&self) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    pub(crate) fn put(&self, item: T) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(item);
     }
 }
 
