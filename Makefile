@@ -118,7 +118,7 @@ bench: wheel
 # All of them: an hour and more.
 bench-all: wheel
 	BENCH_PYTHON=$(PYTHON) cargo run --release -p ztensor-bench
-	for script in python/run codec delta structure containers distributed remote zt2; do \
+	for script in python/run codec delta structure containers distributed remote zt2 identity; do \
 		$(PYTHON) benchmark/$$script.py || exit 1; done
 	$(PYTHON) benchmark/bench.py sweep
 	$(PYTHON) benchmark/bench.py codec

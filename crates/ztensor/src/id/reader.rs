@@ -284,7 +284,8 @@ impl Content<'_> {
                 let piece = Extent { offset, len: range.end - range.start, ..*extent };
                 sources.with_whole(piece, |bytes| self.add(range, bytes))
             }
-            (Storage::Encoded(decoder), true) => {
+            // Short content is decoded at once, which is faster.
+            (Storage::Encoded(decoder), true) if self.component.len > DECODED_PIECE => {
                 let mut hasher = Sequential::new(self);
                 match decoder.decode_in_order(sources, &mut |bytes| hasher.update(bytes)) {
                     Some(decoded) => decoded.and_then(|()| hasher.finish()),
