@@ -12,6 +12,7 @@
 //! | file | instruction | case of `benchmark/codec.py` |
 //! |---|---|---|
 //! | `bit_fields/avx512_split.rs` | `vpermb` packs fields of odd widths | compress |
+//! | `bloom.rs` (`look_up_wide`) | `vpermb` of eight windows, `vpgatherqq` | structure search |
 //! | `histogram_avx512.rs` | `vpermb` as a set of 256 bits | compress |
 //! | `row_column_sums/avx512.rs` | `vpermi2b` as a table of costs | compress, shaped |
 //! | `coder/huffman/code_table_avx512.rs` | `vpermi2b` as a table of codes | compress |
