@@ -107,7 +107,7 @@ impl Listing<'_> {
                 Failure::usage(format!("the name {} is not UTF-8, which signatures need", name.display()))
             })?;
             let name = format!("{prefix}{name}");
-            if self.ignored.iter().any(|ignored| *ignored == name) {
+            if self.ignored.contains(&name) {
                 continue;
             }
             let kind = self.kind(&entry.path())?;
