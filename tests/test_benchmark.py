@@ -57,9 +57,10 @@ def test_the_page_is_made_of_results(tmp_path: Path, monkeypatch: pytest.MonkeyP
     entries = []
     for peer, seconds in (("ztensor", 0.5), ("safetensors", 1.0), ("plain read", 0.4)):
         for mode in ("full_load", "zero_copy"):
-            case = f"mixed dense .safetensors {mode} numpy warm"
-            entry = Entry(case, peer, "safetensors", mode, [seconds] * 3, 10**9, 0, 10**6)
-            entries.append(entry.json())
+            for backend in ("numpy", "torch"):
+                case = f"mixed dense .safetensors {mode} {backend} warm"
+                entry = Entry(case, peer, "safetensors", mode, [seconds] * 3, 10**9, 0, 10**6)
+                entries.append(entry.json())
     entries.append(Entry("mixed dense write", "ztensor", "zt", "write", [0.5], 10**9).json())
     machine = {
         "processor": "p",
@@ -91,14 +92,30 @@ def test_the_page_is_made_of_results(tmp_path: Path, monkeypatch: pytest.MonkeyP
     document.write()
     page = (tmp_path / "benchmarks.md").read_text()
     assert "| `.safetensors` | 2.00 | 2.00 | safetensors 1.00 / 1.00 | 2.50 |" in page
-    assert "left out: fastsafetensors" in page
+    assert "skipped: fastsafetensors" in page and "## Torch tensors and safetensors" not in page
     headline = (tmp_path / "README.md").read_text()
     assert (
-        headline.startswith("before\n<!-- benchmark -->\n| loading")
-        and f"2.0 {document.TIMES} safetensors" in headline
+        headline.startswith("before\n<!-- benchmark -->\n| torch tensors")
+        and f"2.00 {document.TIMES} safetensors" in headline
     )
     assert headline.endswith("<!-- end of benchmark -->\nafter\n") and "old" not in headline
     assert "<svg" in (tmp_path / "charts" / "mixed-reading.svg").read_text()
+    # Figures of benchmark/python/run.py: the faster backend counts.
+    case = "torch load mixed copy as safetensors"
+    figures = [
+        {"case": case, "peer": peer, "ratio": ratio, "low": 0.9 * ratio, "high": 1.1 * ratio}
+        for peer, ratio in (
+            ("safetensors 0.9 mmap", 1.75),
+            ("safetensors 0.9 pread", 1.5),
+            ("fresh read", 1.02),
+        )
+    ]
+    (tmp_path / "python.json").write_text(json.dumps(figures))
+    document.write()
+    row = f"| copying load, warm | 1.50 {document.TIMES} (1.35 to 1.65) | pread | 1.02 |"
+    assert row in (tmp_path / "benchmarks.md").read_text()
+    assert row in (tmp_path / "README.md").read_text()
+    assert "<svg" in (tmp_path / "charts" / "torch-safetensors.svg").read_text()
 
 
 def test_names_in_charts_are_text() -> None:
