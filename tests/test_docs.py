@@ -49,6 +49,7 @@ def test_docstrings(name: str) -> None:
     [
         "index.md",
         "python.md",
+        "sync.md",
         "z4ai.md",
         "tutorials/from-safetensors.md",
         "tutorials/shrink-a-model.md",

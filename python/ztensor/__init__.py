@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from ztensor import mlx as mlx
     from ztensor import numpy as numpy
     from ztensor import paddle as paddle
+    from ztensor import sync as sync
     from ztensor import tensorflow as tensorflow
     from ztensor import torch as torch
 
@@ -111,7 +112,7 @@ __all__ = [
 
 
 _MODULES = frozenset(
-    ["distributed", "flax", "jax", "mlx", "numpy", "paddle", "tensorflow", "torch"]
+    ["distributed", "flax", "jax", "mlx", "numpy", "paddle", "sync", "tensorflow", "torch"]
 )
 
 

@@ -208,6 +208,89 @@ def store_write(
     overwrite: bool = True,
 ) -> None: ...
 
+_Stream: TypeAlias = tuple[str | PathLike[str], str, dict[str, str] | None]
+_Tensors: TypeAlias = Sequence[tuple[str, str, Sequence[int], object]]
+_Publish: TypeAlias = tuple[
+    str,
+    str,
+    str,
+    int | None,
+    float | None,
+    str | PathLike[str] | None,
+    int,
+    bool,
+    bool,
+]
+_Published: TypeAlias = tuple[str, str | None, int, int, int, str, str]
+_Changed: TypeAlias = tuple[str, str, int, int, str, list[int]]
+
+def sync_fold(
+    stream: _Stream,
+    first: str,
+    last: str,
+    base: str | PathLike[str] | None,
+    settings: _Publish,
+) -> tuple[int, int]: ...
+def sync_log(
+    stream: _Stream,
+) -> list[tuple[str, str | None, str, int, tuple[int, int] | None, float | None, int]]: ...
+def sync_prune(stream: _Stream, keep: int, in_use: Sequence[str], dry_run: bool) -> list[str]: ...
+def sync_pull(
+    stream: _Stream,
+    local: str | PathLike[str],
+    *,
+    version: str | None,
+    base: str | PathLike[str] | None,
+    restart: bool,
+    allow_structure: bool,
+    threads: int,
+    durable: bool,
+    patience: float,
+    progress: _Progress = None,
+) -> tuple[str | None, str, list[str], list[_Changed], int]: ...
+def sync_status(stream: _Stream, local: str | PathLike[str] | None) -> dict[str, Any]: ...
+def sync_verify(
+    local: str | PathLike[str], threads: int
+) -> tuple[str | None, int, list[str], list[str]]: ...
+def sync_versions(stream: _Stream) -> list[str]: ...
+
+@final
+class SyncMemory:
+    def __new__(cls, version: str) -> SyncMemory: ...
+    @property
+    def version(self) -> str: ...
+    def pull(
+        self,
+        stream: _Stream,
+        tensors: _Tensors,
+        version: str | None,
+        atomic: bool,
+        threads: int,
+    ) -> tuple[str, list[str], int]: ...
+    def sparse(
+        self, stream: _Stream, tensors: _Tensors, version: str | None
+    ) -> tuple[list[tuple[str, str, list[int], bytes, bytes]], SyncMemory]: ...
+
+@final
+class SyncPublisher:
+    @staticmethod
+    def from_path(
+        stream: _Stream, base: str | PathLike[str], settings: _Publish
+    ) -> SyncPublisher: ...
+    @staticmethod
+    def from_tensors(stream: _Stream, base: _Tensors, settings: _Publish) -> SyncPublisher: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def stream_id(self) -> str: ...
+    def start_from(self, version: str) -> None: ...
+    def begin(self) -> None: ...
+    def add(self, tensors: _Tensors, rank: int) -> None: ...
+    def finish(self, name: str | None, full: bool) -> _Published: ...
+    def publish_path(
+        self, path: str | PathLike[str], name: str | None, full: bool
+    ) -> _Published: ...
+
 @final
 class Mapping: ...
 

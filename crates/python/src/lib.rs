@@ -18,6 +18,7 @@ mod model_delta;
 mod packed;
 mod reader;
 mod store;
+mod sync;
 mod values;
 mod watch;
 mod writer;
@@ -76,5 +77,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     identity::register(module)?;
     packed::register(module)?;
     store::register(module)?;
+    sync::register(module)?;
     codec::register(module)
 }
