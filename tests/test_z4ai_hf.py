@@ -742,6 +742,8 @@ def creates_a_file(call: ast.Call) -> bool:
     called = ast.unparse(call.func)
     if called == "store.write_bytes":  # which is the native library
         return False
+    if called == "tempfile.SpooledTemporaryFile":  # has no name, so no link can stand there
+        return False
     if called in {"open", "io.open"} or called.endswith("path.open"):
         mode = [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
         return any(isinstance(text, str) and set(text) & set("wxa+") for text in mode[-1:])
