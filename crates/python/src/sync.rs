@@ -386,12 +386,11 @@ fn sync_prune(
 }
 
 /// `(version, compared, unknown, differ)` of a checkpoint.
+type Verified = (Option<String>, usize, Vec<String>, Vec<String>);
+
+/// Compares a checkpoint with the checksums of the version that it is at.
 #[pyfunction]
-fn sync_verify(
-    py: Python<'_>,
-    local: PathBuf,
-    threads: usize,
-) -> PyResult<(Option<String>, usize, Vec<String>, Vec<String>)> {
+fn sync_verify(py: Python<'_>, local: PathBuf, threads: usize) -> PyResult<Verified> {
     let found = py.detach(|| sync::verify(&local, threads)).or_raise(py)?;
     Ok((found.version, found.checked, found.unknown, found.differ))
 }
