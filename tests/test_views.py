@@ -44,7 +44,12 @@ def views() -> dict[str, torch.Tensor]:
 def values(tensor: Any) -> Any:
     """Comparable: NumPy arrays, or tensors without lazy signs and strides."""
     if isinstance(tensor, torch.Tensor):
-        return tensor.to_dense().resolve_conj().resolve_neg().contiguous()
+        return (
+            tensor.to_dense()
+            .resolve_conj()
+            .resolve_neg()
+            .clone(memory_format=torch.contiguous_format)
+        )
     return tensor
 
 
@@ -52,6 +57,12 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, ztensor.Tensor):
         pairs = [(one.components[role], other.components[role]) for role in one.components]
         return one.shape == other.shape and all(same(a, b) for a, b in pairs)
+    if isinstance(one, torch.Tensor) and one.layout == torch.sparse_csr:
+        # Not by dense tensors: torch cannot make them of every type.
+        parts = ("crow_indices", "col_indices", "values")
+        return one.shape == other.shape and all(
+            same(getattr(one, part)(), getattr(other, part)()) for part in parts
+        )
     if isinstance(one, torch.Tensor):
         one, other = values(one), values(other)
         if one.dtype != other.dtype or one.shape != other.shape:

@@ -5,7 +5,7 @@
 //! date. Streams are read and written in the format that slime, miles, vime and ModelExpress share,
 //! and with z4ai payloads in the same envelope.
 //!
-//! - [`publish`]: compares a state with the one before and writes a version, whole or not at all.
+//! - [`Publisher`]: compares a state with the one before and writes a version, whole or not at all.
 //! - [`pull`]: brings a local checkpoint to a version by the shortest way: base and payloads are
 //!   checked before the first byte changes, and a journal makes the change survive a crash.
 //! - [`MemoryTarget`]: the same for tensors in memory.
