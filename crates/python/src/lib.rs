@@ -55,6 +55,10 @@ fn z4ai_main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
+    // NumPy's C API is looked up on first use, which runs Python code, and panics if that raises:
+    // done here, Ctrl-C during a later call cannot hit it.
+    py.import("numpy")?;
+    numpy::dtype::<u8>(py);
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add("DEBUG_ASSERTIONS", cfg!(debug_assertions))?;
     module.add("EFFORTS", ztensor::Effort::all().map(ztensor::Effort::name).collect::<Vec<_>>())?;
