@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::chain::{self, Link};
-use super::folder::{Checkpoint, Deltas};
+use super::checkpoint::Checkpoint;
+use super::deltas::Deltas;
 use super::index::{Encoding, Extras, Index, Kind, PayloadCompression, TensorEntry};
 use super::journal;
 use super::payload::{self, Overwrite};
-use super::publish::{PublishOptions, Target};
+use super::publish::PublishOptions;
 use super::state::{self, Locked};
 use super::stream::{BASE_VERSION, Layout, Stream, version_number};
+use super::target::Target;
 use crate::base::parallel;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -212,7 +214,7 @@ pub fn fold(
         list.tensors
             .push((name.clone(), Tensor::from_bytes(&[payload.len() as u64][..], DType::U8, payload)?));
     }
-    let target = Target::begin(stream, Stream::fold_folder(from, &last.name), options)?;
+    let target = Target::begin(stream.new_folder(Stream::fold_folder(from, &last.name), options))?;
     let mut bytes = 0;
     if !list.tensors.is_empty() {
         bytes = target.shard(file, &list)?;

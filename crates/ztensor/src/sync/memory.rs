@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-use super::folder::{Deltas, check_base, check_target};
+use super::deltas::{Deltas, check_base, check_target};
 use super::index::{Index, Kind, PayloadCompression};
 use super::patch::{self, Runs};
 use super::plan::{self, Way};

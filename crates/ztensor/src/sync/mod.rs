@@ -45,9 +45,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod apply;
 pub mod chain;
+mod checkpoint;
 mod checksum;
-mod folder;
+mod deltas;
 mod index;
 mod journal;
 mod maintain;
@@ -60,11 +62,12 @@ mod pull;
 mod skyrl;
 mod state;
 mod stream;
+mod target;
 #[cfg(test)]
 mod tests;
 
+pub use checkpoint::ChangedTensor;
 pub use checksum::ChecksumFormat;
-pub use folder::ChangedTensor;
 pub use index::{Encoding, Extras, Index, Kind, PayloadCompression, TensorEntry};
 pub use maintain::{Folded, LogEntry, Status, Verified, fold, log, prune, status, verify};
 pub use memory::{Applied, LiveTensor, MemoryTarget, SparseChange};

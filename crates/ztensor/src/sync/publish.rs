@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hasher as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use self::write::Ready;
 use super::chain::Anchors;
 use super::checksum::{ChecksumFormat, xxh3};
-use super::index::{Encoding, Extras, INDEX_NAME, Index, Kind, PayloadCompression, TensorEntry};
+use super::index::{Encoding, PayloadCompression, TensorEntry};
 use super::patch;
 use super::payload::{self, MAX_OVERWRITE, TensorType};
 use super::stream::{BASE_VERSION, Layout, Stream, version_name, version_number};
@@ -19,17 +20,8 @@ use crate::error::{Error, Result, quoted};
 use crate::format::shards::is_plain_name;
 use crate::id::{ContentId, model_id, tensor_id};
 use crate::read::Reader;
-use crate::remote::store;
-use crate::tensor::Tensor;
-use crate::trusted;
-use crate::write::atomic::{rename_folder_new, scratch_folder, sync_folder};
-use crate::write::destination::Destination;
-use crate::write::export::{ExportFormat, ExportOptions, TensorList, export, export_to};
 
-/// Bytes of payloads or tensors per shard.
-const SHARD_LEN: u64 = 4 << 30;
-/// The lock of a stream's folder, which a publisher holds while it writes a version.
-const LOCK: &str = ".publish.lock";
+mod write;
 
 /// How versions are published.
 #[derive(Debug, Clone)]
@@ -122,14 +114,6 @@ struct Draft {
     seen: BTreeSet<String>,
     /// Tensors that came, or changed their type or shape.
     structural: bool,
-}
-
-/// A delta that is encoded, and perhaps not written yet.
-struct Ready {
-    version: String,
-    index: Index,
-    shards: Vec<(String, Vec<(String, Encoded)>)>,
-    removed: Vec<String>,
 }
 
 /// Publishes versions of a model, one after another.
@@ -547,8 +531,7 @@ impl Publisher {
             self.kept.keys().filter(|name| !draft.seen.contains(*name)).cloned().collect();
         let z4ai = self.options.compression == PayloadCompression::Z4ai;
         let payloads: u64 = draft.tensors.values().map(|encoded| encoded.payload.len() as u64).sum();
-        let total: u64 =
-            self.kept.values().filter_map(|kept| Some(kept.lock().ok()?.bytes.len() as u64)).sum();
+        let total = self.total();
         let reason = if full {
             Some("asked for")
         } else if let Some(reason) = self.full_next {
@@ -573,201 +556,9 @@ impl Publisher {
         Ok(published)
     }
 
-    /// The files of a delta.
-    fn delta(&mut self, version: String, draft: Draft, removed: Vec<String>) -> Ready {
-        let mut groups: BTreeMap<(usize, u64), Vec<(String, Encoded)>> = BTreeMap::new();
-        let mut filled: BTreeMap<usize, u64> = BTreeMap::new();
-        let (mut tensors, mut base_ids) = (BTreeMap::new(), BTreeMap::new());
-        for (name, encoded) in draft.tensors {
-            let len = filled.entry(encoded.rank).or_default();
-            *len += encoded.payload.len() as u64;
-            tensors.insert(name.clone(), encoded.entry.clone());
-            base_ids.insert(name.clone(), encoded.entry.base);
-            groups.entry((encoded.rank, *len / SHARD_LEN)).or_default().push((name, encoded));
-        }
-        let count = groups.len();
-        let shards: Vec<_> = groups
-            .into_values()
-            .enumerate()
-            .map(|(at, tensors)| (format!("model-{at:05}-of-{count:05}.safetensors"), tensors))
-            .collect();
-        let weight_map = shards
-            .iter()
-            .flat_map(|(file, tensors)| tensors.iter().map(move |(name, _)| (name.clone(), file.clone())))
-            .collect();
-        let old = self.kept.iter().filter_map(|(name, kept)| {
-            let id = match base_ids.get(name) {
-                Some(base) => (*base)?, // added: not in the base
-                None => kept.lock().ok()?.id,
-            };
-            Some((name.as_str(), id))
-        });
-        let base_id = model_id(old);
-        for name in &removed {
-            self.kept.remove(name);
-        }
-        let index = Index {
-            version: Some(version.clone()),
-            kind: Kind::Delta {
-                base: self.version.clone(),
-                encoding: self.encoding(),
-                compression: self.options.compression,
-                checksum: self.options.checksum,
-            },
-            weight_map,
-            extras: Some(Extras {
-                stream_id: self.stream_id.clone(),
-                // A resized tensor has another state in the base than any that is kept.
-                base_id: (!draft.structural).then_some(base_id),
-                target_id: Some(self.target_id()),
-                tensors,
-                removed: removed.iter().cloned().collect(),
-                shards: BTreeMap::new(),
-            }),
-        };
-        Ready { version, index, shards, removed }
-    }
-
-    /// Writes a delta; one that could not be written is kept for the next attempt.
-    fn write_delta(&mut self, mut ready: Ready) -> Result<Published> {
-        let written = self.try_write_delta(&mut ready);
-        if let Err(error) = written {
-            self.ready = Some(ready);
-            return Err(error);
-        }
-        let bytes = written?;
-        let Ready { version, index, .. } = ready;
-        let encoding = match index.kind {
-            Kind::Delta { encoding, .. } => encoding,
-            Kind::Full { .. } => self.options.encoding,
-        };
-        self.since_full = (self.since_full.0 + 1, self.since_full.1 + bytes);
-        self.version.clone_from(&version);
-        Ok(Published {
-            version,
-            full: None,
-            changed: index.weight_map.len(),
-            bytes,
-            total: self.total(),
-            encoding,
-            target_id: self.target_id(),
-        })
-    }
-
-    fn try_write_delta(&self, ready: &mut Ready) -> Result<u64> {
-        let target = Target::create(&self.stream, &ready.version, &self.version, &self.options)?;
-        let mut bytes = 0;
-        let mut lens = BTreeMap::new();
-        for (file, tensors) in &ready.shards {
-            let mut list = TensorList::default();
-            for (name, encoded) in tensors {
-                list.attributes.insert(name.clone(), encoded.digest.as_str().into());
-                let payload = &encoded.payload[..];
-                let tensor = Tensor::from_bytes(&[payload.len() as u64][..], DType::U8, payload)?;
-                list.tensors.push((name.clone(), tensor));
-            }
-            let len = target.shard(file, &list)?;
-            lens.insert(file.clone(), len);
-            bytes += len;
-        }
-        if let Some(extras) = &mut ready.index.extras {
-            extras.shards = lens;
-        }
-        let text = ready.index.to_json();
-        target.finish(&text)?;
-        debug_assert!(ready.removed.iter().all(|name| !self.kept.contains_key(name)));
-        Ok(bytes + text.len() as u64)
-    }
-
+    /// Bytes of all tensors.
     fn total(&self) -> u64 {
         self.kept.values().filter_map(|kept| Some(kept.lock().ok()?.bytes.len() as u64)).sum()
-    }
-
-    fn write_full(
-        &mut self,
-        version: &str,
-        removed: &[String],
-        changed: usize,
-        reason: &'static str,
-    ) -> Result<Published> {
-        for name in removed {
-            self.kept.remove(name);
-        }
-        let target = Target::create(&self.stream, version, &self.version, &self.options)?;
-        let (total, target_id) = (self.total(), self.target_id());
-        let named = self.stream.layout() == Layout::Named;
-        let mut groups: Vec<Vec<(&String, &Kept)>> = vec![Vec::new()];
-        let mut filled = 0;
-        for (name, kept) in &mut self.kept {
-            let kept = &*kept.get_mut().map_err(|_| Error::invalid("a publishing thread panicked"))?;
-            let len = kept.bytes.len() as u64;
-            if filled > 0 && filled + len > SHARD_LEN {
-                groups.push(Vec::new());
-                filled = 0;
-            }
-            filled += len;
-            if let Some(group) = groups.last_mut() {
-                group.push((name, kept));
-            }
-        }
-        let count = groups.len();
-        let (mut weight_map, mut tensors, mut shards) =
-            (indexmap::IndexMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut bytes = 0;
-        for (at, group) in groups.into_iter().enumerate() {
-            let file = format!("model-{:05}-of-{count:05}.safetensors", at + 1);
-            let mut list = TensorList::default();
-            if !named {
-                list.attributes.insert("format".to_owned(), "pt".into());
-            }
-            for (name, kept) in group {
-                if named {
-                    let digest = self.options.checksum.of(&kept.bytes);
-                    list.attributes.insert(name.clone(), digest.into());
-                }
-                let entry = TensorEntry {
-                    dtype: kept.of.dtype,
-                    shape: kept.of.shape.clone(),
-                    base: None,
-                    target: kept.id,
-                    payload: xxh3(&kept.bytes),
-                    changed: None,
-                    norm: None,
-                };
-                tensors.insert(name.clone(), entry);
-                weight_map.insert(name.clone(), file.clone());
-                let TensorType { dtype, shape } = kept.of.clone();
-                list.tensors.push((name.clone(), Tensor::from_bytes(shape, dtype, &kept.bytes[..])?));
-            }
-            let len = target.shard(&file, &list)?;
-            shards.insert(file, len);
-            bytes += len;
-        }
-        if let Some(from) = &self.options.files_from {
-            bytes += target.copy_files(from)?;
-        }
-        let index = Index {
-            version: Some(version.to_owned()),
-            kind: Kind::Full { checksum: named.then_some(self.options.checksum) },
-            weight_map,
-            extras: Some(Extras {
-                stream_id: self.stream_id.clone(),
-                base_id: None,
-                target_id: Some(target_id),
-                tensors,
-                removed: BTreeSet::new(),
-                shards,
-            }),
-        };
-        let text = index.to_json();
-        target.finish(&text)?;
-        self.full_next = None;
-        self.since_full = (0, 0);
-        version.clone_into(&mut self.version);
-        let bytes = bytes + text.len() as u64;
-        let encoding = self.options.encoding;
-        let version = version.to_owned();
-        Ok(Published { version, full: Some(reason), changed, bytes, total, encoding, target_id })
     }
 }
 
@@ -804,201 +595,4 @@ fn check_input(tensor: &TensorInput<'_>) -> Result<()> {
 fn random_id() -> String {
     let bits = || std::collections::hash_map::RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", bits(), bits())
-}
-
-/// Where a version is written: a folder that gets its name when it is complete, or a prefix of a
-/// store whose index comes last.
-pub(crate) struct Target<'a> {
-    stream: &'a Stream,
-    folder: String,
-    options: &'a PublishOptions,
-    local: Option<Local>,
-}
-
-struct Local {
-    root: PathBuf,
-    /// The folder until it is complete; removed when it is dropped.
-    scratch: PathBuf,
-    _lock: std::fs::File,
-}
-
-impl Drop for Local {
-    fn drop(&mut self) {
-        // Nothing is there once it has its name.
-        let _ = std::fs::remove_dir_all(&self.scratch);
-    }
-}
-
-impl<'a> Target<'a> {
-    /// A version that follows `last`, which must be the newest.
-    fn create(
-        stream: &'a Stream,
-        version: &str,
-        last: &str,
-        options: &'a PublishOptions,
-    ) -> Result<Target<'a>> {
-        let target = Self::begin(stream, stream.folder(version), options)?;
-        if stream.layout() != Layout::Named {
-            let newest = stream.newest()?.unwrap_or_else(|| BASE_VERSION.to_owned());
-            if newest != last {
-                return Err(Error::mismatch(format!(
-                    "the newest version of the stream is {newest}, this publisher's is {last}: \
-                     another publisher writes to it"
-                ))
-                .in_file(stream.root()));
-            }
-        }
-        Ok(target)
-    }
-
-    /// Any new folder of a stream.
-    pub(crate) fn begin(
-        stream: &'a Stream,
-        folder: String,
-        options: &'a PublishOptions,
-    ) -> Result<Target<'a>> {
-        let local = match stream.local()? {
-            None => None,
-            Some(root) => Some(Local::create(root, &folder)?),
-        };
-        Ok(Target { stream, folder, options, local })
-    }
-
-    /// Writes a shard; how many bytes it has.
-    pub(crate) fn shard(&self, file: &str, list: &TensorList<'_>) -> Result<u64> {
-        let options =
-            ExportOptions::default().durable(self.options.durable).remote(self.stream.remote().clone());
-        if let Some(local) = &self.local {
-            let path = local.scratch.join(file);
-            export(list, Destination::derived(&local.scratch, file)?, ExportFormat::Safetensors, &options)?;
-            let metadata = std::fs::metadata(&path)
-                .map_err(|error| Error::io("cannot examine", error).in_file(&path))?;
-            return Ok(metadata.len());
-        }
-        let path = self.stream.path(&self.folder, file);
-        const IN_MEMORY: u64 = 256 << 20;
-        let total: u64 = list
-            .tensors
-            .iter()
-            .filter_map(|(_, tensor)| Some(tensor.component("data")?.bytes.len() as u64))
-            .sum();
-        if total > IN_MEMORY {
-            export(list, &path, ExportFormat::Safetensors, &options)?;
-            let len = store::len(&path, self.stream.remote())?;
-            return len.ok_or_else(|| Error::not_found("the shard is gone").in_file(&path));
-        }
-        let mut bytes = Vec::new();
-        export_to(list, &mut bytes, ExportFormat::Safetensors, &options)?;
-        self.put(file, &bytes)?;
-        Ok(bytes.len() as u64)
-    }
-
-    /// Writes an object that must not be there, or be the same.
-    fn put(&self, file: &str, bytes: &[u8]) -> Result<()> {
-        let path = self.stream.path(&self.folder, file);
-        let remote = self.stream.remote();
-        if store::write_new(&path, bytes, remote)? {
-            return Ok(());
-        }
-        if store::len(&path, remote)? == Some(bytes.len() as u64)
-            && store::read(&path, bytes.len() as u64, remote)? == bytes
-        {
-            return Ok(()); // written by an attempt that failed later
-        }
-        if self.options.replace_unfinished
-            && file != INDEX_NAME
-            && !store::exists(self.stream.path(&self.folder, INDEX_NAME), remote)?
-        {
-            return store::write(&path, bytes, remote);
-        }
-        let cause = std::io::Error::new(
-            std::io::ErrorKind::AlreadyExists,
-            "another publisher wrote it, or one was killed: replace_unfinished replaces what has no index",
-        );
-        Err(Error::io("this is there already, with other bytes", cause).in_file(&path))
-    }
-
-    /// Copies the plain files of a model's folder that hold no tensors.
-    fn copy_files(&self, from: &Path) -> Result<u64> {
-        const LARGEST: u64 = 256 << 20;
-        let mut total = 0;
-        for entry in store::list(from, &Default::default())? {
-            let tensors = [".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".zt", ".index.json"];
-            let plain = is_plain_name(&entry.name) && !entry.name.starts_with('.');
-            if !plain || tensors.iter().any(|end| entry.name.ends_with(end)) || entry.len > LARGEST {
-                continue;
-            }
-            let bytes = store::read(store::join(from, &entry.name), LARGEST, &Default::default())?;
-            match &self.local {
-                Some(local) => self.write_local(local, &entry.name, &bytes)?,
-                None => self.put(&entry.name, &bytes)?,
-            }
-            total += bytes.len() as u64;
-        }
-        Ok(total)
-    }
-
-    fn write_local(&self, local: &Local, file: &str, bytes: &[u8]) -> Result<()> {
-        let mut new =
-            store::NewFile::create(Destination::derived(&local.scratch, file)?, &Default::default())?;
-        new.write(bytes)?;
-        new.finish(self.options.durable)
-    }
-
-    /// Writes the index and makes the version visible.
-    pub(crate) fn finish(self, index: &str) -> Result<()> {
-        let Some(local) = &self.local else { return self.put(INDEX_NAME, index.as_bytes()) };
-        self.write_local(local, INDEX_NAME, index.as_bytes())?;
-        if self.options.durable {
-            sync_folder(&local.scratch.join(INDEX_NAME))?;
-        }
-        let to = local.root.join(&self.folder);
-        rename_folder_new(&local.scratch, &to)?;
-        if self.options.durable {
-            sync_folder(&to)?;
-        }
-        Ok(())
-    }
-}
-
-impl Local {
-    fn create(root: PathBuf, folder: &str) -> Result<Local> {
-        let failed = |error| Error::io("cannot create", error).in_file(&root);
-        std::fs::create_dir_all(&root).map_err(failed)?;
-        let lock = lock(&root)?;
-        let prefix = format!(".{folder}.");
-        // Left by publishers that were killed: with the lock held, none is at work.
-        for entry in std::fs::read_dir(&root).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            let ours =
-                name.starts_with(".weight_v") || name.starts_with(".fold_v") || name.starts_with(&prefix);
-            if ours && name.ends_with(".tmp") {
-                let _ = std::fs::remove_dir_all(entry.path()); // it is not in the way
-            }
-        }
-        let scratch = scratch_folder(&root, &prefix)?;
-        use std::os::unix::fs::PermissionsExt;
-        // As readable as other new folders: the random one is private.
-        let readable = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(&scratch, readable).map_err(failed)?;
-        Ok(Local { root, scratch, _lock: lock })
-    }
-}
-
-/// Takes the lock of a stream's folder.
-fn lock(root: &Path) -> Result<std::fs::File> {
-    use rustix::fs::{FlockOperation, flock};
-    let path = root.join(LOCK);
-    let failed = |error| Error::io("cannot lock", error).in_file(&path);
-    let file = trusted::append(&path).map_err(failed)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let cause = std::io::Error::new(std::io::ErrorKind::WouldBlock, "another publisher is at work");
-            Err(failed(cause))
-        }
-        Err(error) => Err(failed(error.into())),
-    }
 }

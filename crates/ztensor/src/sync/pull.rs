@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use indexmap::IndexMap;
 
-use super::folder::{self, Apply, ChangedTensor, Checkpoint};
+use super::apply;
+use super::checkpoint::{Apply, ChangedTensor, Checkpoint};
 use super::index::{Index, Kind};
 use super::journal;
 use super::plan::{self, Way};
@@ -242,7 +243,7 @@ fn follow(
             return Err(Error::invalid("a new checkpoint needs the base model to start from")
                 .in_file(locked.folder()));
         };
-        folder::seed(locked, base, BASE_VERSION, &apply)?;
+        apply::seed(locked, base, BASE_VERSION, &apply)?;
         changed.extend(Checkpoint::open(locked.folder())?.tensors.into_keys());
         steps.push("seed from base".to_owned());
         ledger = locked.read()?.1;
@@ -255,7 +256,7 @@ fn follow(
         };
         if let Kind::Full { .. } = first.index.kind {
             let allow = options.allow_structure || applied.is_none();
-            let (names, bytes) = folder::apply_full(locked, stream, first, allow, &apply)?;
+            let (names, bytes) = apply::apply_full(locked, stream, first, allow, &apply)?;
             changed.extend(names);
             read += bytes;
             steps.push(format!("full {}", shown(&first.name)));
@@ -268,7 +269,7 @@ fn follow(
                 version.base().is_some() && (first || bytes <= TOGETHER)
             };
             let (group, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-            let (names, bytes) = folder::apply_deltas(locked, stream, group, ledger.take(), &apply)?;
+            let (names, bytes) = apply::apply_deltas(locked, stream, group, ledger.take(), &apply)?;
             changed.extend(names);
             read += bytes;
             steps.extend(group.iter().map(|version| match version.is_fold() {

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use super::checksum::ChecksumFormat;
 use super::index::{INDEX_NAME, Index, Kind, MAX_INDEX};
+use super::publish::PublishOptions;
 use super::skyrl;
+use super::target::NewFolder;
 use crate::catalog::{Catalog, Extent, Storage};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, quoted};
@@ -184,6 +186,19 @@ impl Stream {
 
     pub(crate) fn path(&self, folder: &str, file: &str) -> PathBuf {
         store::join(store::join(&self.root, folder), file)
+    }
+
+    /// A folder of the stream that is to be written.
+    pub(crate) fn new_folder<'a>(&'a self, name: String, options: &PublishOptions) -> NewFolder<'a> {
+        NewFolder {
+            root: &self.root,
+            remote: &self.remote,
+            name,
+            index: INDEX_NAME,
+            siblings: &[VERSION_PREFIX, FOLD_PREFIX],
+            durable: options.durable,
+            replace_unfinished: options.replace_unfinished,
+        }
     }
 
     /// The folder of a version.
