@@ -20,6 +20,7 @@ import numpy as np
 
 library, folder = sys.argv[1], Path(sys.argv[2])
 library, *release = library.split()
+release = release if library == "safetensors" else []
 backend = release[1] if release else "mmap"
 if len(sys.argv) > 3:
     sys.path.insert(0, sys.argv[3])  # where the release of the library lies that is asked for

@@ -1,6 +1,7 @@
 //! NumPy arrays over memory of ours, and new ones to be filled.
 
 use std::ffi::c_int;
+use std::ops::Range;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, TryLockError, Weak};
@@ -21,9 +22,9 @@ pub(crate) type Dims = SmallVec<[isize; 4]>;
 #[pyclass(frozen, module = "ztensor._native")]
 pub(crate) struct Mapping(Keeps);
 
-enum Keeps {
+pub(crate) enum Keeps {
     Source(Arc<dyn Source>),
-    Slab { _slab: Arc<Slab> },
+    Slab { _part: SlabPart },
     Pages { _pages: MmapRaw },
 }
 
@@ -48,8 +49,24 @@ impl Mapping {
 struct Slab {
     /// Absent only while it is being dropped.
     pages: Option<(MmapRaw, NonNull<u8>)>,
-    /// Where they are kept for other arrays, as long as the pool is there.
-    spare: Weak<Spare>,
+    /// Where they are kept for other arrays, as long as the pool is there. Without one, memory of
+    /// single arrays is given back as they go.
+    spare: Option<Weak<Spare>>,
+}
+
+/// An array's part of a slab.
+pub(crate) struct SlabPart {
+    slab: Arc<Slab>,
+    range: Range<usize>,
+}
+
+impl Drop for SlabPart {
+    fn drop(&mut self) {
+        // The last one gives back all of it.
+        if self.slab.spare.is_none() && Arc::strong_count(&self.slab) > 1 {
+            self.slab.release(self.range.clone());
+        }
+    }
 }
 
 /// Pages that arrays have come and gone in, such as those that were converted to another type: what
@@ -72,9 +89,9 @@ impl Slab {
     /// Free slabs that are kept for reuse.
     const SPARE: usize = 2;
 
-    fn new(spare: &Arc<Spare>) -> Option<Slab> {
+    fn new(spare: Option<&Arc<Spare>>) -> Option<Slab> {
         // After a fork, a thread that only the parent has may hold the lock: no waiting for it.
-        let kept = spare.0.try_lock().ok().and_then(|mut spare| spare.pop());
+        let kept = spare.and_then(|spare| spare.0.try_lock().ok().and_then(|mut spare| spare.pop()));
         let pages = match kept {
             Some(pages) => pages,
             None => {
@@ -82,13 +99,32 @@ impl Slab {
                 (pages, NonNull::new(start)?)
             }
         };
-        Some(Slab { pages: Some(pages), spare: Arc::downgrade(spare) })
+        Some(Slab { pages: Some(pages), spare: spare.map(Arc::downgrade) })
+    }
+
+    /// Gives the whole pages of an array that is gone back to the system: one array that is kept
+    /// does not keep the memory of its neighbours.
+    fn release(&self, range: Range<usize>) {
+        let Some((pages, start)) = &self.pages else { return };
+        let (first, last) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);
+        let skipped = start.as_ptr().addr() - pages.as_mut_ptr().addr();
+        #[cfg(unix)]
+        if first < last {
+            // SAFETY: whole pages of an array that no reference is left to.
+            let released = unsafe {
+                let advice = memmap2::UncheckedAdvice::DontNeed;
+                pages.unchecked_advise_range(advice, skipped + first, last - first)
+            };
+            drop(released); // advice only
+        }
+        #[cfg(not(unix))]
+        let _ = (first, last, skipped);
     }
 }
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        let spare = self.spare.upgrade();
+        let spare = self.spare.as_ref().and_then(Weak::upgrade);
         // As in `new`.
         if let Some(mut spare) = spare.as_ref().and_then(|spare| spare.0.try_lock().ok())
             && spare.len() < Self::SPARE
@@ -115,10 +151,25 @@ impl Memory {
         py: Python<'py>,
         descr: &Bound<'py, PyArrayDescr>,
     ) -> PyResult<Bound<'py, PyUntypedArray>> {
-        let owner = Bound::new(py, Mapping(self.keeps))?;
         let dims = [self.len as isize].into_iter().collect();
+        self.into_array_of(py, descr, &dims)
+    }
+
+    /// An array over it; one that is not exactly as long is refused.
+    pub(crate) fn into_array_of<'py>(
+        self,
+        py: Python<'py>,
+        descr: &Bound<'py, PyArrayDescr>,
+        dims: &Dims,
+    ) -> PyResult<Bound<'py, PyUntypedArray>> {
+        let owner = Bound::new(py, Mapping(self.keeps))?;
         // SAFETY: the owner keeps `len` bytes from `data` on, which nothing else was or will be given.
-        unsafe { view(py, descr, &dims, (self.data.as_ptr(), self.len), owner) }
+        unsafe { view(py, descr, dims, (self.data.as_ptr(), self.len), owner) }
+    }
+
+    /// Its address and length, and what keeps them.
+    pub(crate) fn into_parts(self) -> ((*mut u8, usize), Keeps) {
+        ((self.data.as_ptr(), self.len), self.keeps)
     }
 }
 
@@ -142,10 +193,15 @@ type Slot = Mutex<Option<(Arc<Slab>, usize)>>;
 ///
 /// No call waits for a lock: after a fork, the child may find any of them held by a thread that
 /// only the parent has. A slot that is held is passed over.
-#[derive(Default)]
 pub(crate) struct Pool {
     slots: [Slot; Pool::SLOTS],
-    spare: Arc<Spare>,
+    spare: Option<Arc<Spare>>,
+}
+
+impl Default for Pool {
+    fn default() -> Pool {
+        Pool { slots: Default::default(), spare: Some(Arc::default()) }
+    }
 }
 
 impl Pool {
@@ -156,15 +212,26 @@ impl Pool {
     /// Threads that have a slab of their own.
     const SLOTS: usize = 32;
 
+    /// A pool for arrays that are kept: the memory of each is given back when it is gone.
+    pub(crate) fn of_kept_arrays() -> Pool {
+        Pool { slots: Default::default(), spare: None }
+    }
+
     /// Memory for an array of this size, if it is one that belongs here and there is any.
     pub(crate) fn take(&self, len: usize) -> Option<Memory> {
+        self.take_at(len, None)
+    }
+
+    /// The same, `phase` bytes into a page: where that is as in the file, a device can write to it.
+    pub(crate) fn take_at(&self, len: usize, phase: Option<usize>) -> Option<Memory> {
         const CACHE_LINE: usize = 64;
         match len {
             ..Self::SMALLEST => return None,
             Self::SMALLEST..=Self::LARGEST => {}
             _ => {
-                let (pages, start) = huge_pages(len)?;
-                let data = NonNull::new(start)?;
+                let phase = phase.unwrap_or(0);
+                let (pages, start) = huge_pages(len.checked_add(phase)?)?;
+                let data = NonNull::new(start.wrapping_add(phase))?;
                 return Some(Memory { data, len, keeps: Keeps::Pages { _pages: pages } });
             }
         }
@@ -175,15 +242,22 @@ impl Pool {
             Err(TryLockError::Poisoned(slot)) => Some(slot.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         })?;
-        if slot.as_ref().is_none_or(|(_, used)| len > Slab::SIZE - used) {
+        // Slabs start with a page.
+        let placed = |used: usize| match phase {
+            None => used.next_multiple_of(CACHE_LINE),
+            Some(phase) => used.saturating_sub(phase).next_multiple_of(PAGE) + phase,
+        };
+        if slot.as_ref().is_none_or(|(_, used)| placed(*used) + len > Slab::SIZE) {
             *slot = None; // given back, if no array is left in it
-            *slot = Some((Arc::new(Slab::new(&self.spare)?), 0));
+            *slot = Some((Arc::new(Slab::new(self.spare.as_ref())?), 0));
         }
         let (slab, used) = slot.as_mut()?;
         // Inside the slab, and behind all that was handed out of it.
-        let data = NonNull::new(slab.pages.as_ref()?.1.as_ptr().wrapping_add(*used))?;
-        *used = (*used + len).next_multiple_of(CACHE_LINE).min(Slab::SIZE);
-        Some(Memory { data, len, keeps: Keeps::Slab { _slab: Arc::clone(slab) } })
+        let start = placed(*used);
+        let data = NonNull::new(slab.pages.as_ref()?.1.as_ptr().wrapping_add(start))?;
+        *used = start + len;
+        let part = SlabPart { slab: Arc::clone(slab), range: start..start + len };
+        Some(Memory { data, len, keeps: Keeps::Slab { _part: part } })
     }
 }
 
@@ -195,6 +269,7 @@ fn thread_number() -> usize {
 }
 
 const HUGE_PAGE: usize = 2 << 20;
+const PAGE: usize = 4096;
 
 /// Pages of which `len` bytes from the address on, where a huge page starts, are advised to be huge.
 fn huge_pages(len: usize) -> Option<(MmapRaw, *mut u8)> {
@@ -206,29 +281,8 @@ fn huge_pages(len: usize) -> Option<(MmapRaw, *mut u8)> {
     Some((pages, start))
 }
 
-/// An uninitialised array, in pages of its own if it is large: what the allocator gives starts
-/// anywhere, so that both its ends are a huge page short of huge pages, and touching those ends
-/// takes as long as all the rest. The memory starts `phase` bytes into a page: where that is as in
-/// the file, a device can write to it.
-pub(crate) fn large<'py>(
-    py: Python<'py>,
-    descr: &Bound<'py, PyArrayDescr>,
-    dims: &Dims,
-    phase: usize,
-) -> PyResult<Bound<'py, PyUntypedArray>> {
-    const LARGE: usize = 2 * HUGE_PAGE;
-    let len = byte_len(descr, dims).filter(|len| *len >= LARGE);
-    let pages = len.and_then(|len| Some((huge_pages(phase.checked_add(len)?)?, len)));
-    let Some(((pages, start), len)) = pages else { return empty(py, descr, dims) };
-    let data = start.wrapping_add(phase);
-    let owner = Bound::new(py, Mapping(Keeps::Pages { _pages: pages }))?;
-    // SAFETY: the pages have room for `phase` and `len` after less than a huge page, they live as
-    // long as the owner, and nothing else refers to them.
-    unsafe { view(py, descr, dims, (data, len), owner) }
-}
-
 /// Bytes of an array, if they can be addressed.
-fn byte_len(descr: &Bound<'_, PyArrayDescr>, dims: &Dims) -> Option<usize> {
+pub(crate) fn byte_len(descr: &Bound<'_, PyArrayDescr>, dims: &Dims) -> Option<usize> {
     let mut sizes = dims.iter().map(|&size| usize::try_from(size).ok());
     let len = match dims.contains(&0) {
         true => 0,

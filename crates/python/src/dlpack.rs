@@ -4,15 +4,13 @@
 //! that saving or pickling one never carries its neighbours along.
 
 use std::ffi::{CStr, c_void};
-use std::sync::Arc;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 use ztensor::DType;
-use ztensor::source::Source;
 
-use crate::arrays::Dims;
+use crate::arrays::{Dims, Keeps};
 use crate::errors::invalid;
 
 const NAME: &CStr = c"dltensor";
@@ -54,7 +52,7 @@ struct ManagedTensor {
 struct Exported {
     managed: ManagedTensor,
     sizes: SmallVec<[i64; 8]>,
-    _owner: Arc<dyn Source>,
+    _owner: Keeps,
 }
 
 /// DLPack's code for a type, for the types that every torch takes this way.
@@ -81,7 +79,7 @@ pub(crate) unsafe fn capsule<'py>(
     bits: u32,
     dims: &Dims,
     (data, len): (*mut u8, usize),
-    owner: Arc<dyn Source>,
+    owner: Keeps,
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut counts = dims.iter().map(|&size| u64::try_from(size).ok());
     let bytes = counts.try_fold(u64::from(bits / 8), |bytes, size| bytes.checked_mul(size?));

@@ -13,7 +13,7 @@ use ztensor::read::views::{SharedStorage, shared_storages};
 use ztensor::source::{CowRegion, Source};
 use ztensor::{Component, DType, Error, Extent, Layout, Object, Reader};
 
-use crate::arrays::{self, Dims, Mapping};
+use crate::arrays::{self, Dims, Keeps, Mapping};
 use crate::errors::{OrRaise, exception, invalid};
 use crate::memory::Memory;
 use crate::reader::check_values;
@@ -52,6 +52,7 @@ pub(crate) fn fetch<'py>(
         views: HashMap::new(),
         reads: Vec::new(),
         stored: Vec::new(),
+        pool: arrays::Pool::of_kept_arrays(),
     };
     if framework == Framework::Torch {
         fetcher.find_views(objects);
@@ -161,6 +162,8 @@ struct Fetcher<'a, 'py> {
     reads: Vec<Read<'a>>,
     /// Storages to be filled with what is stored.
     stored: Vec<(Extent, Memory)>,
+    /// The memory of new arrays.
+    pool: arrays::Pool,
 }
 
 impl<'a, 'py> Fetcher<'a, 'py> {
@@ -239,7 +242,12 @@ impl<'a, 'py> Fetcher<'a, 'py> {
                 // owner; `view` makes the array exactly as long.
                 return Ok(unsafe { arrays::view(this.py, descr, dims, memory, owner) }?.into_any());
             }
-            let array = arrays::large(this.py, descr, dims, phase(component))?;
+            let memory =
+                arrays::byte_len(descr, dims).and_then(|len| this.pool.take_at(len, phase(component)));
+            let array = match memory {
+                Some(memory) => memory.into_array_of(this.py, descr, dims)?,
+                None => arrays::empty(this.py, descr, dims)?,
+            };
             this.reads.push(Read { name, role, memory: Memory::of_array(&array)? });
             Ok(array.into_any())
         })
@@ -265,22 +273,21 @@ impl<'a, 'py> Fetcher<'a, 'py> {
             let mapped = this.mapped(name, component)?;
             let aligned = mapped.filter(|((data, _), _)| data.addr().is_multiple_of(alignment));
             if let Some((memory, region)) = aligned {
-                let source = Arc::clone(&region.source);
-                let code = dlpack::code(component.dtype);
-                // Types that older versions do not take are handed over as bytes.
-                let (code, bits) = code.map_or((1, 8), |code| (code, component.dtype.bits()));
+                let keeps = Keeps::Source(Arc::clone(&region.source));
                 // SAFETY: as for arrays; `capsule` refuses a tensor that is not exactly as long.
-                let capsule = unsafe { dlpack::capsule(py, code, bits, dims, memory, source) }?;
-                let tensor = functions(py)?.from_dlpack.bind(py).call1((capsule,))?;
-                return match dlpack::code(component.dtype) {
-                    Some(_) => Ok(tensor),
-                    None => tensor.call_method1("view", (dtype,)),
-                };
+                return unsafe { tensor_over(py, component.dtype, dtype, dims, memory, keeps) };
             }
-            let tensor = empty_tensor(py, dims, dtype)?;
-            let memory = Memory::of_tensor(&tensor)?;
-            ztensor::advise_huge(memory.start(), memory.len());
-            this.reads.push(Read { name, role, memory });
+            let len = usize::try_from(component.len).ok();
+            let tensor = match len.and_then(|len| this.pool.take_at(len, phase(component))) {
+                Some(memory) => {
+                    let (memory, keeps) = memory.into_parts();
+                    // SAFETY: memory of the pool, which is handed out once and lives while it is
+                    // kept.
+                    unsafe { tensor_over(py, component.dtype, dtype, dims, memory, keeps) }?
+                }
+                None => empty_tensor(py, dims, dtype)?,
+            };
+            this.reads.push(Read { name, role, memory: Memory::of_tensor(&tensor)? });
             Ok(tensor)
         })
         .map(Some)
@@ -356,9 +363,9 @@ impl<'a, 'py> Fetcher<'a, 'py> {
         let aligned = mapped.filter(|((data, _), _)| data.addr().is_multiple_of(ALIGNMENT));
         let tensor = match aligned {
             Some((memory, region)) => {
-                let source = Arc::clone(&region.source);
+                let keeps = Keeps::Source(Arc::clone(&region.source));
                 // SAFETY: as for single tensors.
-                let capsule = unsafe { dlpack::capsule(py, 1, 8, &dims, memory, source) }?;
+                let capsule = unsafe { dlpack::capsule(py, 1, 8, &dims, memory, keeps) }?;
                 functions(py)?.from_dlpack.bind(py).call1((capsule,))?
             }
             None => {
@@ -476,6 +483,30 @@ impl<'a, 'py> Fetcher<'a, 'py> {
 /// An address and a length.
 type Bytes = (*mut u8, usize);
 
+/// A torch tensor over memory. Types that older versions do not take by DLPack are handed over as
+/// bytes.
+///
+/// # Safety
+/// The memory must be valid for reads and writes for as long as `keeps` lives.
+unsafe fn tensor_over<'py>(
+    py: Python<'py>,
+    dtype: DType,
+    torch_dtype: &Bound<'py, PyAny>,
+    dims: &Dims,
+    memory: Bytes,
+    keeps: Keeps,
+) -> PyResult<Bound<'py, PyAny>> {
+    let code = dlpack::code(dtype);
+    let (number, bits) = code.map_or((1, 8), |code| (code, dtype.bits()));
+    // SAFETY: the caller vouches for the memory.
+    let capsule = unsafe { dlpack::capsule(py, number, bits, dims, memory, keeps) }?;
+    let tensor = functions(py)?.from_dlpack.bind(py).call1((capsule,))?;
+    match code {
+        Some(_) => Ok(tensor),
+        None => tensor.call_method1("view", (torch_dtype,)),
+    }
+}
+
 /// An uninitialised CPU tensor, whatever device is the default.
 fn empty_tensor<'py>(py: Python<'py>, dims: &Dims, dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let keywords = PyDict::new(py);
@@ -485,15 +516,11 @@ fn empty_tensor<'py>(py: Python<'py>, dims: &Dims, dtype: &Bound<'py, PyAny>) ->
 }
 
 /// Where in a page the memory for a component starts: as in the file, if its elements allow that.
-fn phase(component: &Component) -> usize {
+fn phase(component: &Component) -> Option<usize> {
     const PAGE: u64 = 4096;
-    match component.storage {
-        Storage::Plain(extent) => {
-            let phase = (extent.offset % PAGE) as usize;
-            if phase.is_multiple_of(component.dtype.alignment()) { phase } else { 0 }
-        }
-        _ => 0,
-    }
+    let Storage::Plain(extent) = component.storage else { return None };
+    let phase = (extent.offset % PAGE) as usize;
+    phase.is_multiple_of(component.dtype.alignment()).then_some(phase)
 }
 
 /// The sizes of torch's packed four-bit type, two elements to a byte.
