@@ -178,24 +178,59 @@ pub(crate) const SKIP: u8 = 255;
 /// for 255 without one.
 pub(crate) fn gaps(marks: &[u8], gaps: &mut Vec<u8>) {
     gaps.clear();
+    gaps.reserve(count_ones(marks));
     let mut next = 0;
+    let mut push = |at: usize| {
+        let mut gap = at - next;
+        while gap >= usize::from(SKIP) {
+            gaps.push(SKIP);
+            gap -= usize::from(SKIP);
+        }
+        gaps.push(gap as u8);
+        next = at + 1;
+    };
+    let mut places = [0; PLACES];
+    for (part, bytes) in marks.chunks(PLACES / 8).enumerate() {
+        let count = positions(bytes, &mut places);
+        places[..count].iter().for_each(|&place| push(part * PLACES + usize::from(place)));
+    }
+}
+
+/// Elements whose positions are listed at a time. (structural: lists fit the first-level cache)
+const PLACES: usize = 4096;
+
+dispatch! {
+    /// Writes the positions of the bits that are set, at most [`PLACES`]; returns their number.
+    fn positions(marks: &[u8], places: &mut [u16; PLACES]) -> usize = positions_with
+}
+
+#[inline(always)]
+fn positions_with(_: impl Isa, marks: &[u8], places: &mut [u16; PLACES]) -> usize {
+    /// Bits of a word that are listed without a branch: what is written beyond them is overwritten.
+    const UNROLLED: usize = 4;
     let (words, rest) = marks.as_chunks();
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
+    let mut count = 0;
     for (index, bytes) in words.iter().chain([&last]).enumerate() {
         let mut word = u64::from_le_bytes(*bytes);
-        while word != 0 {
-            let at = index * 64 + word.trailing_zeros() as usize;
-            let mut gap = at - next;
-            while gap >= usize::from(SKIP) {
-                gaps.push(SKIP);
-                gap -= usize::from(SKIP);
+        let end = count + word.count_ones() as usize;
+        let place = |word: u64| (index * 64) as u16 + word.trailing_zeros() as u16;
+        if let Some(to) = places[count..].first_chunk_mut::<UNROLLED>() {
+            for to in to {
+                *to = place(word);
+                word &= word.wrapping_sub(1);
             }
-            gaps.push(gap as u8);
-            next = at + 1;
-            word &= word - 1;
+            count += UNROLLED;
         }
+        while count < end {
+            places[count] = place(word);
+            word &= word - 1;
+            count += 1;
+        }
+        count = end;
     }
+    count
 }
 
 #[cfg(test)]

@@ -415,25 +415,59 @@ impl<'a> GapScatter<'a> {
     /// positions than values.
     pub(crate) fn part(&mut self, size: usize, byte: usize, elements: &mut [u8]) -> Option<()> {
         match self.values[..self.planes] {
-            [a] => self.put(size, byte, [a], elements),
-            [a, b] => self.put(size, byte, [a, b], elements),
-            [a, b, c] => self.put(size, byte, [a, b, c], elements),
-            [a, b, c, d] => self.put(size, byte, [a, b, c, d], elements),
-            [a, b, c, d, e] => self.put(size, byte, [a, b, c, d, e], elements),
-            [a, b, c, d, e, f] => self.put(size, byte, [a, b, c, d, e, f], elements),
-            [a, b, c, d, e, f, g] => self.put(size, byte, [a, b, c, d, e, f, g], elements),
-            [a, b, c, d, e, f, g, h] => self.put(size, byte, [a, b, c, d, e, f, g, h], elements),
+            [a] => self.each(size, byte, [a], elements, |to, value| *to = value),
+            [a, b] => self.each(size, byte, [a, b], elements, |to, value| *to = value),
+            [a, b, c] => self.each(size, byte, [a, b, c], elements, |to, value| *to = value),
+            [a, b, c, d] => self.each(size, byte, [a, b, c, d], elements, |to, value| *to = value),
+            [a, b, c, d, e] => self.each(size, byte, [a, b, c, d, e], elements, |to, value| *to = value),
+            [a, b, c, d, e, f] => {
+                self.each(size, byte, [a, b, c, d, e, f], elements, |to, value| *to = value)
+            }
+            [a, b, c, d, e, f, g] => {
+                self.each(size, byte, [a, b, c, d, e, f, g], elements, |to, value| *to = value)
+            }
+            [a, b, c, d, e, f, g, h] => {
+                self.each(size, byte, [a, b, c, d, e, f, g, h], elements, |to, value| *to = value)
+            }
             _ => None,
         }
     }
 
+    /// Whether the listed bytes are whole elements of `size` bytes, so that [`restore`](Self::restore)
+    /// takes them.
+    pub(crate) fn lists_elements(&self, size: usize) -> bool {
+        self.planes == size
+    }
+
+    /// Restores the listed elements of the next part, which holds the reference: the others are
+    /// restored already. `None` if there are more positions than values.
+    pub(crate) fn restore(&mut self, rule: Rule, size: usize, elements: &mut [u8]) -> Option<()> {
+        match (size, self.values) {
+            (1, [a, ..]) => self.each(1, 0, [a], elements, |to, value| {
+                restore_u8(rule, 1, |_| u8::from_le_bytes(value), &mut to[..]);
+            }),
+            (2, [a, b, ..]) => self.each(2, 0, [a, b], elements, |to, value| {
+                restore_u16(rule, 1, |_| u16::from_le_bytes(value), &mut to[..]);
+            }),
+            (4, [a, b, c, d, ..]) => self.each(4, 0, [a, b, c, d], elements, |to, value| {
+                restore_u32(rule, 1, |_| u32::from_le_bytes(value), &mut to[..]);
+            }),
+            (_, values) => self.each(8, 0, values, elements, |to, value| {
+                restore_u64(rule, 1, |_| u64::from_le_bytes(value), &mut to[..]);
+            }),
+        }
+    }
+
+    /// Calls `set` with the bytes from `byte` on of every listed element of the next part, and with
+    /// its values.
     #[inline(always)]
-    fn put<const V: usize>(
+    fn each<const V: usize>(
         &mut self,
         size: usize,
         byte: usize,
         values: [&[u8]; V],
         elements: &mut [u8],
+        set: impl Fn(&mut [u8; V], [u8; V]),
     ) -> Option<()> {
         let listed = values[0].len();
         // The common length lets the compiler drop bounds checks below.
@@ -448,11 +482,8 @@ impl<'a> GapScatter<'a> {
                 if self.listed == listed {
                     return None;
                 }
-                let at = at as usize * size + byte;
-                let element = elements.get_mut(at..at + V)?;
-                for i in 0..V {
-                    element[i] = values[i][self.listed];
-                }
+                let element = elements.get_mut(at as usize * size + byte..)?.first_chunk_mut()?;
+                set(element, std::array::from_fn(|i| values[i][self.listed]));
                 self.listed += 1;
                 self.at += isize::from(gap) + 1;
             } else {
@@ -646,6 +677,21 @@ mod tests {
                 }
                 assert!(list.is_done());
                 assert_eq!(rebuilt, elements, "{size} {byte}");
+                if byte == 0 {
+                    for rule in RULES {
+                        let reference = noise(elements.len(), 11);
+                        let mut expected = reference.clone();
+                        restore_in_place(rule, size, &elements, &mut expected);
+                        let mut list = GapScatter::new(&gaps, &planes);
+                        assert!(list.lists_elements(size));
+                        let mut restored = reference;
+                        for part in restored.chunks_mut(size * 64) {
+                            list.restore(rule, size, part).unwrap();
+                        }
+                        assert!(list.is_done());
+                        assert_eq!(restored, expected, "{rule:?} {size}");
+                    }
+                }
                 rebuilt = before;
                 let mut scatter = |gaps: &[u8]| {
                     let mut list = GapScatter::new(gaps, &planes);

@@ -11,7 +11,7 @@ use crate::layout::hashed_output::HashedOutput;
 use crate::layout::split::decode_stream;
 use crate::layout::{ChunkScratch, Context};
 use crate::memory::grow;
-use crate::simd::prefetch::Prefetcher;
+use crate::simd::prefetch::{CACHE_LINE, Prefetcher};
 use crate::wire::Reader;
 
 impl Delta {
@@ -192,6 +192,23 @@ impl To<'_> {
         }
     }
 
+    /// The output, with the reference in it.
+    fn unchanged(&mut self) -> &mut [u8] {
+        match self {
+            To::Other(reference, out) => {
+                out.copy_from_slice(reference);
+                out
+            }
+            To::Reference(elements) => {
+                // Scattered accesses are misses that hardware prefetchers do not foresee; one byte of
+                // every line, in order, is a stream to them.
+                let lines = elements.chunks(CACHE_LINE).map(|line| line[0]);
+                std::hint::black_box(lines.fold(0, |all, byte| all | byte));
+                elements
+            }
+        }
+    }
+
     fn restore(self, rule: Rule, size: usize, differences: &[u8]) {
         match self {
             To::Other(reference, out) => difference::restore(rule, size, reference, differences, out),
@@ -289,7 +306,13 @@ impl<'a> Opened<'a> {
 
     /// Restores the next elements: a multiple of eight, unless they are the last. `part` has room
     /// for their differences.
-    fn restore(&mut self, rule: Rule, to: To<'_>, part: &mut [u8]) -> Result<()> {
+    fn restore(&mut self, rule: Rule, mut to: To<'_>, part: &mut [u8]) -> Result<()> {
+        // Few elements changed: only those are computed.
+        if let Listed::Gaps(list) = &mut self.list
+            && list.lists_elements(self.size)
+        {
+            return list.restore(rule, self.size, to.unchanged()).ok_or_else(damaged_list);
+        }
         let part = &mut part[..to.reference().len()];
         self.next(part)?;
         to.restore(rule, self.size, part);

@@ -27,6 +27,11 @@ struct Class {
     cost: u64,
 }
 
+/// The least that a code for bit lengths of elements of `size` bytes needs.
+fn cost_of(size: usize, lengths: &Lengths) -> u64 {
+    cost::entropy(&lengths[..=8 * size])
+}
+
 /// The thresholds between classes, or none if one class is as good, by a sample of `differences`
 /// from `reference` that stands for `times` as many.
 pub(crate) fn thresholds(kind: Kind, reference: &[u8], differences: &[u8], times: u64) -> Vec<u16> {
@@ -50,15 +55,15 @@ pub(crate) fn thresholds(kind: Kind, reference: &[u8], differences: &[u8], times
     let mut all = [0; BIT_LENGTHS];
     let mut classes = Vec::with_capacity(MAX_EXPONENTS);
     for (power, lengths) in by_power.into_iter().enumerate() {
-        if lengths.iter().any(|&count| count > 0) {
-            (0..BIT_LENGTHS).for_each(|i| all[i] += lengths[i]);
+        if lengths[..=8 * size].iter().any(|&count| count > 0) {
+            (0..=8 * size).for_each(|i| all[i] += lengths[i]);
             let start = (smallest + power as u16) << shift;
-            classes.push(Class { start, lengths, cost: cost::entropy(&lengths) });
+            classes.push(Class { start, lengths, cost: cost_of(size, &lengths) });
         }
     }
-    let one = cost::entropy(&all);
+    let one = cost_of(size, &all);
     let overhead = CLASS_BYTES * 8 * BIT / times.max(1);
-    merge(&mut classes, overhead);
+    merge(size, &mut classes, overhead);
     let several: u64 = classes.iter().map(|class| class.cost + overhead).sum();
     if several + within + (one + within) / MIN_SAVING > one + within {
         return Vec::new();
@@ -67,17 +72,17 @@ pub(crate) fn thresholds(kind: Kind, reference: &[u8], differences: &[u8], times
 }
 
 /// Merges adjacent classes until there are few enough and each is worth its overhead.
-fn merge(classes: &mut Vec<Class>, overhead: u64) {
+fn merge(size: usize, classes: &mut Vec<Class>, overhead: u64) {
     let merged =
         |pair: &[Class]| -> Lengths { std::array::from_fn(|i| pair[0].lengths[i] + pair[1].lengths[i]) };
-    let rise_of = |pair: &[Class]| cost::entropy(&merged(pair)).saturating_sub(pair[0].cost + pair[1].cost);
+    let rise_of = |pair: &[Class]| cost_of(size, &merged(pair)).saturating_sub(pair[0].cost + pair[1].cost);
     let mut rises: Vec<u64> = classes.windows(2).map(rise_of).collect();
     while let Some((at, &rise)) = rises.iter().enumerate().min_by_key(|&(_, rise)| rise) {
         if rise > overhead && classes.len() <= MAX_CLASSES {
             return;
         }
         let lengths = merged(&classes[at..at + 2]);
-        classes[at] = Class { start: classes[at].start, lengths, cost: cost::entropy(&lengths) };
+        classes[at] = Class { start: classes[at].start, lengths, cost: cost_of(size, &lengths) };
         classes.remove(at + 1);
         rises.remove(at);
         for pair in [at.checked_sub(1), Some(at)].into_iter().flatten() {
