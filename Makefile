@@ -1,5 +1,5 @@
 .PHONY: demo messages test check docs lint sanitize deny fuzz-python bench bench-all venv wheel install rust-test simd-test \
-	python-test test-aarch64 test-frameworks test-engines doc
+	python-test test-aarch64 test-frameworks test-engines doc wheels check-platforms test-pythons viewer crates
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -68,17 +68,35 @@ simd-test:
 	levels=$$(cargo run --quiet -p z4ai --example simd_levels) && for level in $$levels; do \
 		echo "z4ai at the level $$level"; Z4AI_CPU=$$level cargo test --quiet -p z4ai || exit 1; done
 
-# The codec's tests at the NEON and the portable level, for AArch64 under an emulator. Needs the
-# packages gcc-aarch64-linux-gnu and qemu-user, and `rustup target add aarch64-unknown-linux-gnu`.
-# Some tens of minutes, so not a part of `test`.
-AARCH64 := aarch64-unknown-linux-gnu
-test-aarch64: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
-test-aarch64: export CC_aarch64_unknown_linux_gnu := aarch64-linux-gnu-gcc
-test-aarch64: export TEST_RUNNER := qemu-aarch64 -L /usr/aarch64-linux-gnu
-test-aarch64: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := qemu-aarch64 -L /usr/aarch64-linux-gnu
+# ---- other platforms ----
+# Each of these sets up a Debian in a folder (target/platforms, about 3 GB; PLATFORMS chooses another),
+# with compilers, emulators and interpreters: root and debootstrap are needed, nothing is installed on
+# the machine. All print a table of what ran where. They take from some minutes to an hour and more,
+# and are no part of `test`.
+
+# Linux wheels (x86-64 and AArch64, manylinux and musllinux) and the source distribution, in dist/.
+wheels:
+	tests/platforms/wheels.sh
+
+# The tests of both libraries, of the command line and of the wheel for AArch64, under qemu.
 test-aarch64:
-	RUSTFLAGS="-D warnings" cargo test -p z4ai --locked --target $(AARCH64) --lib --tests
-	Z4AI_CPU=portable RUSTFLAGS="-D warnings" cargo test -p z4ai --locked --target $(AARCH64) --lib
+	tests/platforms/aarch64.sh
+
+# macOS by type checks, Windows by a build and its tests under Wine, WebAssembly by viewer.html.
+check-platforms:
+	status=0; for system in macos windows wasm; do tests/platforms/$$system.sh || status=1; done; exit $$status
+
+# The wheel of dist/ with the Pythons of three Debian releases.
+test-pythons:
+	tests/platforms/python.sh
+
+# target/viewer.html: opens tensor files in a browser.
+viewer:
+	tests/platforms/wasm.sh
+
+# Whether each crate could be published: the files that it consists of.
+crates:
+	cargo package --locked --allow-dirty --no-verify -p z4ai-v1 -p z4ai -p ztensor -p ztensor-cli
 
 doc: $(VENV)/.tools
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps

@@ -93,6 +93,15 @@ def test_in_a_clean_environment(tmp_path: Path) -> None:
     assert str(home) in outcome.stdout
 
 
+@pytest.mark.parametrize("package", ["ztensor", "ztensor.store", "z4ai", "z4ai.delta"])
+def test_without_numpy_the_import_says_what_to_do(package: str) -> None:
+    code = f"import sys; sys.modules['numpy'] = None; import {package}"
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert outcome.returncode == 1
+    last = outcome.stderr.strip().splitlines()[-1]
+    assert last == ("ModuleNotFoundError: ztensor and z4ai need NumPy: pip install 'numpy>=1.26'")
+
+
 def test_extras_and_requirements() -> None:
     from importlib.metadata import metadata
 

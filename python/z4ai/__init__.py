@@ -16,6 +16,9 @@ from __future__ import annotations
 import os as _os
 from typing import TYPE_CHECKING, Any
 
+# First: its error says what is missing.
+from ztensor import _requirements as _requirements  # isort: skip
+
 from z4ai import delta
 from z4ai._codec import (
     DEFAULT_ESCALATE_LEVEL,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ztensor import _requirements as _requirements  # first: its error says what is missing
 from ztensor import store
 from ztensor._convert import convert
 from ztensor._edits import remove_tensors, replace_tensor

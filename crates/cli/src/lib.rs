@@ -3,70 +3,51 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+// Commands need files, a terminal and signals; a report needs none of them, so that the viewer in a
+// browser (WebAssembly) makes it with the same code.
+#![cfg_attr(target_family = "wasm", allow(dead_code))]
 
+#[cfg(not(target_family = "wasm"))]
 mod args;
+#[cfg(not(target_family = "wasm"))]
 mod cast;
+#[cfg(not(target_family = "wasm"))]
 mod coding;
+#[cfg(not(target_family = "wasm"))]
 mod commands;
 mod describe;
+#[cfg(not(target_family = "wasm"))]
 mod failure;
+#[cfg(not(target_family = "wasm"))]
 mod files;
 mod fold;
-#[cfg(feature = "remote")]
+#[cfg(all(feature = "remote", not(target_family = "wasm")))]
 mod hub;
 mod human;
 mod json;
+#[cfg(not(target_family = "wasm"))]
 pub mod library;
+#[cfg(not(target_family = "wasm"))]
 mod limits;
 mod output;
+#[cfg(not(target_family = "wasm"))]
+mod programs;
+#[cfg(not(target_family = "wasm"))]
 mod rename;
+#[doc(hidden)]
+pub mod report;
+#[cfg(not(target_family = "wasm"))]
 mod select;
+#[cfg(not(target_family = "wasm"))]
 mod signature;
 mod statistics;
+#[cfg(not(target_family = "wasm"))]
 mod table;
+#[cfg(not(target_family = "wasm"))]
 mod ui;
 mod values;
+#[cfg(not(target_family = "wasm"))]
 mod z4ai;
 
-use std::ffi::OsString;
-use std::process::ExitCode;
-
-use clap::Parser;
-
-/// Runs the `ztensor` command line with the program's arguments, its own name first, and
-/// returns the exit code: 0 success, 1 files differ or a check failed, 2 usage error,
-/// 3 bad file, 4 I/O error, 130 interrupted.
-pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    ExitCode::from(run_code(args))
-}
-
-/// Like [`run`], for callers that need the number.
-pub fn run_code(args: impl IntoIterator<Item = OsString>) -> u8 {
-    parsed(args, commands::run)
-}
-
-/// Runs the `z4ai` command line, with the same exit codes.
-pub fn run_z4ai(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    ExitCode::from(run_z4ai_code(args))
-}
-
-/// Like [`run_z4ai`], for callers that need the number.
-pub fn run_z4ai_code(args: impl IntoIterator<Item = OsString>) -> u8 {
-    parsed(args, z4ai::run)
-}
-
-fn parsed<A: Parser>(args: impl IntoIterator<Item = OsString>, run: fn(A) -> failure::Outcome) -> u8 {
-    let arguments = match A::try_parse_from(args) {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            // Help and version are errors to the parser, but not to the caller.
-            let usage = error.use_stderr();
-            let _ = error.print();
-            return if usage { failure::USAGE } else { failure::FINE };
-        }
-    };
-    match run(arguments) {
-        Ok(code) => code,
-        Err(failure) => failure.report(),
-    }
-}
+#[cfg(not(target_family = "wasm"))]
+pub use programs::{run, run_code, run_z4ai, run_z4ai_code};

@@ -71,6 +71,7 @@ pub fn raw() -> io::Stdout {
 }
 
 /// A line on standard error, perhaps behind a word in red.
+#[cfg(not(target_family = "wasm"))]
 #[allow(clippy::disallowed_methods, reason = "the one place where text is printed")]
 pub fn say(label: Option<&str>, line: impl std::fmt::Display) {
     // With standard error closed there is nothing to tell it to.

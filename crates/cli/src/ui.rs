@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ztensor::Observer;
@@ -15,10 +15,7 @@ use ztensor::Observer;
 /// unfinished output is removed; a second Ctrl-C ends the program at once.
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
     let flag = Arc::new(AtomicBool::new(false));
-    // A write beyond a limit on file sizes then fails as one to a full disk does.
-    let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
-    let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-    for signal in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hang_up()) {
         // Registered in this order, the first signal only sets the flag. Without
         // handlers the system's own remain, which end the program: no reason to fail.
         let _ = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, flag.clone());
@@ -27,12 +24,24 @@ static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
     flag
 });
 
-/// Whether the signal was ignored when the program started, as `nohup` arranges.
-fn is_ignored(signal: i32) -> bool {
+/// The signal of a terminal that is closed, unless it was ignored when the program started, as
+/// `nohup` arranges.
+#[cfg(unix)]
+fn hang_up() -> Option<i32> {
+    use signal_hook::consts::{SIGHUP, SIGXFSZ};
+    // A write beyond a limit on file sizes then fails as one to a full disk does.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+    let ignored = mask.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1);
+    (!ignored).then_some(SIGHUP)
+}
+
+/// There is none.
+#[cfg(not(unix))]
+fn hang_up() -> Option<i32> {
+    None
 }
 
 /// From now on Ctrl-C stops long work at its next step.

@@ -52,7 +52,11 @@ fn z4ai_main(py: Python<'_>, args: Vec<std::ffi::OsString>) -> u8 {
 }
 
 /// Private: use the `ztensor` package.
-#[pymodule]
+///
+/// Safe without Python's global lock: classes are frozen, or borrowed for the length of a call; what
+/// changes in them is behind a mutex that is never waited for while attached; and shared state is in
+/// `PyOnceLock`s, atomics and mutexes. Arrays are the callers' to synchronise, as in NumPy.
+#[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     // NumPy's C API is looked up on first use, which runs Python code, and panics if that raises:

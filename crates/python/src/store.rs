@@ -1,7 +1,6 @@
 //! Files of folders and stores that are no tensor files, as Python sees them.
 
 use std::collections::HashMap;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
@@ -148,7 +147,11 @@ impl NewFile {
         let slot = self.lock(py)?;
         let file = slot.as_ref().ok_or_else(|| ended(py))?;
         match file.temporary() {
-            Some((file, path)) => Ok((file.as_raw_fd(), path.to_owned())),
+            #[cfg(unix)]
+            Some((file, path)) => Ok((std::os::fd::AsRawFd::as_raw_fd(file), path.to_owned())),
+            // Descriptors are of the C library there, and Python has no `os.pwrite`.
+            #[cfg(not(unix))]
+            Some(_) => Err(invalid(py, "distributed checkpoints can be written on POSIX systems only")),
             None => Err(invalid(py, "only a file of this machine has a descriptor")),
         }
     }

@@ -4,9 +4,6 @@ use std::alloc::{Layout, alloc_zeroed};
 
 use crate::error::{Error, Result};
 
-/// From this size on a buffer is worth advising huge pages for. (structural: two huge pages of x86)
-const LARGE: usize = 4 << 20;
-
 /// A zeroed vector of `len` bytes, or an error where there is no memory for it. Fresh memory comes
 /// zeroed from the system, so this touches none of it.
 pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>> {
@@ -50,6 +47,8 @@ pub(crate) fn grow(buffer: &mut Vec<u8>, len: usize) {
 /// page faults, and these are 512 times fewer.
 #[cfg(target_os = "linux")]
 pub fn advise_huge(start: *mut u8, len: usize) {
+    /// From this size on a buffer is worth advising huge pages for. (structural: two huge pages of x86)
+    const LARGE: usize = 4 << 20;
     /// (structural)
     const PAGE: usize = 4096;
     if len < LARGE || cfg!(miri) {

@@ -53,6 +53,7 @@ pub mod error;
 pub mod format;
 pub mod id;
 pub mod partition;
+mod platform;
 pub mod progress;
 pub mod read;
 pub mod remote;

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::io::{ErrorKind, Write};
+#[cfg(unix)]
 use std::os::unix::fs::PermissionsExt;
+#[cfg(unix)]
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -109,6 +111,7 @@ fn edits_until_killed() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn killed_at_any_moment() {
     const KILLS: u64 = 300;
@@ -276,6 +279,7 @@ fn edits_without_permission() {
     assert_eq!(seeds(&read_only).len(), 2);
 }
 
+#[cfg(unix)]
 #[test]
 fn read_only_files_and_folders() {
     let _turn = turn();

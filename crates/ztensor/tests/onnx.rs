@@ -136,7 +136,7 @@ fn a_model_beyond_two_gibibytes_is_viewed_in_place() {
     // The data is a hole in the file, but for one mark.
     file.set_len(model.len() as u64 + LEN).unwrap();
     let mark = model.len() as u64 + (3000 << 20);
-    std::os::unix::fs::FileExt::write_all_at(&file, b"row 3000", mark).unwrap();
+    common::write_all_at(&file, b"row 3000", mark).unwrap();
 
     let reader = ztensor::Reader::open(&path).unwrap();
     assert_eq!(&reader.get("w").unwrap().shape[..], [ROWS, 1 << 20]);

@@ -2,6 +2,7 @@
 
 mod common;
 
+#[cfg(unix)]
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
@@ -88,6 +89,7 @@ fn shards_may_be_of_any_format_and_compressed() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn a_download_cache_with_symlinks_opens() {
     let cache = tempfile::tempdir().unwrap();
@@ -147,6 +149,7 @@ fn missing_shards_are_named() {
     assert!(error.to_string().contains("missing: 00002"), "{error}");
 }
 
+#[cfg(unix)]
 #[test]
 fn every_broken_rule_is_named() {
     let folder = tempfile::tempdir().unwrap();

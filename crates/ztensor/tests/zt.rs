@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -282,11 +281,11 @@ fn a_file_larger_than_memory_is_mapped_and_read_in_part() {
         println!("skipped: this file system has no sparse files of a terabyte");
         return;
     }
-    file.write_all_at(b"ZTEN1000", 0).unwrap();
-    file.write_all_at(b"row 1000", 64 + (1000 << 20)).unwrap();
-    file.write_all_at(&manifest, 64 + LARGE).unwrap();
+    common::write_all_at(&file, b"ZTEN1000", 0).unwrap();
+    common::write_all_at(&file, b"row 1000", 64 + (1000 << 20)).unwrap();
+    common::write_all_at(&file, &manifest, 64 + LARGE).unwrap();
     let footer = [&(manifest.len() as u64).to_le_bytes()[..], b"ZTEN1000"].concat();
-    file.write_all_at(&footer, 64 + LARGE + manifest.len() as u64).unwrap();
+    common::write_all_at(&file, &footer, 64 + LARGE + manifest.len() as u64).unwrap();
 
     let reader = Reader::open_mmap(&path).unwrap();
     assert_eq!(reader.view("w").unwrap().len() as u64, LARGE);
@@ -371,6 +370,7 @@ fn flipped_bits_of_checked_tensors_are_noticed() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn things_that_are_not_files_are_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -391,6 +391,7 @@ fn things_that_are_not_files_are_refused_at_once() {
     assert!(text.to_string().contains("text file") && text.to_string().contains("text.zt"), "{text}");
 }
 
+#[cfg(unix)]
 #[test]
 fn an_unfinished_file_never_appears() {
     let folder = tempfile::tempdir().unwrap();
@@ -459,7 +460,7 @@ struct Meddling<'a> {
 impl std::io::Write for Meddling<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.round += 1;
-        self.file.write_all_at(&vec![self.round; self.len], 0)?;
+        common::write_all_at(&self.file, &vec![self.round; self.len], 0)?;
         self.out.extend_from_slice(bytes);
         Ok(bytes.len())
     }

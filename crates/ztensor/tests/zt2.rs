@@ -375,6 +375,7 @@ fn another_file_in_place_of_a_shard_is_noticed() {
     assert_eq!(reader.verify_all(None).unwrap_err().rule(), Some("zt2.ShardIdentity"));
 }
 
+#[cfg(unix)]
 #[test]
 fn overlays_never_leave_their_folder() {
     // The base as a link that leads out of the folder, or a hard link to it.
@@ -395,6 +396,7 @@ fn overlays_never_leave_their_folder() {
     assert_eq!(read_all(&folder.path().join("overlay.zt")).unwrap(), 256 + 32 + 128 + 256);
 }
 
+#[cfg(unix)]
 #[test]
 fn a_file_is_no_shard_of_itself() {
     // The root's table names a shard of the root's own size that only the root has.

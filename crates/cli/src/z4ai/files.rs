@@ -1,10 +1,8 @@
 //! Where data comes from and where it goes: files, or pipes named `-`.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{IoSlice, IsTerminal, Read, Write};
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -293,19 +291,24 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Whether there is a name before that suffix.
+/// Whether there is a name before that suffix, which is ASCII.
 pub fn has_suffix(path: &Path, suffix: &str) -> bool {
-    let stem = path.as_os_str().as_bytes().strip_suffix(suffix.as_bytes());
-    stem.is_some_and(|stem| !stem.is_empty() && !stem.ends_with(b"/"))
+    stem_len(path, suffix).is_some()
+}
+
+/// Bytes of the file's name before the suffix.
+fn stem_len(path: &Path, suffix: &str) -> Option<usize> {
+    let name = path.file_name()?.as_encoded_bytes();
+    let stem = name.strip_suffix(suffix.as_bytes())?;
+    (!stem.is_empty()).then_some(stem.len())
 }
 
 /// `path` without its suffix, or with `.out` where it has another.
 pub fn without_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let parts = suffix.matches('.').count();
     match has_suffix(path, suffix) {
         false => with_suffix(path, ".out"),
-        true => {
-            let name = path.as_os_str().as_bytes();
-            PathBuf::from(OsStr::from_bytes(&name[..name.len() - suffix.len()]))
-        }
+        // Each part begins with a dot, so it is an extension.
+        true => (0..parts).fold(path.to_owned(), |path, _| path.with_extension("")),
     }
 }

@@ -207,6 +207,7 @@ fn a_download_goes_on_where_it_stopped() {
     assert!(got(&place).iter().all(|name| !name.ends_with(".part")));
 }
 
+#[cfg(unix)]
 #[test]
 fn a_download_writes_through_no_link() {
     let place = Place::new();

@@ -72,6 +72,7 @@ fn a_file_verifies_in_every_format() {
     assert_eq!(std::fs::read(place.path("m.zt.sig")).unwrap(), first);
 }
 
+#[cfg(unix)]
 #[test]
 fn keys_signatures_and_links_that_do_not_fit() {
     let place = place();

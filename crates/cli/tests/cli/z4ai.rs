@@ -4,7 +4,9 @@
 use std::io::Write as _;
 use std::process::Stdio;
 
-use crate::support::{Held, Place, Run};
+#[cfg(target_os = "linux")]
+use crate::support::Run;
+use crate::support::{Held, Place};
 
 fn weights(bytes: usize) -> Vec<u8> {
     let mut state = 1u64;

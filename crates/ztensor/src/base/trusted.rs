@@ -5,18 +5,11 @@
 //! this user (or to the owner of the file that it describes), and no other user can write to it.
 #![allow(clippy::disallowed_methods)] // creates files exclusively, and private folders
 
-use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::fs::OFlags;
-use rustix::io::Errno;
-
-/// Write permission of the group and of everyone. (structural)
-const OTHERS_WRITE: u32 = 0o022;
-const STICKY: u32 = 0o1000;
-const ROOT: u32 = 0;
+use crate::platform::{self, Opened};
 
 /// What was found under a name.
 #[derive(Debug)]
@@ -45,45 +38,28 @@ pub enum Access {
 pub fn open(path: &Path, access: Access, of: Option<&Metadata>) -> io::Result<Found> {
     let mut options = OpenOptions::new();
     options.read(true).write(access == Access::Write).append(access == Access::Append);
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = match options.custom_flags(flags.bits() as i32).open(path) {
-        Ok(file) => file,
+    let file = match platform::open_no_follow(path, &mut options) {
+        Ok(Opened::File(file)) => file,
+        Ok(Opened::Link) => return Ok(Found::Untrusted("it is a symbolic link".into())),
+        Ok(Opened::NotRegular) => return Ok(Found::Untrusted("it is not a regular file".into())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Absent),
-        Err(error) if is(&error, Errno::LOOP) => {
-            return Ok(Found::Untrusted("it is a symbolic link".into()));
-        }
-        // A pipe without a reader, a socket, a folder.
-        Err(error) if is(&error, Errno::NXIO) || is(&error, Errno::ISDIR) => {
-            return Ok(Found::Untrusted("it is not a regular file".into()));
-        }
         Err(error) => return Err(error),
     };
-    Ok(match distrust(&file.metadata()?, of) {
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Ok(Found::Untrusted("it is not a regular file".into()));
+    }
+    Ok(match platform::distrust(&file, &found, of)? {
         Some(why) => Found::Untrusted(why),
         None => Found::File(file),
     })
 }
 
-/// Why a file must not be believed.
-fn distrust(found: &Metadata, of: Option<&Metadata>) -> Option<String> {
-    if !found.is_file() {
-        return Some("it is not a regular file".into());
-    }
-    let owner = found.uid();
-    if owner != us() && owner != ROOT && of.is_none_or(|of| of.uid() != owner) {
-        return Some(format!("it belongs to another user (user id {owner})"));
-    }
-    let allowed = of.map_or(0, |of| of.mode() & OTHERS_WRITE);
-    if found.mode() & OTHERS_WRITE & !allowed != 0 {
-        return Some(format!("other users can write to it (mode {:o})", found.mode() & 0o777));
-    }
-    None
-}
-
 /// Creates a file where none is; an error of the kind `AlreadyExists` if there is anything.
 pub fn create(path: &Path, access: Access, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).append(access == Access::Append).create_new(true).mode(mode);
+    options.read(true).write(true).append(access == Access::Append).create_new(true);
+    platform::create_with_mode(&mut options, mode);
     options.open(path)
 }
 
@@ -114,44 +90,18 @@ pub fn refused(path: &Path, why: &str) -> io::Error {
 /// that others can write to are refused, except those where they cannot replace what is not theirs
 /// (with the sticky bit, like `/tmp`): in these, only a folder of our own is used.
 pub fn private_folder(root: &Path, name: &str) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(root)?;
-    let metadata = std::fs::metadata(root)?;
-    let (owner, mode) = (metadata.uid(), metadata.mode());
-    if mode & 0o002 != 0 && mode & STICKY == 0 {
-        return Err(refused(root, &format!("every user can write to it (mode {:o})", mode & 0o7777)));
-    }
-    if owner != us() && owner != ROOT {
-        return Err(refused(root, &format!("it belongs to another user (user id {owner})")));
-    }
-    let folder = root.join(name);
-    match DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let metadata = std::fs::symlink_metadata(&folder)?;
-    if !metadata.is_dir() || metadata.uid() != us() {
-        let found = if metadata.is_dir() { "it belongs to another user" } else { "it is not a folder" };
-        return Err(refused(&folder, found));
-    }
-    if metadata.mode() & OTHERS_WRITE != 0 {
-        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o700))?;
-    }
-    Ok(())
+    platform::private_folder(root, name)
 }
 
-fn us() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
-
-fn is(error: &io::Error, errno: Errno) -> bool {
-    error.raw_os_error() == Some(errno.raw_os_error())
-}
-
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
+    use crate::platform::user as us;
+
+    /// The superuser's id. (structural)
+    const ROOT: u32 = 0;
 
     fn untrusted(path: &Path, of: Option<&Metadata>) -> bool {
         matches!(open(path, Access::Read, of).unwrap(), Found::Untrusted(_))

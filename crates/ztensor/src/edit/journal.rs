@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::zt::find_manifest;
+use crate::platform;
 use crate::source::{FileSource, MapMode, Source};
 use crate::trusted::{self, Access, Found};
 
@@ -79,7 +79,7 @@ impl Journal {
     /// What an open journal says.
     pub(crate) fn read(file: &File) -> io::Result<Option<Journal>> {
         let mut bytes = [0; LEN];
-        match file.read_exact_at(&mut bytes, 0) {
+        match platform::read_exact_at(file, &mut bytes, 0) {
             Ok(()) => Ok(Journal::decode(&bytes)),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             Err(error) => Err(error),

@@ -5,14 +5,11 @@
 
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
 use crate::edit::journal::{self, Journal};
 use crate::error::{Error, Result};
+use crate::platform;
 use crate::trusted::{self, Access, Found};
 use crate::write::disk;
 
@@ -33,18 +30,15 @@ impl Lock {
             let Some(journal) = open(&path, of).map_err(|error| unwritable(error, &path))? else {
                 continue;
             };
-            match flock(&journal, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(Errno::INTR) => continue,
-                Err(Errno::WOULDBLOCK) => return Err(busy(&journal).in_file(target)),
+            match platform::try_lock_exclusive(&journal) {
+                Ok(true) => {}
+                Ok(false) => return Err(busy(&journal).in_file(target)),
                 Err(error) => {
-                    return Err(
-                        Error::io("edits need a file system with locks", error.into()).in_file(target)
-                    );
+                    return Err(Error::io("edits need a file system with locks", error).in_file(target));
                 }
             }
             // The editor before us may have removed the journal that we waited at.
-            if names(&path, &journal) {
+            if platform::is_file_at(&path, &journal) {
                 let lock = Lock { journal, path };
                 return match lock.sign() {
                     Ok(()) => Ok(lock),
@@ -102,7 +96,7 @@ impl Lock {
 
 /// Opens or makes the journal of the file that `of` describes; `None` if it vanished in between.
 fn open(path: &Path, of: &Metadata) -> io::Result<Option<File>> {
-    match trusted::create(path, Access::Write, of.mode() & 0o666) {
+    match trusted::create(path, Access::Write, platform::mode_of(of) & 0o666) {
         Ok(file) => {
             disk::created(path, &file)?;
             return Ok(Some(file));
@@ -139,15 +133,7 @@ fn busy(journal: &File) -> Error {
     Error::io(format!("{editor} is editing this file"), cause)
 }
 
-/// Whether `path` leads to that very file.
-pub(crate) fn names(path: &Path, file: &File) -> bool {
-    match (std::fs::metadata(path), file.metadata()) {
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => false,
-    }
-}
-
 /// Claims a file for changing bytes in place: only when no reader has it open.
 pub(crate) fn claim_alone(file: &File) -> bool {
-    flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    matches!(platform::try_lock_exclusive(file), Ok(true))
 }

@@ -1,17 +1,15 @@
 //! One edit of one file, from taking the lock to the last sync.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use rustix::fs::OFlags;
 
 use crate::catalog::Catalog;
 use crate::edit::journal::Journal;
 use crate::edit::lock::{self, Lock};
 use crate::error::{Error, Result};
 use crate::format::{zt, zt2};
+use crate::platform;
 use crate::source::{FileSource, MapMode, Source};
 use crate::write::disk;
 
@@ -54,14 +52,9 @@ impl Session {
         let cannot_open = |error| Error::io("cannot open for editing", error).in_file(path);
         let target = std::fs::canonicalize(path).map_err(cannot_open)?;
         let (file, lock) = loop {
-            let file = std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .custom_flags(OFlags::NONBLOCK.bits() as i32)
-                .open(&target)
-                .map_err(cannot_open)?;
+            let file = platform::open_nonblocking(&target, true).map_err(cannot_open)?;
             let metadata = file.metadata().map_err(cannot_open)?;
-            if metadata.nlink() > 1 && metadata.is_file() {
+            if metadata.is_file() && platform::link_count(&file).map_err(cannot_open)? > 1 {
                 return Err(Error::unsupported(
                     "this file has several names (hard links): an edit under one of them could not be \
                      undone under another after a crash; copy the file, then edit the copy",
@@ -72,11 +65,11 @@ impl Session {
             }
             // Before a journal appears beside something that is no `.zt` file.
             let mut head = [0; 8];
-            let read = file.read_at(&mut head, 0).map_err(cannot_open)?;
+            let read = platform::read_at(&file, &mut head, 0).map_err(cannot_open)?;
             check_magic(&head[..read])?;
             let lock = Lock::take(&target, &metadata)?;
             // Another editor may have put a new file in its place meanwhile.
-            if lock::names(&target, &file) {
+            if platform::is_file_at(&target, &file) {
                 break (file, lock);
             }
             lock.release()?;
@@ -153,7 +146,7 @@ impl Session {
 
     /// Checks that the file still has its name, so that the edit is not made in vain.
     pub(crate) fn check_name(&self) -> Result<()> {
-        match lock::names(&self.target, &self.file) {
+        match platform::is_file_at(&self.target, &self.file) {
             true => Ok(()),
             false => Err(Error::io(
                 "the edit was not made",

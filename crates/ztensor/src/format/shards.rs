@@ -290,7 +290,9 @@ fn read_index(path: &Path, context: &Context) -> Result<BTreeMap<String, Vec<Str
 /// A name that can only mean a file of the same folder.
 pub(crate) fn is_plain_name(name: &str) -> bool {
     let drive = name.as_bytes().get(1) == Some(&b':');
-    !(name.is_empty() || name == "." || name == ".." || drive || name.contains(['/', '\\', '\0']))
+    let plain =
+        !(name.is_empty() || name == "." || name == ".." || drive || name.contains(['/', '\\', '\0']));
+    plain && crate::platform::is_file_name(name)
 }
 
 /// Catalogs of single files on their way to become one.

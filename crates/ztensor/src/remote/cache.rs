@@ -140,6 +140,7 @@ mod tests {
         }
     }
 
+    #[cfg(unix)]
     #[test]
     fn blocks_that_others_may_have_written_are_fetched_again() {
         use std::os::unix::fs::{MetadataExt, PermissionsExt};

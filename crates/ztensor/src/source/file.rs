@@ -1,18 +1,16 @@
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
-use rustix::fs::{FlockOperation, OFlags, flock};
-use rustix::io::ReadWriteFlags;
+use memmap2::{MmapOptions, MmapRaw};
 
 use crate::edit::journal;
 use crate::error::{Error, Result};
 use crate::format::zt::MAGIC;
-use crate::source::{CowRegion, Source, check_range, o_direct};
+use crate::platform::{self, Mapped};
+use crate::source::{CowRegion, Source, check_range};
 
 /// Whether a file may be mapped.
 ///
@@ -57,11 +55,7 @@ impl FileSource {
     /// pipe, a device) is refused without blocking on it.
     pub fn open(path: impl AsRef<Path>, mode: MapMode) -> Result<FileSource> {
         let path = path.as_ref();
-        let file = std::fs::OpenOptions::new()
-            .read(true)
-            // Opening a FIFO would otherwise block until a writer opens it.
-            .custom_flags(OFlags::NONBLOCK.bits() as i32)
-            .open(path)
+        let file = platform::open_nonblocking(path, false)
             .map_err(|error| Error::io("cannot open", error).in_file(path))?;
         Self::from_file(file, path, mode)
     }
@@ -172,7 +166,7 @@ impl FileSource {
 /// Whether the file is of the one kind that editors change in place.
 fn is_editable(file: &File) -> bool {
     let mut head = [0; MAGIC.len()];
-    file.read_exact_at(&mut head, 0).is_ok() && head == *MAGIC
+    platform::read_exact_at(file, &mut head, 0).is_ok() && head == *MAGIC
 }
 
 /// Takes the file's lock shared, so that no editor overwrites bytes in place
@@ -181,9 +175,9 @@ fn is_editable(file: &File) -> bool {
 fn hold_shared(file: &File, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {
-        match flock(file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => return true,
-            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {
+        match platform::try_lock_shared(file) {
+            Ok(true) => return true,
+            Ok(false) => {
                 if Instant::now() >= deadline {
                     return false;
                 }
@@ -207,7 +201,7 @@ impl Source for FileSource {
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         check_range(self.len, offset, out.len() as u64).map_err(|error| error.in_file(&self.path))?;
-        self.file.read_exact_at(out, offset).map_err(|error| {
+        platform::read_exact_at(&self.file, out, offset).map_err(|error| {
             let doing = match error.kind() {
                 io::ErrorKind::UnexpectedEof => "the file became shorter while it was read",
                 _ => "cannot read",
@@ -218,17 +212,13 @@ impl Source for FileSource {
     }
 
     fn is_uncached(&self, offset: u64) -> bool {
-        let mut byte = [0];
-        let mut out = [io::IoSliceMut::new(&mut byte)];
-        // File systems that cannot tell refuse with another error.
-        let found = rustix::io::preadv2(&self.file, &mut out, offset, ReadWriteFlags::NOWAIT);
-        found == Err(rustix::io::Errno::AGAIN)
+        platform::is_uncached(&self.file, offset)
     }
 
     fn read_direct(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         check_range(self.len, offset, out.len() as u64).map_err(|error| error.in_file(&self.path))?;
-        let direct = self.direct.get_or_init(|| o_direct::open(&self.file));
-        match direct.as_ref().map(|file| o_direct::read(file, offset, out)) {
+        let direct = self.direct.get_or_init(|| platform::open_direct(&self.file));
+        match direct.as_ref().map(|file| platform::read_direct(file, offset, out)) {
             Some(Ok(true)) => self.check_unchanged(),
             // What fails there is read the usual mode, which also says what is wrong.
             _ => self.read_at(offset, out),
@@ -248,41 +238,33 @@ impl Source for FileSource {
     fn prefetch(&self, offset: u64, len: u64) {
         let inside = check_range(self.len, offset, len).is_ok();
         if let (true, Some(Ok(map))) = (inside, self.map.get()) {
-            // Older kernels do not know this advice; the pages come one by one then.
-            let _ = map.advise_range(Advice::PopulateRead, offset as usize, len as usize);
+            platform::populate(map, offset as usize, len as usize);
         }
     }
 
     fn will_read(&self, ranges: &[(u64, u64)]) {
         for &(offset, len) in ranges {
-            // Only advice: where it is refused, the reads themselves will wait.
-            let len = std::num::NonZeroU64::new(len);
-            let _ = rustix::fs::fadvise(&self.file, offset, len, rustix::fs::Advice::WillNeed);
+            platform::will_read(&self.file, offset, len);
         }
     }
 
     fn evict(&self, offset: u64, len: u64) {
-        let page = rustix::param::page_size() as u64;
+        let page = platform::page_size();
         let end = offset.saturating_add(len).min(self.len);
         // Pages at both ends belong to other tensors, too; behind the last byte there is none.
         let end = if end == self.len { end.next_multiple_of(page) } else { end / page * page };
         let start = offset.next_multiple_of(page);
         let Some(len) = end.checked_sub(start).and_then(std::num::NonZeroU64::new) else { return };
-        let advise = |map: *mut u8, advice| {
-            // SAFETY: the range is whole pages of the mapping. A shared, read-only mapping of a
-            // file loses entries of its page table, which the next touch makes again; MADV_PAGEOUT
-            // keeps what was written to a private one.
-            let _ =
-                unsafe { rustix::mm::madvise(map.add(start as usize).cast(), len.get() as usize, advice) };
-        };
-        // The cache keeps pages that are mapped. All of this is advice: errors change nothing.
-        if let Some(Ok(map)) = self.map.get() {
-            advise(map.as_ptr().cast_mut(), rustix::mm::Advice::LinuxDontNeed);
-        }
-        if let Some(Some(map)) = self.cow.get() {
-            advise(map.as_mut_ptr(), rustix::mm::Advice::LinuxPageOut);
-        }
-        let _ = rustix::fs::fadvise(&self.file, start, Some(len), rustix::fs::Advice::DontNeed);
+        let shared = self
+            .map
+            .get()
+            .and_then(|map| map.as_ref().ok())
+            .map(|map| Mapped::Shared(map.as_ptr().cast_mut()));
+        let private =
+            self.cow.get().and_then(|map| map.as_ref()).map(|map| Mapped::Private(map.as_mut_ptr()));
+        let maps: smallvec::SmallVec<[Mapped; 2]> = shared.into_iter().chain(private).collect();
+        // SAFETY: the range is whole pages of both mappings, which are as long as the file.
+        unsafe { platform::evict(&self.file, &maps, start, len) };
     }
 
     fn copy_on_write(&self) -> Option<CowRegion> {
@@ -321,7 +303,7 @@ mod tests {
     /// Any process that can read a file can hold its lock.
     fn locked(path: &Path) -> File {
         let other = File::open(path).unwrap();
-        flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert!(platform::try_lock_exclusive(&other).unwrap());
         other
     }
 

@@ -3,7 +3,6 @@
 mod cursor;
 mod file;
 mod memory;
-mod o_direct;
 mod pieces;
 mod remote;
 pub(crate) mod sibling;

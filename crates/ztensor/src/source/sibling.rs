@@ -11,14 +11,10 @@
 //! everything that is not a regular file.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, openat};
-
 use crate::error::{Error, Result, quoted};
+use crate::platform;
 use crate::source::{FileSource, MapMode};
 
 /// Longer locations are refused; no file system has such names. (limit)
@@ -52,6 +48,9 @@ pub(crate) fn check(location: &str) -> Result<()> {
         if part == ".." {
             return Err(refused(location, "leaves its folder with \"..\""));
         }
+        if !platform::is_file_name(part) && part != "." {
+            return Err(refused(location, "holds a name that is no file's on this system"));
+        }
     }
     match Path::new(location).components().any(|part| matches!(part, Component::Normal(_))) {
         true => Ok(()),
@@ -77,9 +76,11 @@ pub(crate) fn open(model: &Path, location: &str, mode: MapMode) -> Result<FileSo
             refused(location, "leads out of the model's folder through a symbolic link").in_file(&named)
         );
     }
-    let file = open_without_links(&target, &named)?;
-    let metadata = file.metadata().map_err(|error| Error::io("cannot examine", error).in_file(&named))?;
-    if metadata.is_file() && metadata.nlink() > 1 {
+    let file = platform::open_without_links(&target)
+        .map_err(|error| Error::io("cannot open external data", error).in_file(&named))?;
+    let examined = |error| Error::io("cannot examine", error).in_file(&named);
+    let metadata = file.metadata().map_err(examined)?;
+    if metadata.is_file() && platform::link_count(&file).map_err(examined)? > 1 {
         return Err(refused(
             location,
             "is a file with several hard links, whose contents may belong to another folder: copy it first",
@@ -105,32 +106,10 @@ fn blobs_of(root: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Opens a path of which no part is a link any more; one that has become a link
-/// since it was checked fails.
-fn open_without_links(path: &Path, shown: &Path) -> Result<File> {
-    let failed =
-        |error: rustix::io::Errno| Error::io("cannot open external data", error.into()).in_file(shown);
-    let folder_flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::PATH;
-    // Not blocking: opening a FIFO would otherwise block until a writer opens it.
-    let file_flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let mut parts = path.components().filter_map(|part| match part {
-        Component::Normal(name) => Some(name),
-        _ => None,
-    });
-    let mut folder: OwnedFd = rustix::fs::open("/", folder_flags, Mode::empty()).map_err(failed)?;
-    let Some(mut name) = parts.next() else {
-        return Err(Error::invalid("this is a folder; a file is needed").in_file(shown));
-    };
-    for next in parts {
-        folder = openat(&folder, name, folder_flags, Mode::empty()).map_err(failed)?;
-        name = next;
-    }
-    Ok(openat(&folder, name, file_flags, Mode::empty()).map_err(failed)?.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(unix)]
     use std::os::unix::fs::symlink;
 
     use crate::source::Source;
@@ -166,6 +145,7 @@ mod tests {
         assert!(check(&"x".repeat(5000)).is_err());
     }
 
+    #[cfg(unix)]
     #[test]
     fn plain_files_and_links_inside_the_folder_open() {
         let dir = tempfile::tempdir().unwrap();
@@ -182,6 +162,7 @@ mod tests {
         assert!(open(&dir.path().join("alias/model.onnx"), "link", MapMode::Auto).is_ok());
     }
 
+    #[cfg(unix)]
     #[test]
     fn links_that_leave_the_folder_are_refused() {
         let dir = tempfile::tempdir().unwrap();
@@ -201,6 +182,7 @@ mod tests {
         assert!(open(&model, "near", MapMode::Never).is_err());
     }
 
+    #[cfg(unix)]
     #[test]
     fn loops_pipes_folders_and_hard_links_are_refused() {
         let dir = tempfile::tempdir().unwrap();
@@ -212,7 +194,7 @@ mod tests {
             rustix::fs::CWD,
             dir.path().join("m/pipe"),
             rustix::fs::FileType::Fifo,
-            Mode::from_raw_mode(0o600),
+            0o600.into(),
             0,
         )
         .unwrap();
@@ -225,6 +207,7 @@ mod tests {
         assert_eq!(error.rule(), Some("path.outside"));
     }
 
+    #[cfg(unix)]
     #[test]
     fn a_hugging_face_cache_works_and_its_neighbours_stay_closed() {
         let dir = tempfile::tempdir().unwrap();

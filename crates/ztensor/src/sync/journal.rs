@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -18,6 +17,7 @@ use super::state::{INCOMING, JOURNAL, Ledger, Locked, stamp_of};
 use crate::base::parallel;
 use crate::error::{Error, Result};
 use crate::format::shards::is_plain_name;
+use crate::platform;
 use crate::source::{FileSource, MapMode, Source};
 use crate::trusted::{self, Access, Found};
 use crate::write::atomic::move_file;
@@ -332,7 +332,7 @@ fn apply_changes(folder: &Path, journal: &Parsed<'_>, threads: usize, durable: b
             let span = u32::from_le_bytes(*span);
             check_span(offset, span.into(), *len).ok_or_else(|| broken("a patch beyond its file"))?;
             block.resize(span as usize, 0);
-            file.read_exact_at(&mut block, offset)
+            platform::read_exact_at(file, &mut block, offset)
                 .map_err(|error| Error::io("cannot read", error).in_file(path))?;
             for run in Runs::new(patch, block.len()) {
                 let (start, bytes) = run?;

@@ -4,18 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::checksum::ChecksumFormat;
 use super::stream::version_name;
 use crate::error::{Error, Result};
 use crate::format::json::{Scanner, push_string};
 use crate::id::ContentId;
+use crate::platform;
 use crate::trusted::{self, Access, Found};
 use crate::write::atomic::AtomicFile;
 use crate::write::destination::Destination;
@@ -49,16 +46,15 @@ impl Locked {
         let lock = open_lock(&state.join(LOCK))?;
         let start = Instant::now();
         loop {
-            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Locked { folder: folder.to_owned(), _lock: lock }),
-                Err(Errno::INTR) => {}
-                Err(Errno::WOULDBLOCK) if start.elapsed() < patience => std::thread::sleep(POLL),
-                Err(Errno::WOULDBLOCK) => {
+            match platform::try_lock_exclusive(&lock) {
+                Ok(true) => return Ok(Locked { folder: folder.to_owned(), _lock: lock }),
+                Ok(false) if start.elapsed() < patience => std::thread::sleep(POLL),
+                Ok(false) => {
                     let cause =
                         io::Error::new(io::ErrorKind::WouldBlock, "another process is applying a version");
                     return Err(Error::io("cannot lock", cause).in_file(folder));
                 }
-                Err(error) => return Err(Error::io("cannot lock", error.into()).in_file(folder)),
+                Err(error) => return Err(Error::io("cannot lock", error).in_file(folder)),
             }
         }
     }
@@ -268,8 +264,8 @@ impl Ledger {
 /// Length and time of the last change of a file, in nanoseconds.
 pub(crate) fn stamp_of(path: &Path) -> Option<(u64, u64)> {
     let metadata = std::fs::metadata(path).ok()?;
-    let changed = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-    Some((metadata.len(), u64::try_from(changed).ok()?))
+    let changed = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    Some((metadata.len(), u64::try_from(changed.as_nanos()).ok()?))
 }
 
 #[cfg(test)]

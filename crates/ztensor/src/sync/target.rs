@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::format::shards::is_plain_name;
+use crate::platform;
 use crate::remote::{self, Options, Place, store};
 use crate::trusted;
 use crate::write::atomic::{rename_folder_new, scratch_folder, sync_folder};
@@ -178,26 +179,23 @@ impl Local {
             }
         }
         let scratch = scratch_folder(&root, &prefix)?;
-        use std::os::unix::fs::PermissionsExt;
         // As readable as other new folders: the random one is private.
-        let readable = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(&scratch, readable).map_err(failed)?;
+        platform::set_mode(&scratch, 0o755).map_err(failed)?;
         Ok(Local { root, scratch, _lock: lock })
     }
 }
 
 /// Takes the lock of a local root.
 fn lock(root: &Path) -> Result<std::fs::File> {
-    use rustix::fs::{FlockOperation, flock};
     let path = root.join(LOCK);
     let failed = |error| Error::io("cannot lock", error).in_file(&path);
     let file = trusted::append(&path).map_err(failed)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
+    match platform::try_lock_exclusive(&file) {
+        Ok(true) => Ok(file),
+        Ok(false) => {
             let cause = std::io::Error::new(std::io::ErrorKind::WouldBlock, "another publisher is at work");
             Err(failed(cause))
         }
-        Err(error) => Err(failed(error.into())),
+        Err(error) => Err(failed(error)),
     }
 }

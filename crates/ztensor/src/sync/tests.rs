@@ -184,10 +184,9 @@ fn a_power_cut_during_a_pull_leaves_the_old_or_the_new_state() {
                 std::fs::write(folder.join(name), disk.files.get(file).map_or(&[][..], |bytes| bytes))
                     .unwrap();
             }
-            use std::os::unix::fs::PermissionsExt;
             for name in ["journal", "lock"] {
                 if state.join(name).exists() {
-                    std::fs::set_permissions(state.join(name), PermissionsExt::from_mode(0o600)).unwrap();
+                    crate::platform::set_mode(&state.join(name), 0o600).unwrap();
                 }
             }
             let verified = verify(&local, 1).unwrap();
@@ -256,13 +255,14 @@ fn a_full_disk_changes_nothing() {
     publisher.publish(&inputs(&new)).unwrap();
     let local = path("local");
     pull(&stream, &local, &pull_options(&path("base"), "0")).unwrap();
+    const NO_SPACE: i32 = if cfg!(windows) { 112 } else { 28 };
     // No space for the journal: every write fails, removing files does not.
     let full = |step: crate::write::disk::Step<'_>| match step {
-        crate::write::disk::Step::Write(..) => Err(rustix::io::Errno::NOSPC.into()),
+        crate::write::disk::Step::Write(..) => Err(std::io::Error::from_raw_os_error(NO_SPACE)),
         _ => Ok(()),
     };
     let error = watch::during(full, || pull(&stream, &local, &pull_options(&path("base"), "1"))).unwrap_err();
-    assert_eq!(error.io_error().unwrap().raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+    assert_eq!(error.io_error().unwrap().raw_os_error(), Some(NO_SPACE));
     assert_eq!(load(&local), base());
     assert!(!local.join(".weight_sync/journal").exists());
     let published = watch::during(full, || publisher.publish(&inputs(&base())));

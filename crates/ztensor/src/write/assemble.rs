@@ -7,7 +7,6 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -18,6 +17,7 @@ use crate::catalog::{Component, Storage};
 use crate::digest::{Digest, Hasher};
 use crate::error::{Error, Result};
 use crate::partition;
+use crate::platform;
 use crate::progress::{Observer, advance};
 use crate::read::Runs;
 use crate::read::{Reader, compare};
@@ -193,7 +193,9 @@ impl<'a> Plan<'a> {
             *file = Some((self.file, File::options().write(true).open(self.file).map_err(failed)?));
         }
         match file {
-            Some((_, file)) => file.write_all_at(out, self.offset + rows.start * self.row).map_err(failed),
+            Some((_, file)) => {
+                platform::write_all_at(file, out, self.offset + rows.start * self.row).map_err(failed)
+            }
             None => Ok(()),
         }
     }

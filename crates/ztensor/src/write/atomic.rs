@@ -4,12 +4,12 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
+use crate::platform;
 use crate::remote::{Options, Place, Upload};
 use crate::write::destination::{Destination, Resolved};
 use crate::write::disk;
@@ -123,10 +123,11 @@ impl LocalFile {
             }
             Resolved::File { target, mode, replace } => {
                 let name = target.file_name().unwrap_or_default().to_string_lossy();
-                let file = tempfile::Builder::new()
-                    .prefix(&format!(".{name}."))
-                    .suffix(".tmp")
-                    .permissions(PermissionsExt::from_mode(mode))
+                let prefix = format!(".{name}.");
+                let mut builder = tempfile::Builder::new();
+                builder.prefix(&prefix).suffix(".tmp");
+                platform::temporary_mode(&mut builder, mode);
+                let file = builder
                     .tempfile_in(disk::folder(&target))
                     .map_err(|error| cannot_create(disk::folder(&target), error).in_file(path))?;
                 disk::created(file.path(), file.as_file()).map_err(failed)?;
@@ -157,11 +158,7 @@ impl LocalFile {
             disk::sync(file.as_file()).map_err(failed)?;
         }
         let from = file.path().to_owned();
-        let rename = || {
-            let renamed = if replace { file.persist(&target) } else { file.persist_noclobber(&target) };
-            renamed.map(drop).map_err(|error| error.error)
-        };
-        disk::rename(&from, &target, rename).map_err(failed)?;
+        disk::rename(&from, &target, || platform::persist(file, &target, replace)).map_err(failed)?;
         if durable {
             sync_folder(&target)?;
         }
@@ -244,16 +241,8 @@ pub(crate) fn move_file(from: &Path, to: &Path) -> Result<()> {
 
 /// Gives a folder its name, if nothing has that name yet.
 pub(crate) fn rename_folder_new(from: &Path, to: &Path) -> Result<()> {
-    use rustix::fs::{CWD, RenameFlags, renameat_with};
-    use rustix::io::Errno;
-    let rename = || match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // File systems without that flag: renaming a folder replaces an empty one at most.
-        Err(Errno::INVAL | Errno::NOSYS) if std::fs::symlink_metadata(to).is_err() => {
-            std::fs::rename(from, to)
-        }
-        renamed => renamed.map_err(io::Error::from),
-    };
-    disk::rename(from, to, rename).map_err(|error| Error::io("cannot finish", error).in_file(to))
+    disk::rename(from, to, || platform::rename_if_absent(from, to))
+        .map_err(|error| Error::io("cannot finish", error).in_file(to))
 }
 
 /// A new folder with a random name in `folder`, for what is moved when it is complete.

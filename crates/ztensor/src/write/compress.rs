@@ -50,6 +50,20 @@ pub(crate) struct Blob<'a> {
     pub(crate) shape: &'a [u64],
 }
 
+/// Compresses in jobs of a length that threads share. WebAssembly has no threads: a frame is one job
+/// there, which decodes to the same bytes.
+pub(crate) fn use_jobs(
+    workers: usize,
+    job: u32,
+    mut set: impl FnMut(CParameter) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    if cfg!(target_family = "wasm") {
+        return Ok(());
+    }
+    set(CParameter::NbWorkers(workers.max(1) as u32))?;
+    set(CParameter::JobSize(job))
+}
+
 impl Blob<'_> {
     fn z4ai(&self, effort: Effort, threads: usize, frame: &mut Vec<u8>) -> Result<()> {
         let options = codec_options(self.dtype, self.shape, self.bytes.len() as u64, effort, threads);
@@ -129,9 +143,8 @@ impl Compressors {
         let search = Search::of(blob, level, &mut context, frame)?;
         search.set(level, &mut context)?;
         if blob.len() > JOBS_ABOVE {
-            context.multithread(workers.max(1) as u32).map_err(failed)?;
             let job = if level < LONG_WINDOWS_FROM { JOB } else { 0 };
-            context.set_parameter(CParameter::JobSize(job)).map_err(failed)?;
+            use_jobs(workers, job, |parameter| context.set_parameter(parameter)).map_err(failed)?;
         }
         frame.clear();
         context.compress_to_buffer(blob, frame).map_err(failed)?;

@@ -6,10 +6,10 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::platform::{self, is_stream};
 use crate::remote::{self, Options, Place};
 use crate::write::disk;
 
@@ -59,7 +59,8 @@ impl Destination {
         let (folder, name) = (folder.as_ref(), name.as_ref());
         let mut components = Path::new(name).components();
         match (components.next(), components.next()) {
-            (Some(Component::Normal(only)), None) if only == name => {}
+            (Some(Component::Normal(only)), None)
+                if only == name && platform::is_file_name(&name.to_string_lossy()) => {}
             _ => {
                 let message = format!("{name:?} is not the name of a file in a folder");
                 return Err(Error::invalid(message).in_file(folder));
@@ -162,7 +163,7 @@ impl Destination {
                 return Err(Error::invalid("this is a device or a pipe, not a file").in_file(path));
             }
             // The mode is kept; bits that would let the file run as its owner are not.
-            Some(there) => there.permissions().mode() & 0o777,
+            Some(there) => platform::mode_of(&there) & 0o777,
             // What an ordinary new file gets; the process's mask applies.
             None => 0o666,
         };
@@ -187,15 +188,6 @@ impl<P: AsRef<Path>> From<P> for Destination {
     }
 }
 
-/// Whether bytes flow through what a path leads to: a character device, or a pipe without a name
-/// that `/dev/stdout` or `/dev/fd/N` stands for. Opening a named pipe could wait forever.
-fn is_stream(path: &Path) -> bool {
-    let Ok(metadata) = std::fs::metadata(path) else { return false };
-    let kind = metadata.file_type();
-    let nameless = || std::fs::canonicalize(path).is_err();
-    kind.is_char_device() || ((kind.is_fifo() || kind.is_socket()) && metadata.nlink() <= 1 && nameless())
-}
-
 /// The end of a chain of links: what is there, or where the file would be that a dangling link names.
 fn follow(path: &Path) -> io::Result<PathBuf> {
     match std::fs::canonicalize(path) {
@@ -209,12 +201,13 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
             Err(_) => return Ok(path),
         }
     }
-    Err(rustix::io::Errno::LOOP.into())
+    Err(platform::too_many_links())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    #[cfg(unix)]
+    use std::os::unix::fs::{FileTypeExt, symlink};
 
     use super::*;
     use crate::write::atomic::write_atomically;
@@ -227,6 +220,7 @@ mod tests {
         error.io_error().is_some_and(|cause| cause.kind() == io::ErrorKind::AlreadyExists)
     }
 
+    #[cfg(unix)]
     #[test]
     fn a_derived_name_never_leads_out_of_its_folder() {
         let dir = tempfile::tempdir().unwrap();
@@ -250,6 +244,7 @@ mod tests {
         }
     }
 
+    #[cfg(unix)]
     #[test]
     fn an_explicit_path_follows_links_only_to_overwrite() {
         let dir = tempfile::tempdir().unwrap();
@@ -287,6 +282,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "a temporary file was left");
     }
 
+    #[cfg(unix)]
     #[test]
     fn devices_are_written_to_and_stay() {
         let null = Path::new("/dev/null");

@@ -6,11 +6,9 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
+use crate::platform;
 
 /// One change of a file or a folder, about to be made.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +47,7 @@ pub(crate) fn created(path: &Path, file: &File) -> io::Result<()> {
 /// Writes all bytes at an offset.
 pub(crate) fn write_at(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
     step(Step::Write(file, offset, bytes))?;
-    file.write_all_at(bytes, offset)
+    platform::write_all_at(file, bytes, offset)
 }
 
 /// Writes pieces one after another at an offset, perhaps not all of them; says how many bytes.
@@ -59,17 +57,13 @@ pub(crate) fn write_vectored_at(file: &File, offset: u64, pieces: &[IoSlice<'_>]
         step(Step::Write(file, at, piece))?;
         at += piece.len() as u64;
     }
-    Ok(rustix::io::pwritev(file, pieces, offset)?)
+    platform::write_vectored_at(file, pieces, offset)
 }
 
 /// Asks the disk for `len` bytes from `offset` on, without changing the file's length: writing
 /// them is then cheaper, and a full disk is noticed before the work and not after it.
 pub(crate) fn reserve(file: &File, offset: u64, len: u64) -> io::Result<()> {
-    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, offset, len) {
-        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => Err(error.into()),
-        // Many file systems cannot do this. It only helps.
-        _ => Ok(()),
-    }
+    platform::reserve(file, offset, len)
 }
 
 /// Cuts or extends a file.
@@ -99,7 +93,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
 /// Waits until the disk has the folder entry of `path`.
 pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     step(Step::SyncFolder)?;
-    File::open(folder(path))?.sync_all()
+    platform::sync_folder(folder(path))
 }
 
 /// The folder that `path` lies in.

@@ -5,10 +5,9 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use zstd::stream::raw::{Encoder as ZstdEncoder, Operation};
-use zstd::zstd_safe::CParameter;
 
 use super::atomic;
-use super::compress::{JOB, JOBS_ABOVE, LONG_WINDOWS_FROM, codec_options, not_encoded};
+use super::compress::{JOB, JOBS_ABOVE, LONG_WINDOWS_FROM, codec_options, not_encoded, use_jobs};
 use super::options::{Compression, WriteOptions};
 use super::writer::{Writer, duplicate};
 use crate::base::parallel;
@@ -247,9 +246,8 @@ impl ZstdState {
         // By the size alone, so that the bytes do not depend on the number of threads.
         if len > JOBS_ABOVE as u64 {
             let workers = u32::try_from(parallel::resolve(threads)).unwrap_or(1);
-            encoder.set_parameter(CParameter::NbWorkers(workers)).map_err(failed)?;
             let job = if level < LONG_WINDOWS_FROM { JOB } else { 0 };
-            encoder.set_parameter(CParameter::JobSize(job)).map_err(failed)?;
+            use_jobs(workers as usize, job, |parameter| encoder.set_parameter(parameter)).map_err(failed)?;
         }
         Ok(ZstdState { encoder, buffer: vec![0; ENCODED] })
     }

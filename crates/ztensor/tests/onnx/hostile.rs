@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::common::processor_time;
+use crate::common::{self, processor_time};
 use ztensor::source::MapMode;
 use ztensor::{Error, ErrorKind, OpenOptions, Reader};
 
@@ -272,6 +272,7 @@ fn external_model(folder: &Path, location: &str, offset: u64) -> PathBuf {
     path
 }
 
+#[cfg(unix)]
 #[test]
 fn external_data_lies_inside_its_file_and_its_folder() {
     let dir = tempfile::tempdir().unwrap();
@@ -297,6 +298,7 @@ fn external_data_lies_inside_its_file_and_its_folder() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn a_model_in_a_hugging_face_cache_finds_its_data() {
     let dir = tempfile::tempdir().unwrap();
@@ -314,7 +316,6 @@ fn a_model_in_a_hugging_face_cache_finds_its_data() {
 
 #[test]
 fn models_over_two_gibibytes_open_at_once() {
-    use std::os::unix::fs::FileExt;
     const BIG: u64 = (2 << 30) + 8;
     let small = tensor("small", FLOAT, &[1]).bytes(9, [1, 2, 3, 4]);
     let mut big = tensor("big", FLOAT, &[(BIG / 4) as i64]);
@@ -329,10 +330,10 @@ fn models_over_two_gibibytes_open_at_once() {
     head.varint_bytes((graph.0.len() + big.0.len()) as u64 + BIG + after.0.len() as u64);
     let head = [head.0, graph.0, big.0].concat();
     let file = tempfile::NamedTempFile::with_suffix(".onnx").unwrap();
-    file.as_file().write_all_at(&head, 0).unwrap();
+    common::write_all_at(file.as_file(), &head, 0).unwrap();
     // What is not written is a hole: the file takes a few blocks of disk.
-    file.as_file().write_all_at(&after.0, head.len() as u64 + BIG).unwrap();
-    file.as_file().write_all_at(&[7; 4], head.len() as u64 + BIG - 4).unwrap();
+    common::write_all_at(file.as_file(), &after.0, head.len() as u64 + BIG).unwrap();
+    common::write_all_at(file.as_file(), &[7; 4], head.len() as u64 + BIG - 4).unwrap();
     for mode in [MapMode::Auto, MapMode::Never] {
         let reader = OpenOptions::default().map(mode).open(file.path()).unwrap();
         assert_eq!(reader.read("small").unwrap(), [1, 2, 3, 4]);

@@ -1,7 +1,5 @@
 //! What each edit does, and what it refuses.
 
-use std::os::unix::fs::FileExt;
-
 use super::*;
 use crate::edit::{Clash, Compacted, CopyOptions, Placement, Repaired, compact_to, merge_with};
 use crate::{ErrorKind, Verification};
@@ -273,6 +271,7 @@ fn what_is_no_current_file_cannot_be_edited() {
     assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("hard link"), "{error}");
 }
 
+#[cfg(unix)]
 #[test]
 fn an_edit_through_a_symlink_changes_the_file_it_leads_to() {
     let (folder, path) = base();
@@ -339,6 +338,7 @@ fn a_torn_file_opens_and_is_repaired_at_every_length() {
     assert_eq!(refused(&path, |path| repair(path)).kind(), ErrorKind::Corrupt);
 }
 
+#[cfg(unix)]
 #[test]
 fn a_journal_of_another_file_is_not_believed() {
     let (folder, path) = base();
@@ -409,7 +409,7 @@ fn new_data_that_changes_meanwhile_matches_its_digest() {
     let mut round = 0;
     let meddle = move |_: crate::write::disk::Step<'_>| {
         round += 1;
-        std::fs::File::options().write(true).open(&memory)?.write_all_at(&[round; 1600], 0)
+        crate::platform::write_all_at(&std::fs::File::options().write(true).open(&memory)?, &[round; 1600], 0)
     };
     crate::write::disk::watch::during(meddle, || replace_tensor(&path, "a", data)).unwrap();
     let reader = Reader::open(&path).unwrap();
@@ -418,6 +418,7 @@ fn new_data_that_changes_meanwhile_matches_its_digest() {
     assert!(saved.iter().all(|byte| *byte == saved[0]), "a mix of two moments");
 }
 
+#[cfg(unix)]
 #[test]
 fn a_journal_of_another_user_is_not_believed() {
     let (_folder, path) = base();

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -45,7 +44,7 @@ pub(crate) struct Disk {
 }
 
 fn inode(file: &File) -> u64 {
-    file.metadata().unwrap().ino()
+    crate::platform::identity(file).unwrap().1
 }
 
 fn name_of(path: &Path) -> String {
@@ -64,7 +63,7 @@ impl Disk {
         for name in listing(folder) {
             let path = folder.join(&name);
             if path.is_file() {
-                let inode = std::fs::metadata(&path).unwrap().ino();
+                let inode = inode(&File::open(&path).unwrap());
                 self.names.insert(name, inode);
                 self.files.insert(inode, std::fs::read(&path).unwrap());
             }

@@ -1,7 +1,6 @@
 //! A full or failing disk at any step.
 
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use super::*;
 use crate::ErrorKind;
@@ -19,7 +18,7 @@ fn failing(at: usize, on: bool) -> impl FnMut(Step<'_>) -> io::Result<()> {
             return Ok(());
         }
         if let Step::Write(file, offset, bytes) = step {
-            file.write_all_at(&bytes[..bytes.len() / 2], offset)?;
+            crate::platform::write_all_at(file, &bytes[..bytes.len() / 2], offset)?;
         }
         Err(io::Error::from(io::ErrorKind::StorageFull))
     }

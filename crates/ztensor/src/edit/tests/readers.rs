@@ -5,14 +5,12 @@ use std::fs::File;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{FlockOperation, flock};
-
 use super::*;
 use crate::write::disk::watch;
 
 /// Whether a reader would have to wait for an editor.
 fn is_claimed(path: &Path) -> bool {
-    flock(File::open(path).unwrap(), FlockOperation::NonBlockingLockShared).is_err()
+    !crate::platform::try_lock_shared(&File::open(path).unwrap()).unwrap()
 }
 
 #[test]

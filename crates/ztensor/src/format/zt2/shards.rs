@@ -4,7 +4,6 @@
 //! Nothing outside the folder is ever opened. A shard's own table of shards is not followed, so that
 //! there are no chains and no cycles; a file that names itself as a shard is refused.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use super::{Footer, never_matches};
 use crate::digest::Digest;
 use crate::error::{Error, Result, quoted};
 use crate::format::Context;
+use crate::platform;
 use crate::remote::{self, store::join};
 use crate::source::{FileSource, MapMode, Source, Sources, sibling};
 
@@ -96,9 +96,7 @@ fn open_one(root: &Path, location: &str, shard: &Shard, mode: MapMode) -> Result
 
 /// Refuses a file as its own shard.
 fn not_itself(root: &Path, source: &FileSource) -> Result<()> {
-    let root = std::fs::metadata(root).map_err(|error| Error::io("cannot examine", error).in_file(root))?;
-    let shard = source.file().metadata().map_err(|error| Error::io("cannot examine", error))?;
-    match (root.dev(), root.ino()) == (shard.dev(), shard.ino()) {
+    match platform::is_file_at(root, source.file()) {
         true => Err(mistaken("a file cannot be a shard of itself")),
         false => Ok(()),
     }

@@ -19,17 +19,10 @@ const STEPS: Steps = Steps { count: 64, within: 5.0 };
 const SAMPLE: usize = 1 << 20;
 const PLACES: usize = 64;
 
-/// What the page is told of one tensor.
-pub fn tensor(reader: &Reader, name: &str, object: &Object, threads: usize) -> ztensor::Result<Json> {
-    reader.verify(name)?; // a picture of damaged values would mislead
-    let tensor = reader.read_object(name)?;
-    let (statistics, note) = match statistics(&tensor, threads)? {
-        Ok(statistics) => (Some(statistics), None),
-        Err(note) => (None, Some(note)),
-    };
-    let (sampled, compressed) = estimate(&tensor, threads);
+/// What the header says of one tensor: all but its values.
+pub fn described(name: &str, object: &Object) -> Json {
     let roles: Vec<_> = object.components.iter().map(|(role, _)| human::escaped(role)).collect();
-    Ok(json!({
+    json!({
         "name": human::escaped(name),
         "layer": human::escaped(fold::layer(name)),
         "shape": object.shape.as_slice(),
@@ -40,10 +33,23 @@ pub fn tensor(reader: &Reader, name: &str, object: &Object, threads: usize) -> z
         "elements": object.elements().unwrap_or(0),
         "bytes": object.byte_len(),
         "stored": object.stored_len(),
-        "values": statistics.map(|statistics| values(&statistics)),
-        "note": note,
-        "sample": {"bytes": sampled, "compressed": compressed},
-    }))
+    })
+}
+
+/// What the page is told of one tensor, whose values are read.
+pub fn tensor(reader: &Reader, name: &str, object: &Object, threads: usize) -> ztensor::Result<Json> {
+    reader.verify(name)?; // a picture of damaged values would mislead
+    let tensor = reader.read_object(name)?;
+    let (statistics, note) = match statistics(&tensor, threads)? {
+        Ok(statistics) => (Some(statistics), None),
+        Err(note) => (None, Some(note)),
+    };
+    let (sampled, compressed) = estimate(&tensor, threads);
+    let mut described = described(name, object);
+    described["values"] = statistics.map_or(Json::Null, |statistics| values(&statistics));
+    described["note"] = note.into();
+    described["sample"] = json!({"bytes": sampled, "compressed": compressed});
+    Ok(described)
 }
 
 fn values(statistics: &Statistics) -> Json {

@@ -1,19 +1,16 @@
 //! `report`: an HTML report of a file.
 
-mod analysis;
-mod page;
-
 use std::io::Write;
 
-use serde_json::json;
-use ztensor::{Destination, Observer, Reader};
+use ztensor::{Destination, Observer};
 
 use super::Common;
 use crate::args::{Output, Report};
 use crate::failure::{FINE, Outcome};
+use crate::human;
+use crate::report::page::{self, failed};
+use crate::report::{analysis, head};
 use crate::ui::Progress;
-use crate::{describe, human};
-use page::failed;
 
 pub fn run(options: &Report, common: Common) -> Outcome {
     let place = Output { output: options.place(), force: options.force };
@@ -33,7 +30,7 @@ pub fn run(options: &Report, common: Common) -> Outcome {
         ztensor::write_atomically(output.clone(), |out| {
             page::write(out, &human::escaped(&title), |out| {
                 // The head of the document is small; the list of tensors is written as it is made.
-                let head = head(&title, &reader);
+                let head = head(&title, &reader).to_string();
                 write!(out, "{},\"tensors\":[", head.trim_end_matches('}')).map_err(failed)?;
                 for (index, (name, object)) in chosen.iter().enumerate() {
                     let tensor = analysis::tensor(&reader, name, object, common.threads)?;
@@ -51,14 +48,4 @@ pub fn run(options: &Report, common: Common) -> Outcome {
     let tensors = human::counted(chosen.len() as u64, "tensor");
     common.say(format_args!("{}: {tensors}, {size}", output.path().display()));
     Ok(FINE)
-}
-
-/// What the page says of the whole file.
-fn head(title: &str, reader: &Reader) -> String {
-    let metadata: Vec<_> = reader
-        .attributes()
-        .iter()
-        .map(|(name, value)| [human::escaped(name).into_owned(), describe::preview(value)])
-        .collect();
-    json!({"file": human::escaped(title), "format": reader.format().name(), "metadata": metadata}).to_string()
 }

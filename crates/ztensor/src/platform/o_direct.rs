@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 const BLOCK: usize = 4096;
 
 /// The same file, opened again with `O_DIRECT`; `None` where the file system does not support it.
-pub(super) fn open(file: &File) -> Option<File> {
+pub(crate) fn open(file: &File) -> Option<File> {
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     std::fs::OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(same).ok()
 }
@@ -29,7 +29,7 @@ impl Block {
 
 /// Fills `out` from `offset` on with one request, and says whether it could: one that is too
 /// short has no whole block in it. What `out` holds otherwise is of no meaning.
-pub(super) fn read(file: &File, offset: u64, out: &mut [u8]) -> io::Result<bool> {
+pub(crate) fn read(file: &File, offset: u64, out: &mut [u8]) -> io::Result<bool> {
     let before = (offset % BLOCK as u64) as usize;
     let skip = (BLOCK - before) % BLOCK;
     let Some((start, body)) = out.split_at_mut_checked(skip) else { return Ok(false) };

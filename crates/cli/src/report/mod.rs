@@ -1,0 +1,20 @@
+//! What an HTML report shows of a file: `ztensor report` writes it, the viewer in a browser shows it.
+
+pub mod analysis;
+#[cfg(not(target_family = "wasm"))]
+pub(crate) mod page;
+
+use serde_json::{Value as Json, json};
+use ztensor::Reader;
+
+use crate::{describe, human};
+
+/// What the page says of the whole file.
+pub fn head(title: &str, reader: &Reader) -> Json {
+    let metadata: Vec<_> = reader
+        .attributes()
+        .iter()
+        .map(|(name, value)| [human::escaped(name).into_owned(), describe::preview(value)])
+        .collect();
+    json!({"file": human::escaped(title), "format": reader.format().name(), "metadata": metadata})
+}

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# The wheels of dist/ with interpreters other than the one that built them: their import, and the
+# Python tests that need no torch. `python.sh NAME...` runs some of bookworm (3.11, the oldest Debian
+# that has one), trixie (3.13), testing (the newest), aarch64 (under qemu-aarch64).
+source "$(dirname "$0")/common.sh"
+wanted=${*:-bookworm trixie testing}
+# Files that use neither torch nor the other large libraries.
+TESTS="tests/test_numpy_api.py tests/test_reader.py tests/test_writer.py tests/test_edits.py tests/test_hostile.py
+    tests/test_lengths.py tests/test_npz.py tests/test_threads.py tests/test_z4ai_arrays.py tests/test_zt_decoder.py"
+NEEDED="numpy pytest ml_dtypes safetensors xxhash zstandard blake3"
+
+native() {
+    debian "$1" python3 python3-venv -- bash -ec '
+        python3 -m venv --clear /opt/test
+        /opt/test/bin/pip install --quiet --only-binary :all: $2
+        /opt/test/bin/pip install --quiet --no-deps --force-reinstall $(ls dist/ztensor-*manylinux*x86_64.whl | tail -1)
+        /opt/test/bin/python -VV
+        ldd --version | head -1
+        /opt/test/bin/python -m pytest -q $1' run "$TESTS" "$NEEDED"
+}
+
+# An arm64 system that is only unpacked, and an interpreter of it under the emulator; programs that
+# Python starts would need the kernel to know the emulator, so tests that start some are left out.
+emulated() {
+    local root=${PLATFORMS:-$source/target/platforms}/arm64 suite=trixie version=3.13
+    if [ ! -e "$root/.complete" ]; then
+        rm -rf "$root"
+        debootstrap --foreign --arch=arm64 --variant=minbase --include=python3,python3-pip-whl $suite "$root"
+        for package in "$root"/var/cache/apt/archives/*.deb; do
+            dpkg-deb --extract "$package" "$root"
+        done
+        touch "$root/.complete"
+    fi
+    rm -rf "$build/arm64-site"
+    python3 -m pip install --quiet --target "$build/arm64-site" --only-binary :all: --python-version $version \
+        --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 $NEEDED
+    python3 -m pip install --quiet --no-deps --target "$build/arm64-site" --only-binary :all: --python-version $version \
+        --platform manylinux_2_17_aarch64 "$(ls dist/ztensor-*manylinux*aarch64.whl | tail -1)"
+    PYTHONPATH=$build/arm64-site PYTHONDONTWRITEBYTECODE=1 qemu-aarch64 -L "$root" "$root/usr/bin/python$version" \
+        -m pytest -q -p no:cacheprovider -k "not subprocess and not fork and not child" \
+        tests/test_numpy_api.py tests/test_reader.py tests/test_writer.py tests/test_z4ai_arrays.py
+}
+
+for part in $wanted; do
+    case $part in
+    aarch64) step aarch64 "Python tests of the wheel (qemu)" emulated ;;
+    *) step "$part" "Python tests of the wheel" native "$part" ;;
+    esac
+done
+finish

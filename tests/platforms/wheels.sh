@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# The wheels of Linux and the source distribution, in dist/: x86-64 and AArch64, for glibc 2.17 and
+# later (manylinux2014) and, where a standard library can be built, for musl. Zig (from PyPI) links
+# against the symbols of the oldest system; auditwheel, abi3audit and a look at the symbols check it.
+# `wheels.sh NAME...` builds only some of x86_64, aarch64, x86_64-musl, aarch64-musl, sdist.
+source "$(dirname "$0")/common.sh"
+wanted=${*:-x86_64 aarch64 x86_64-musl aarch64-musl sdist}
+GLIBC=2_17
+tools=/opt/wheels
+packages="$BUILD_PACKAGES libstd-rust-dev:arm64 patchelf binutils"
+
+inside() {
+    debian "$TOOLS_SUITE" $packages -- "$@"
+}
+
+install_tools() {
+    inside bash -c "test -x $tools/bin/maturin || python3 -m venv $tools
+        $tools/bin/pip install --quiet 'maturin>=1.14,<2' ziglang cargo-zigbuild auditwheel abi3audit"
+}
+
+wheel() { # TARGET COMPATIBILITY, then options of maturin
+    local target=$1 compatibility=$2
+    shift 2
+    inside env PATH="$tools/bin:/usr/bin:/bin" CARGO_TARGET_DIR="$build/wheels" PYO3_NO_PYTHON=1 \
+        RUSTC_BOOTSTRAP="${bootstrap:-}" RUSTFLAGS="${flags:-}" CARGO_PROFILE_RELEASE_DEBUG=false \
+        maturin build --release --zig --locked --strip --out dist --target "$target" \
+        --compatibility "$compatibility" "$@"
+}
+
+# The newest symbols of glibc that the extension asks for, and that it is no later than claimed.
+audited() { # GLOB
+    local wheel
+    for wheel in dist/$1; do
+        inside bash -ec '
+            folder=$(mktemp -d)
+            python3 -m zipfile -e "$1" "$folder"
+            library=$(ls "$folder"/ztensor/_native*.so)
+            newest=$(readelf --wide --version-info "$library" | grep -oE "GLIBC_[0-9.]+" | sort -uV | tail -1)
+            echo "$1: newest symbol version ${newest:-none}"
+            test -z "$newest" || test "$(printf "%s\n%s\n" "$newest" "GLIBC_$3" | sort -V | tail -1)" = "GLIBC_$3"
+            "$2/bin/auditwheel" show "$1" || echo "auditwheel cannot look at this architecture"
+            "$2/bin/abi3audit" --strict "$1"' audit "$wheel" "$tools" "${GLIBC/_/.}"
+    done
+}
+
+sdist() {
+    inside env PATH="$tools/bin:/usr/bin:/bin" maturin sdist --out dist
+}
+
+mkdir -p dist
+step wheels "tools" install_tools
+for part in $wanted; do
+    case $part in
+    sdist) step wheels "source distribution" sdist ;;
+    *-musl)
+        # No standard library for musl in Debian: it is built from its sources.
+        bootstrap=1 flags="-C target-feature=-crt-static" step wheels "$part" wheel "${part%-musl}-unknown-linux-musl" \
+            musllinux_1_2 -Z build-std=std,panic_abort,panic_unwind
+        step wheels "audit $part" audited "ztensor-*musllinux*${part%-musl}.whl"
+        ;;
+    *)
+        step wheels "$part" wheel "$part-unknown-linux-gnu" "manylinux_$GLIBC"
+        step wheels "audit $part" audited "ztensor-*manylinux*$part.whl"
+        ;;
+    esac
+done
+finish
