@@ -1,5 +1,6 @@
 //! Edits against the real operating system: killed processes, full disks,
 //! files and folders that may not be written, pages that others write to.
+#![cfg_attr(not(unix), allow(dead_code, unused_imports))] // what only tests with links or signals use
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;

@@ -1,4 +1,5 @@
 //! ONNX models: what onnx itself wrote, and what a stranger might.
+#![cfg_attr(not(unix), allow(dead_code, unused_imports))] // what only tests with links or signals use
 
 mod common;
 #[path = "onnx/hostile.rs"]

@@ -107,6 +107,7 @@ fn blobs_of(root: &Path) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
+#[cfg_attr(not(unix), allow(dead_code, unused_imports))] // what only tests with links use
 mod tests {
     use super::*;
     #[cfg(unix)]

@@ -205,6 +205,7 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
 }
 
 #[cfg(test)]
+#[cfg_attr(not(unix), allow(dead_code, unused_imports))] // what only tests with links use
 mod tests {
     #[cfg(unix)]
     use std::os::unix::fs::{FileTypeExt, symlink};
