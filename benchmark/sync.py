@@ -335,8 +335,6 @@ class Bench:
             speed = self.turns(ours, theirs, prepare)
             how = "atomic" if atomic else "by tensor"
             self.note(name, f"apply {form}, {how}, {threads} thread(s)", speed)
-            ours()
-            prepare()
 
     def local_folder(self, megabytes: int, threads: tuple[int, ...]) -> None:
         """A checkpoint on disk, brought forward by steps of 1 %."""
