@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
+use super::checksum::{ChecksumFormat, Hasher};
 use super::deltas::{Deltas, check_base, check_target};
-use super::index::{Index, Kind, PayloadCompression};
+use super::index::{Encoding, Index, Kind, PayloadCompression};
 use super::patch::{self, Runs};
+use super::payload;
 use super::plan::{self, Way};
 use super::state::{Known, Ledger};
-use super::stream::{BASE_VERSION, Stream, Version, version_number};
+use super::stream::{BASE_VERSION, Payload, Stream, Version, version_number};
 use crate::base::parallel;
 use crate::catalog::{Shape, Storage};
 use crate::decode::{broken_frame, decode_options};
@@ -192,28 +194,10 @@ impl MemoryTarget {
             tensors.iter_mut().filter(|tensor| names.contains(tensor.name)).collect();
         live.sort_by_key(|tensor| std::cmp::Reverse(tensor.bytes.len()));
         if atomic {
-            let parts = Mutex::new(BTreeMap::new());
-            parallel::for_each(threads, live.iter().collect(), |tensor| {
-                let made = changes(&deltas, tensor.name, tensor.bytes)?;
-                if let Ok(mut parts) = parts.lock() {
-                    parts.insert(tensor.name, made);
-                }
-                Ok(())
-            })?;
-            let parts = parts.into_inner().unwrap_or_default();
-            parallel::for_each(threads, live, |tensor| write(&parts[tensor.name], tensor.bytes))?;
+            apply_all(&deltas, live, threads)?;
         } else {
-            parallel::for_each(threads, live, |tensor| match deltas.single_frame(tensor.name)? {
-                // Reference and frame are verified before the first byte changes.
-                Some(frame) => {
-                    let options = decode_options(tensor.bytes.len() as u64, 1);
-                    z4ai::delta::apply(&frame, tensor.bytes, &options)
-                        .map_err(|error| broken_frame(error).in_tensor(tensor.name))
-                }
-                None => {
-                    let parts = changes(&deltas, tensor.name, tensor.bytes)?;
-                    write(&parts, tensor.bytes)
-                }
+            parallel::for_each(threads, live, |tensor| {
+                deltas.change(tensor.name)?.apply(&deltas, tensor.name, tensor.bytes)
             })?;
         }
         applied.changed.extend(names.into_iter().map(str::to_owned));
@@ -327,15 +311,112 @@ impl MemoryTarget {
     }
 }
 
-impl Deltas<'_> {
-    /// The one z4ai delta that changes a tensor, if it is one.
-    fn single_frame(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        let [only] = self.by_tensor.get(name).map_or(&[][..], Vec::as_slice) else { return Ok(None) };
-        if !matches!(self.kind(*only), Kind::Delta { compression: PayloadCompression::Z4ai, .. }) {
-            return Ok(None);
+/// Changes all tensors or none.
+fn apply_all(deltas: &Deltas<'_>, live: Vec<&mut LiveTensor<'_>>, threads: usize) -> Result<()> {
+    let prepared = Mutex::new((Vec::new(), Vec::new()));
+    parallel::for_each(threads, live, |tensor| {
+        let change = deltas.change(tensor.name)?.prepared(deltas, tensor.name, tensor.bytes)?;
+        if let Ok(mut prepared) = prepared.lock() {
+            let undoable = matches!(change, Change::Xor { .. });
+            let list = if undoable { &mut prepared.0 } else { &mut prepared.1 };
+            list.push((change, tensor));
         }
-        let payload = self.payload(*only, name)?.bytes;
-        Ok(z4ai::delta::is_delta(&payload).then_some(payload))
+        Ok(())
+    })?;
+    let (undoable, checked) = prepared.into_inner().unwrap_or_default();
+    let applied = Mutex::new(Vec::new());
+    let result = parallel::for_each(threads, undoable, |(change, tensor)| {
+        change.apply(deltas, tensor.name, tensor.bytes)?;
+        if let Ok(mut applied) = applied.lock() {
+            applied.push((change, tensor));
+        }
+        Ok(())
+    });
+    if result.is_err() {
+        let applied = applied.into_inner().unwrap_or_default();
+        parallel::for_each(threads, applied, |(change, tensor)| change.undo(tensor.bytes))?;
+        return result;
+    }
+    parallel::for_each(threads, checked, |(change, tensor)| change.apply(deltas, tensor.name, tensor.bytes))
+}
+
+/// How one tensor is changed.
+enum Change {
+    /// One z4ai delta, which is applied in place: it knows its reference and its result.
+    Delta(Vec<u8>),
+    /// One XOR, which is applied in place and undoes itself.
+    Xor { payload: Vec<u8>, checksum: ChecksumFormat, digest: String },
+    /// Anything else: parts that differ are found first, and written then.
+    Parts(Option<Vec<Part>>),
+}
+
+impl Deltas<'_> {
+    fn change(&self, name: &str) -> Result<Change> {
+        let [only] = self.by_tensor.get(name).map_or(&[][..], Vec::as_slice) else {
+            return Ok(Change::Parts(None));
+        };
+        let Kind::Delta { compression, encoding, .. } = *self.kind(*only) else {
+            return Ok(Change::Parts(None));
+        };
+        let xor = (compression, encoding) == (PayloadCompression::Zstd, Encoding::Xor);
+        if !xor && compression != PayloadCompression::Z4ai {
+            return Ok(Change::Parts(None));
+        }
+        let Payload { bytes, checksum, digest } = self.payload(*only, name)?;
+        Ok(match xor {
+            true => Change::Xor { payload: bytes, checksum, digest },
+            false if z4ai::delta::is_delta(&bytes) => Change::Delta(bytes),
+            false => Change::Parts(None),
+        })
+    }
+}
+
+impl Change {
+    /// Checks, before any tensor changes, what cannot be undone.
+    fn prepared(self, deltas: &Deltas<'_>, name: &str, old: &[u8]) -> Result<Change> {
+        match &self {
+            Change::Delta(frame) => {
+                payload::check_delta(frame, old).map_err(|error| error.in_tensor(name))?
+            }
+            Change::Xor { .. } => {}
+            Change::Parts(_) => return Ok(Change::Parts(Some(changes(deltas, name, old)?))),
+        }
+        Ok(self)
+    }
+
+    /// Changes a tensor; on an error it is as it was.
+    fn apply(&self, deltas: &Deltas<'_>, name: &str, bytes: &mut [u8]) -> Result<()> {
+        let at = |error: Error| error.in_tensor(name);
+        match self {
+            // Reference and frame are verified before the first byte changes.
+            Change::Delta(frame) => {
+                let options = decode_options(bytes.len() as u64, 1);
+                z4ai::delta::apply(frame, bytes, &options).map_err(|error| at(broken_frame(error)))
+            }
+            Change::Xor { payload, checksum, digest } => {
+                let mut hasher = Some(checksum.hasher());
+                payload::xor_in_place(payload, bytes, &mut hasher).map_err(at)?;
+                let found = hasher.map(Hasher::finish).unwrap_or_default();
+                if found == *digest {
+                    return Ok(());
+                }
+                self.undo(bytes)?;
+                Err(at(Error::mismatch(format!(
+                    "its {checksum} checksum would be {found}, {digest} is published: another base, or a \
+                     damaged delta"
+                ))))
+            }
+            Change::Parts(Some(parts)) => write(parts, bytes),
+            Change::Parts(None) => write(&changes(deltas, name, bytes)?, bytes),
+        }
+    }
+
+    /// Takes an XOR back that was applied.
+    fn undo(&self, bytes: &mut [u8]) -> Result<()> {
+        match self {
+            Change::Xor { payload, .. } => payload::xor_in_place(payload, bytes, &mut None),
+            Change::Delta(_) | Change::Parts(_) => Ok(()),
+        }
     }
 }
 

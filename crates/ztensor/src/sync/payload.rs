@@ -50,12 +50,14 @@ pub(crate) fn encode(
             let options = z4ai_options(of, new.len(), threads);
             z4ai::delta::compress(new, old, &options).map_err(not_encoded)
         }
-        (PayloadCompression::Zstd, Encoding::Xor) => compress_blocks(old.len(), |at, block| {
-            let (old, new) = (&old[at..at + block.len()], &new[at..at + block.len()]);
-            for ((out, old), new) in block.iter_mut().zip(old).zip(new) {
+        // In one piece: zstd finds a little less if it gets its input in parts.
+        (PayloadCompression::Zstd, Encoding::Xor) => {
+            let mut difference = zeroed_vec::<u8>(old.len() as u64)?;
+            for ((out, old), new) in difference.iter_mut().zip(old).zip(new) {
                 *out = old ^ new;
             }
-        }),
+            compress(&difference)
+        }
         (PayloadCompression::Zstd, Encoding::Overwrite) => {
             if new.len() as u64 > MAX_OVERWRITE {
                 return Err(Error::unsupported(format!(
@@ -102,23 +104,6 @@ fn overwrite(old: &[u8], new: &[u8]) -> Result<Vec<u8>> {
 /// One zstd frame with its content size.
 pub(crate) fn compress(raw: &[u8]) -> Result<Vec<u8>> {
     zstd::bulk::compress(raw, LEVEL).map_err(|error| Error::io("zstd cannot compress", error))
-}
-
-/// The same of content that `fill` makes block by block.
-fn compress_blocks(len: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Result<Vec<u8>> {
-    use std::io::Write as _;
-    const PART: usize = 256 << 10;
-    let failed = |error| Error::io("zstd cannot compress", error);
-    let mut encoder = zstd::stream::Encoder::new(Vec::new(), LEVEL).map_err(failed)?;
-    encoder.set_pledged_src_size(Some(len as u64)).map_err(failed)?;
-    encoder.include_contentsize(true).map_err(failed)?;
-    let mut block = vec![0; PART.min(len)];
-    for at in (0..len).step_by(PART) {
-        let part = PART.min(len - at);
-        fill(at, &mut block[..part]);
-        encoder.write_all(&block[..part]).map_err(failed)?;
-    }
-    encoder.finish().map_err(failed)
 }
 
 /// The size that the one frame of a payload declares, which must not be more than `most`.
@@ -230,6 +215,62 @@ pub(crate) fn xor_payloads(first: &[u8], second: &[u8], len: u64) -> Result<Vec<
     let other = decompress(second, size)?;
     raw.iter_mut().zip(&other).for_each(|(byte, other)| *byte ^= other);
     compress(&raw)
+}
+
+/// XORs a payload into a tensor in place, block by block, and hashes what it becomes. On an error
+/// the tensor is as it was: XOR undoes itself.
+pub(crate) fn xor_in_place(payload: &[u8], bytes: &mut [u8], hasher: &mut Option<Hasher>) -> Result<()> {
+    let (size, len) = (declared(payload, u64::MAX)?, bytes.len());
+    if size != len as u64 {
+        return Err(broken(format!("xor: it decodes to {size} bytes, the tensor has {len}")));
+    }
+    let mut done = 0;
+    let applied = xor_blocks(payload, bytes, hasher, &mut done).and_then(Decoder::finish);
+    if applied.is_err() {
+        xor_blocks(payload, &mut bytes[..done], &mut None, &mut 0)?;
+    }
+    applied
+}
+
+/// XORs the first bytes of a payload into `bytes`; `done` counts those that were changed.
+fn xor_blocks<'p>(
+    payload: &'p [u8],
+    bytes: &mut [u8],
+    hasher: &mut Option<Hasher>,
+    done: &mut usize,
+) -> Result<Decoder<'p>> {
+    /// Decoded, XORed and hashed while in the second-level cache. (structural)
+    const PART: usize = 256 << 10;
+    let (mut decoder, mut input) = xor_decoder(payload)?;
+    let mut ended = false;
+    let mut block = zeroed_vec::<u8>(PART.min(bytes.len()) as u64)?;
+    for part in bytes.chunks_mut(PART) {
+        let difference = &mut block[..part.len()];
+        decode_xor(&mut decoder, &mut input, &mut ended, difference)?;
+        part.iter_mut().zip(&*difference).for_each(|(byte, change)| *byte ^= change);
+        *done += part.len();
+        if let Some(hasher) = hasher {
+            hasher.update(part);
+        }
+    }
+    Ok(Decoder::Xor { decoder, input, done: ended })
+}
+
+type XorDecoder<'a> = (Box<zstd::stream::raw::Decoder<'static>>, zstd_safe::InBuffer<'a>);
+
+fn xor_decoder(payload: &[u8]) -> Result<XorDecoder<'_>> {
+    let failed = |error| Error::io("zstd cannot be set up", error);
+    let mut decoder = zstd::stream::raw::Decoder::new().map_err(failed)?;
+    decoder.set_parameter(zstd_safe::DParameter::WindowLogMax(MAX_WINDOW_LOG)).map_err(failed)?;
+    Ok((Box::new(decoder), zstd_safe::InBuffer::around(payload)))
+}
+
+/// Decodes a z4ai delta against its reference without keeping what it makes: reference, payload
+/// and result match their checksums then.
+pub(crate) fn check_delta(payload: &[u8], reference: &[u8]) -> Result<()> {
+    let step =
+        Step { compression: PayloadCompression::Z4ai, encoding: Encoding::Xor, payload: payload.into() };
+    run(&step, Some(reference), reference.len(), &mut |_, _| Ok(()))
 }
 
 /// The length that an `xor` payload decodes to, which is the tensor's.
@@ -355,11 +396,8 @@ impl<'a> Decoder<'a> {
                 if size != len {
                     return Err(broken(format!("xor: it decodes to {size} bytes, the tensor has {len}")));
                 }
-                let failed = |error| Error::io("zstd cannot be set up", error);
-                let mut decoder = zstd::stream::raw::Decoder::new().map_err(failed)?;
-                decoder.set_parameter(zstd_safe::DParameter::WindowLogMax(MAX_WINDOW_LOG)).map_err(failed)?;
-                let input = zstd_safe::InBuffer::around(payload);
-                Ok(Decoder::Xor { decoder: Box::new(decoder), input, done: false })
+                let (decoder, input) = xor_decoder(payload)?;
+                Ok(Decoder::Xor { decoder, input, done: false })
             }
             (PayloadCompression::Z4ai, _) => {
                 let delta = step.is_delta();
@@ -530,6 +568,29 @@ mod tests {
             Overwrite::decode(&a, 5000).unwrap().then(&Overwrite::decode(&b, 5000).unwrap()).unwrap();
         let step = Step { compression: FORMATS[1].0, encoding: FORMATS[1].1, payload: folded.into() };
         assert!(restored(&states[0], 5000, &[step]).unwrap() == states[2]);
+    }
+
+    #[test]
+    fn xor_in_place_is_undone_on_errors() {
+        for len in [1, 300, (256 << 10) - 1, (512 << 10) + 3] {
+            let states = states(len.max(100), 2, 8);
+            let (old, new) = (&states[0], &states[1]);
+            let payload = encoded(FORMATS[0], old, new).payload;
+            let mut bytes = old.clone();
+            let mut hasher = Some(ChecksumFormat::Xxh3.hasher());
+            xor_in_place(&payload, &mut bytes, &mut hasher).unwrap();
+            assert!(bytes == *new);
+            assert_eq!(hasher.unwrap().finish(), ChecksumFormat::Xxh3.of(new));
+            // Cut, too long, for a tensor of another length.
+            for cut in [0, 3, payload.len() / 2, payload.len() - 1] {
+                let mut bytes = old.clone();
+                assert!(xor_in_place(&payload[..cut], &mut bytes, &mut None).is_err());
+                assert!(bytes == *old, "cut at {cut} of {}", payload.len());
+            }
+            let mut shorter = old[1..].to_vec();
+            let longer = xor_in_place(&payload, &mut shorter, &mut Some(ChecksumFormat::Xxh3.hasher()));
+            assert!(longer.is_err() && shorter == old[1..]);
+        }
     }
 
     #[test]
