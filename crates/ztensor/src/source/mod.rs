@@ -268,11 +268,27 @@ impl Sources {
         if source.remote().is_some() || source.is_mapped() {
             return then(&self.bytes(extent)?);
         }
+        self.with_buffer(ReadMode::Cached, extent, then)
+    }
+
+    /// Calls `then` with the bytes of an extent, which are read into a pooled buffer, bypassing the
+    /// page cache.
+    pub(crate) fn with_direct<T>(&self, extent: Extent, then: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+        self.with_buffer(ReadMode::Direct, extent, then)
+    }
+
+    fn with_buffer<T>(
+        &self,
+        mode: ReadMode,
+        extent: Extent,
+        then: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let source = self.get(extent.source)?;
         check_range(source.len(), extent.offset, extent.len)
             .map_err(|error| error.in_file(source.label()))?;
         let mut buffer = self.pool.take(extent.len)?;
         let bytes = &mut buffer[..extent.len as usize];
-        let done = source.read_at(extent.offset, bytes).and_then(|()| then(bytes));
+        let done = self.read_by(mode, extent, 0, bytes).and_then(|()| then(bytes));
         self.pool.put(buffer);
         done
     }
