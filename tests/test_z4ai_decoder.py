@@ -67,6 +67,7 @@ def test_golden_frames_have_every_layout_and_coder(monkeypatch: pytest.MonkeyPat
     pytest.importorskip("zstandard")
     seen = set()
     layouts = {"Opaque", "Split", "Indexed", "Sparse", "Range", "Grouped", "Contexts"}
+    layouts |= {"Blocks", "Classed", "Leveled"}
     for name in (*layouts, "Stream"):
         layout = getattr(z4ai_decoder, name)
         monkeypatch.setattr(layout, "decode", watched(layout.decode, seen))
@@ -96,6 +97,10 @@ def watched(decode_one: Callable[..., bytes], seen: set[str | int]) -> Callable[
         "bf16_balanced",
         "bf16_max",
         "fp32_with_leaning_signs",
+        "blocks_in_classes",
+        "blocks_q5_k",
+        "fp8_rows",
+        "bf16_of_rows_and_columns",
     ],
 )
 def test_flipped_bits_are_noticed(name: str) -> None:

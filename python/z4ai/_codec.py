@@ -52,6 +52,7 @@ def compress(
     auto: bool = True,
     effort: Effort | None = None,
     shape: Sequence[int] | None = None,
+    blocks: str | None = None,
     out: None = None,
 ) -> bytes: ...
 @overload
@@ -75,6 +76,7 @@ def compress(
     auto: bool = True,
     effort: Effort | None = None,
     shape: Sequence[int] | None = None,
+    blocks: str | None = None,
     out: Writable | None = None,
 ) -> bytes | int:
     """Compresses a buffer, a NumPy array or a torch tensor into a frame.
@@ -90,6 +92,13 @@ def compress(
     than the one before it. ``level``, 1 to 22, is for the streams that zstd codes.
     With ``auto=False`` the data is not searched for structure that its type does not
     tell. ``threads`` is 0 for one per core; the frame does not depend on it.
+
+    ``blocks`` says that bytes are blocks of a quantized type of GGUF, such as ``"q4_k"``: scales
+    and quants are then coded apart. ``shape`` counts bytes.
+
+    >>> blocks = bytes(1800)
+    >>> z4ai.decompress(z4ai.compress(blocks, blocks="q4_0")) == blocks
+    True
 
     The same data and options give the same frame on every machine. A frame is never
     more than some bytes per 128 KiB longer than the data.
@@ -112,6 +121,8 @@ def compress(
     (True, True)
     """
     if out is not None or _stream.is_file(data):
+        if blocks is not None:
+            raise InvalidArgumentError("blocks of a stream are not supported")
         return _stream.compress(data, out, dtype, level, threads, auto, effort, shape)
     found = _memory.data_of(data, dtype, shape)
     settings = (
@@ -123,7 +134,7 @@ def compress(
         found.shape,
         found.array,
     )
-    return _native.z4ai_compress(found.memory, settings)
+    return _native.z4ai_compress(found.memory, settings, blocks)
 
 
 @overload

@@ -42,7 +42,7 @@ from ztensor._identity import Capabilities, capabilities, content_id, content_id
 from ztensor._metadata import TensorMetadata
 from ztensor._native import VERSION as __version__
 from ztensor._prefetch import PrefetchLoader
-from ztensor._reader import Location, Reader, Verification, open
+from ztensor._reader import Location, QuantizedWeight, Reader, Verification, open
 from ztensor._safe_open import Slice as PySafeSlice
 from ztensor._safe_open import safe_open
 from ztensor._safe_open import safe_open_handle as _safe_open_handle
@@ -79,6 +79,7 @@ __all__ = [
     "NotPermittedError",
     "PrefetchLoader",
     "PySafeSlice",
+    "QuantizedWeight",
     "Reader",
     "SafetensorError",
     "SharedTensorError",

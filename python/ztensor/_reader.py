@@ -46,6 +46,29 @@ class Location(NamedTuple):
     """The largest power of two that divides the offset, at most 2 MiB."""
 
 
+class QuantizedWeight(NamedTuple):
+    """A weight that is kept as several tensors by a quantization scheme."""
+
+    scheme: str
+    """``"GPTQ"``, ``"AWQ"``, ``"packed integers"``, ``"FP8"``, ``"MXFP4"``, ``"NVFP4"`` or
+    ``"bitsandbytes"``."""
+    shape: tuple[int, ...]
+    bits: int
+    group: int
+    """Elements that share a scale along the inputs; 0 where that is all of them."""
+    tensors: dict[str, str]
+    """The tensors that it is made of, by role."""
+    stored_bytes: int
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits per weight in the file, scales and zero points included."""
+        elements = 1
+        for size in self.shape:
+            elements *= size
+        return self.stored_bytes * 8 / elements
+
+
 class Reader(Closing):
     """An open tensor file of any format, used like a dictionary.
 
@@ -291,6 +314,39 @@ class Reader(Closing):
             return self._native.verify(name)
         with reporting(progress, self._native.byte_len(None), "verifying") as tell:
             return Verification(*self._native.verify_all(tell))
+
+    def quantized(self) -> dict[str, QuantizedWeight]:
+        """Weights that are kept as several tensors by a quantization scheme, by name.
+
+        GPTQ, AWQ, compressed-tensors (packed integers, NVFP4), fp8 with scales, MXFP4 and
+        bitsandbytes are recognised, by the names, types and shapes of their tensors.
+
+        >>> import numpy as np, ztensor
+        >>> from ztensor.numpy import save_file
+        >>> blocks, scales = np.full((2, 1, 16), 0x21, np.uint8), np.full((2, 1), 127, np.uint8)
+        >>> save_file({"w_blocks": blocks, "w_scales": scales}, "model.safetensors")
+        >>> reader = ztensor.open("model.safetensors")
+        >>> weight = reader.quantized()["w"]
+        >>> weight.scheme, weight.shape, weight.bits, weight.group, weight.bits_per_weight
+        ('MXFP4', (2, 32), 4, 32, 4.25)
+        >>> reader.dequantize("w")[0, :4]
+        array([0.5, 1. , 0.5, 1. ], dtype=float32)
+        """
+        found = {}
+        for name, scheme, shape, bits, group, tensors, stored in self._native.schemes():
+            weight = QuantizedWeight(scheme, tuple(shape), bits, group, dict(tensors), stored)
+            found[name] = weight
+        return found
+
+    def dequantize(self, name: str) -> AnyArray:
+        """The numbers of a weight of :meth:`quantized`, as ``float32``.
+
+        They are those of the library whose scheme it is, bit for bit: products are rounded to the
+        type of the scales. Weights of GPTQ and AWQ are inputs by outputs. Quantized tensors that
+        a format has by itself, such as GGUF's, are ``reader.read(name).dequantize()``.
+        """
+        numbers = self._native.dequantize(name)
+        return numbers.reshape(self.quantized()[name].shape)
 
     def locate(self, name: str) -> list[Location]:
         """Where a tensor's bytes lie: a range of a file for each component, or several where

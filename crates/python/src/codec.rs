@@ -12,7 +12,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use z4ai::delta::ParsedDelta;
-use z4ai::{DecodeOptions, Effort, FrameInfo, Kind, Observer, Options, ParsedFrame, SharedObserver};
+use z4ai::{
+    BlockType, DecodeOptions, Effort, FrameInfo, Kind, Observer, Options, ParsedFrame, SharedObserver,
+};
 
 use crate::errors::{OrRaise, exception, invalid, of_codec};
 use crate::memory::pin;
@@ -217,15 +219,23 @@ fn keep(payload: &mut Vec<u8>) -> impl FnMut(&[u8]) -> z4ai::Result<()> + Send {
     }
 }
 
-/// A frame of `data`.
+/// A frame of `data`, which may be blocks of a quantized type.
 #[pyfunction]
+#[pyo3(signature = (data, settings, blocks = None))]
 pub(crate) fn z4ai_compress<'py>(
     py: Python<'py>,
     data: Input,
     settings: Settings,
+    blocks: Option<&str>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let watch = Arc::new(Watch::new(None));
-    let options = options(py, settings, &watch)?;
+    let mut options = options(py, settings, &watch)?;
+    if let Some(name) = blocks {
+        let known = BlockType::from_name(name);
+        let names = || BlockType::ALL.map(BlockType::name).join(", ");
+        options.blocks =
+            Some(known.ok_or_else(|| invalid(py, format!("blocks of {name:?}: choose one of {}", names())))?);
+    }
     let data = data.bytes();
     let frame = watch.run(py, |_| z4ai::compress(data, &options).map_err(of_codec))?;
     Ok(PyBytes::new(py, &frame))

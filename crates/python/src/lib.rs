@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod arrays;
+mod chain;
 mod codec;
 mod dlpack;
 mod dtypes;
@@ -86,5 +87,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     packed::register(module)?;
     store::register(module)?;
     sync::register(module)?;
+    chain::register(module)?;
     codec::register(module)
 }

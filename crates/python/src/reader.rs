@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use numpy::IntoPyArray;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
@@ -18,6 +19,9 @@ use crate::fetch::{Framework, fetch};
 use crate::memory::{Memory, refuse_overlaps};
 use crate::watch::Watch;
 use crate::{arrays, dtypes, store, values};
+
+/// A weight that is quantized by a scheme of several tensors.
+type QuantizedWeight = (String, &'static str, Vec<u64>, u32, u64, Vec<(&'static str, String)>, u64);
 
 /// An open tensor file. Safe to use from many threads.
 #[pyclass(frozen, module = "ztensor._native")]
@@ -283,6 +287,31 @@ impl Reader {
         let out = unsafe { memory.bytes_mut() };
         py.detach(|| checked(out)).or_raise(py)?;
         Ok(array.into_any())
+    }
+
+    /// Weights that are quantized by a scheme of several tensors: `(name, scheme, shape, bits, group,
+    /// tensors by role, bytes in the file)`.
+    fn schemes(&self, py: Python<'_>) -> PyResult<Vec<QuantizedWeight>> {
+        let found = py.detach(|| ztensor::schemes::find(&self.inner)).or_raise(py)?;
+        let described = found.into_iter().map(|one| {
+            (one.name, one.scheme.name(), one.shape, one.bits, one.group, one.tensors, one.stored_len)
+        });
+        Ok(described.collect())
+    }
+
+    /// The numbers of such a weight, as a flat array of `float32`.
+    fn dequantize<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let numbers = py.detach(|| {
+            let found = ztensor::schemes::find(&self.inner)?;
+            match found.iter().find(|one| one.name == name) {
+                Some(one) => one.dequantize(&self.inner),
+                None => Err(ztensor::Error::new(
+                    ztensor::ErrorKind::NotFound,
+                    format!("no weight {name:?} of a known quantization scheme"),
+                )),
+            }
+        });
+        Ok(numbers.or_raise(py)?.into_pyarray(py).into_any())
     }
 
     /// Bytes of a dense tensor, or of its rows `start..stop`, as `bytes`.

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::io::BufRead;
 use std::time::Instant;
 
-use z4ai::{DecodeOptions, Effort, Kind, Options};
+use z4ai::{BlockType, DecodeOptions, Effort, Kind, Options};
 
 struct Part {
     bytes: std::ops::Range<usize>,
@@ -30,11 +30,13 @@ fn main() {
     }
     let threads = threads.parse().expect("THREADS is a number");
     let options = Options {
-        kind: Kind::from_name(kind).expect("a known KIND"),
+        kind: Kind::from_name(kind).unwrap_or(Kind::U8),
+        blocks: BlockType::from_name(kind),
         effort: Effort::from_name(effort).expect("a known EFFORT"),
         threads,
         ..Options::default()
     };
+    assert!(options.blocks.is_some() || Kind::from_name(kind).is_some(), "a known KIND or block type");
     let parts = parts(data.len(), &options, shapes.first());
     let decode = DecodeOptions { threads, ..DecodeOptions::default() };
 

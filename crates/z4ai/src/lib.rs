@@ -36,6 +36,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use frame::parsed::ParsedFrame;
 pub use frame::partial;
 pub use frame::stream::{Ends, StreamEncoder};
+pub use layout::blocks::BlockType;
 pub use layout::streams::StreamInfo;
 pub use options::{Array, DecodeOptions, Effort, FrameInfo, Options};
 pub use progress::{Observer, SharedObserver};

@@ -2,6 +2,7 @@
 
 use crate::element::Kind;
 use crate::error::{Error, Result};
+use crate::layout::blocks::BlockType;
 use crate::progress::{Observer as _, SharedObserver};
 use crate::simd::SimdLevel;
 
@@ -58,6 +59,10 @@ pub struct Options {
     /// The shape of the tensor, outermost dimension first, if the data is one tensor: a hint
     /// that finds rows and columns of one scale. It is not stored. Empty: not known.
     pub shape: Vec<u64>,
+    /// Blocks of quantized elements that the data, bytes of [`Kind::U8`] or [`Kind::Raw`], consists
+    /// of: their scales and quants are then coded apart. `shape` counts bytes: rows of whole blocks.
+    /// Deltas ignore it.
+    pub blocks: Option<BlockType>,
     /// Array description to store inside the frame, returned by [`inspect`](crate::inspect).
     /// Its shape also serves as the hint when `shape` is empty.
     pub array: Option<Array>,
@@ -81,6 +86,7 @@ impl Default for Options {
             effort: Effort::default(),
             threads: 0,
             shape: Vec::new(),
+            blocks: None,
             array: None,
             level: None,
             structure: true,
@@ -94,6 +100,15 @@ impl Options {
     /// Refuses levels that zstd does not have, and a forced SIMD level that the machine lacks.
     pub(crate) fn check(&self) -> Result<()> {
         SimdLevel::current()?;
+        if let Some(blocks) = self.blocks
+            && self.kind.size() != 1
+        {
+            return Err(Error::invalid(format_args!(
+                "blocks of {} are bytes, not {}",
+                blocks.name(),
+                self.kind.name()
+            )));
+        }
         match self.level {
             Some(level) if !(1..=22).contains(&level) => {
                 Err(Error::invalid(format_args!("zstd levels are 1 to 22, not {level}")))

@@ -2,7 +2,7 @@
 //! panics, and nothing is allocated that the frame has not earned.
 
 use proptest::prelude::*;
-use z4ai::{Array, DecodeOptions, Effort, ErrorKind, Kind, Options};
+use z4ai::{Array, BlockType, DecodeOptions, Effort, ErrorKind, Kind, Options};
 
 const LIMIT: DecodeOptions = DecodeOptions { threads: 1, max_output: 1 << 20 };
 
@@ -97,6 +97,26 @@ fn frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let smooth = weights(1500, |_| 0.05).into_iter().enumerate();
     let smooth = smooth.map(|(i, v)| if i / 7 % 2 == 0 { v.abs() } else { -v.abs() });
     add("fp32 with leaning signs", smooth.flat_map(|v| v.to_le_bytes()).collect(), kind(Kind::F32));
+    for block_type in BlockType::ALL {
+        let blocks = if block_type.block_elements() > 64 { 12 } else { 40 };
+        let data = numbers(blocks * block_type.block_bytes() as u32, 6);
+        let data = data.map(|v| [0x77, 0x78, 0x87, 0x88, 0x79, 0x97][v as usize]).collect();
+        let options = Options { blocks: Some(block_type), ..kind(Kind::U8) };
+        add(&format!("blocks {}", block_type.name()), data, options);
+    }
+    // Squares whose scale is one of the row times one of the column, as second moments are.
+    let moments = weights(64 * 64, |i| 2f32.powi((i / 64 * 7 % 9 + i % 64 * 5 % 11) as i32 - 30));
+    let moments: Vec<f32> = moments.into_iter().map(|v| v * v + 1e-30).collect();
+    let shaped = Options { shape: vec![64, 64], ..kind(Kind::Bf16) };
+    add("bf16 of rows and columns", bf16(&moments), shaped);
+    // Magnitudes of one of two scales, by row or by column.
+    let scaled = |large: fn(u32) -> bool| {
+        let numbers = numbers(64 * 128, 1 << 12).enumerate();
+        numbers.map(move |(i, v)| (v >> 11 << 7 | (v % 12 + if large(i as u32) { 0x40 } else { 0x10 })) as u8)
+    };
+    let shaped = Options { shape: vec![64, 128], ..kind(Kind::F8E4M3) };
+    add("fp8 rows", scaled(|i| i / 128 % 2 == 0).collect(), shaped.clone());
+    add("fp8 columns", scaled(|i| i % 3 == 0).collect(), shaped);
     let array = Some(Array { dtype: "<f4".into(), shape: vec![20, 20] });
     let data = flat.iter().flat_map(|v| v.to_le_bytes()).collect();
     add("array", data, Options { array, ..kind(Kind::F32) });
@@ -123,12 +143,53 @@ fn large_frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
         let frame = z4ai::compress(&data, &options).unwrap();
         (name.to_owned(), data, frame)
     };
-    cases.into_iter().map(encode).collect()
+    let mut frames: Vec<_> = cases.into_iter().map(encode).collect();
+    frames.push(blocks_in_classes());
+    frames
+}
+
+/// Blocks of which some have large scales and small quants, and whose offsets say where zero is.
+fn blocks_in_classes() -> (String, Vec<u8>, Vec<u8>) {
+    let mut state = 1u32;
+    let mut next = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 16
+    };
+    let mut data = Vec::new();
+    for _ in 0..3000 {
+        let (large, high) = (next() % 4 == 0, next() % 2 == 0);
+        let scale = 0x2c00 + if large { 0x900 } else { 0 } + (next() % 64) as u16;
+        let offset = 0xb000 + if high { 0x800 } else { 0 } + (next() % 64) as u16;
+        data.extend(scale.to_le_bytes());
+        data.extend(offset.to_le_bytes());
+        let (zero, width) = (if high { 12 } else { 4 }, if large { 2 } else { 6 });
+        let mut quant =
+            || (zero + (next() % width + next() % width) as i32 - width as i32).clamp(0, 15) as u8;
+        data.extend((0..16).map(|_| quant() | quant() << 4));
+    }
+    let options = Options {
+        kind: Kind::U8,
+        shape: vec![30, 2000],
+        blocks: Some(BlockType::Q4_1),
+        ..Options::default()
+    };
+    let frame = z4ai::compress(&data, &options).unwrap();
+    ("blocks in classes".to_owned(), data, frame)
+}
+
+#[test]
+fn classes_of_blocks_pay() {
+    let (_, data, frame) = blocks_in_classes();
+    let streams = z4ai::streams(&frame).unwrap();
+    let quants: Vec<_> = streams.iter().filter(|stream| stream.role == "quants").collect();
+    assert!(quants.iter().map(|stream| stream.count).sum::<usize>() >= 4, "{streams:?}");
+    let bytes = z4ai::compress(&data, &Options { kind: Kind::U8, ..Options::default() }).unwrap();
+    assert!(frame.len() * 20 < bytes.len() * 17, "{} of {}", frame.len(), bytes.len());
 }
 
 #[test]
 fn flipped_bits_of_large_frames_are_noticed() {
-    for ((name, data, frame), coder) in large_frames().into_iter().zip(["tans", "contexts"]) {
+    for ((name, data, frame), coder) in large_frames().into_iter().zip(["tans", "contexts", "huffman"]) {
         assert!(z4ai::decompress(&frame, &LIMIT).unwrap() == data, "{name}");
         assert!(z4ai::streams(&frame).unwrap().iter().any(|stream| stream.coder == coder), "{name}");
         // All of the index, and places all over the payload.
@@ -372,4 +433,14 @@ fn golden_frames_stay_readable() {
         let decoded = z4ai::decompress(&golden, &LIMIT).unwrap();
         assert!(decoded == std::fs::read(&original).unwrap(), "{name}");
     }
+}
+
+#[test]
+fn levels_of_rows_and_columns_pay() {
+    let [frame, flat] = ["bf16 of rows and columns", "bf16"].map(|wanted| {
+        frames().into_iter().find(|(name, ..)| name == wanted).map(|(_, _, frame)| frame).unwrap()
+    });
+    let has_levels =
+        |frame: &[u8]| z4ai::streams(frame).unwrap().iter().any(|stream| stream.role == "levels");
+    assert!(has_levels(&frame) && !has_levels(&flat));
 }

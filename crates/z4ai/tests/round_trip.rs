@@ -4,7 +4,7 @@ mod common;
 
 use common::data::{noise, structured, weights};
 use proptest::prelude::*;
-use z4ai::{Array, DecodeOptions, Effort, Kind, Options};
+use z4ai::{Array, BlockType, DecodeOptions, Effort, Kind, Options};
 
 fn kinds() -> impl Strategy<Value = Kind> {
     prop::sample::select(Kind::all().collect::<Vec<_>>())
@@ -53,6 +53,29 @@ proptest! {
     #[test]
     fn few_values(data in prop::collection::vec(0u8..3, 0..5000), kind in kinds(), effort in efforts()) {
         check(&data, &Options { kind, effort, ..Options::default() });
+    }
+
+    #[test]
+    fn any_blocks(
+        bytes in prop::collection::vec(any::<u8>(), 0..9000),
+        block_type in prop::sample::select(BlockType::ALL.to_vec()),
+        effort in efforts(),
+        few: bool,
+        rows in 1usize..5,
+    ) {
+        let unit = block_type.block_bytes() * rows;
+        let mut data = bytes[..bytes.len() / unit * unit].to_vec();
+        if few {
+            data.iter_mut().for_each(|byte| *byte &= 0x31);
+        }
+        let shape = vec![rows as u64, (data.len() / rows) as u64];
+        let options = Options { kind: Kind::U8, effort, blocks: Some(block_type), ..Options::default() };
+        let frame = check(&data, &options);
+        check(&data, &Options { shape, ..options.clone() });
+        let (from, to) = (data.len() / 3, data.len() * 3 / 4);
+        let mut out = vec![0; to - from];
+        z4ai::decompress_bytes(&frame, from as u64..to as u64, &mut out, &DecodeOptions::default()).unwrap();
+        prop_assert!(out == data[from..to]);
     }
 
     #[test]
@@ -327,4 +350,28 @@ fn large_outputs_are_decoded_to_any_place() {
             assert!(memory[..start].iter().chain(&memory[start + content.len()..]).all(|&byte| byte == 0xa5));
         }
     }
+}
+
+#[test]
+fn many_blocks() {
+    let mut next = noise(11);
+    for block_type in BlockType::ALL {
+        // Three chunks, of whole rows or not.
+        let row = 8 * block_type.block_bytes();
+        let rows = 2_600_000 / row;
+        let data: Vec<u8> = (0..rows * row).map(|_| (next() & next() & 0x77) as u8).collect();
+        let options = Options { kind: Kind::U8, blocks: Some(block_type), ..Options::default() };
+        check(&data, &options);
+        let shape = vec![rows as u64, row as u64];
+        let frame = check(&data, &Options { shape, effort: Effort::Balanced, ..options });
+        assert!(frame.len() < data.len() * 9 / 10, "{}", block_type.name());
+    }
+}
+
+#[test]
+fn blocks_are_whole_and_of_bytes() {
+    let options = Options { kind: Kind::U8, blocks: Some(BlockType::Q4_0), ..Options::default() };
+    assert_eq!(z4ai::compress(&[0; 35], &options).unwrap_err().kind(), z4ai::ErrorKind::InvalidArgument);
+    let options = Options { kind: Kind::F32, ..options };
+    assert_eq!(z4ai::compress(&[0; 36], &options).unwrap_err().kind(), z4ai::ErrorKind::InvalidArgument);
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::Random;
 use common::data::{nudge, structured, weights};
-use z4ai::{DecodeOptions, Effort, Kind, Options, SimdLevel, delta};
+use z4ai::{BlockType, DecodeOptions, Effort, Kind, Options, SimdLevel, delta};
 
 /// Runs `work` at every level that the machine has, and returns what the lowest level made if all
 /// made the same.
@@ -46,6 +46,51 @@ fn a_forced_level_holds_until_it_is_dropped() {
     assert_eq!(SimdLevel::current().unwrap(), highest);
     drop(forced);
     assert!(SimdLevel::available().any(|level| level == SimdLevel::current().unwrap()));
+}
+
+#[test]
+fn blocks_are_the_same_at_every_level() {
+    let mut random = common::data::noise(3);
+    for block_type in BlockType::ALL {
+        let len = 1111 * block_type.block_bytes();
+        let data: Vec<u8> = (0..len).map(|_| (random() & random() & 0x7f) as u8).collect();
+        for effort in Effort::all() {
+            let options = Options { kind: Kind::U8, effort, blocks: Some(block_type), ..Options::default() };
+            let what = format!("{} {}", block_type.name(), effort.name());
+            let frame = at_every_level(&what, || z4ai::compress(&data, &options).unwrap());
+            decode_checked(&what, &frame, &data, 1);
+        }
+    }
+}
+
+#[test]
+fn rows_and_columns_are_the_same_at_every_level() {
+    let mut random = common::data::noise(9);
+    let (rows, columns) = (150usize, 333usize);
+    let scale = |i: usize| 2f64.powi((i / columns * 7 % 9 + i % columns * 5 % 11) as i32 - 20);
+    let values: Vec<f64> =
+        (0..rows * columns).map(|i| (random() % 4096) as f64 / 4096.0 * scale(i) - 1e-9).collect();
+    for kind in Kind::all().filter(|kind| kind.is_float()) {
+        let bytes = |value: &f64| match kind {
+            Kind::F64 => value.to_le_bytes().to_vec(),
+            Kind::F32 => (*value as f32).to_le_bytes().to_vec(),
+            Kind::Bf16 => (((*value as f32).to_bits() >> 16) as u16).to_le_bytes().to_vec(),
+            // Any bits that grow with the value.
+            Kind::F16 => (((*value as f32).to_bits() >> 15) as u16 & 0x7fff).to_le_bytes().to_vec(),
+            _ => vec![((*value as f32).to_bits() >> 20) as u8],
+        };
+        let data: Vec<u8> = values.iter().flat_map(bytes).collect();
+        for effort in Effort::all() {
+            let shape = vec![rows as u64, columns as u64];
+            let options = Options { kind, effort, shape, ..Options::default() };
+            let what = format!("{} {}", kind.name(), effort.name());
+            let frame = at_every_level(&what, || z4ai::compress(&data, &options).unwrap());
+            decode_checked(&what, &frame, &data, kind.size());
+            let streams = z4ai::streams(&frame).unwrap();
+            let leveled = streams.iter().any(|stream| stream.role == "levels");
+            assert!(leveled || effort == Effort::Fast || kind.size() == 1 || kind == Kind::F16, "{what}");
+        }
+    }
 }
 
 #[test]

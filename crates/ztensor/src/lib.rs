@@ -58,6 +58,7 @@ pub mod progress;
 pub mod read;
 pub mod remote;
 pub mod scan;
+pub mod schemes;
 pub mod source;
 mod suggest;
 pub mod sync;

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ztensor.distributed._consolidate import consolidate
 from ztensor.distributed._distribute import distribute
+from ztensor.distributed._incremental import prune, rebase
 from ztensor.distributed._parallel import load_tensor_parallel, read_shard, shard_range
 from ztensor.distributed._reader import ZTensorReader
 from ztensor.distributed._writer import ZTensorWriter
@@ -20,6 +21,8 @@ __all__ = [
     "consolidate",
     "distribute",
     "load_tensor_parallel",
+    "prune",
     "read_shard",
+    "rebase",
     "shard_range",
 ]

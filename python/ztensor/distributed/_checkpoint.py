@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import secrets
 import threading
@@ -22,11 +23,13 @@ from ztensor import _dtypes, _errors, _native
 from ztensor._errors import CorruptError, MismatchError, UnsupportedError
 from ztensor._reader import Reader
 from ztensor.distributed import _values
-from ztensor.distributed._store import Store
+from ztensor.distributed._store import Folder, Store
 
 NAME = "checkpoint.json"
 FORMAT = "ztensor.distributed"
 VERSION = 1
+INCREMENTAL = 2
+"""The version of a checkpoint that has chunks which are differences from another one."""
 PLAIN, PICKLE = "json", "pickle"
 
 _RANK_FILE = re.compile(r"rank-\d{5,}\.[0-9a-f]{16}\.zt")
@@ -36,6 +39,8 @@ _MAGIC = b"ZTEN1000"
 _TAIL = 64 << 10
 """The end of a file is read at once if it is not longer."""
 _MANIFEST = 1 << 30
+MAX_CHAIN = 4096
+"""Checkpoints that restoring one may take, at most."""
 
 
 class RankFile(NamedTuple):
@@ -53,6 +58,20 @@ class Chunk(NamedTuple):
     object: str
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
+    delta: bool = False
+    """Whether it is stored as its difference from the same box of the base."""
+
+
+class Base(NamedTuple):
+    """The checkpoint that chunks are differences from, and how long the chain to it is."""
+
+    name: str
+    """Of its folder, beside the folder of this one."""
+    save: str
+    deltas: int
+    """Checkpoints since the last one that needs no other, this one included."""
+    bytes: int
+    """Bytes of their files."""
 
 
 class Object(NamedTuple):
@@ -92,24 +111,32 @@ class Checkpoint:
     planner: Any = None
     """What a planner of the user's wants to know again."""
     save: str = field(default_factory=lambda: secrets.token_hex(8))
+    base: Base | None = None
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.length for file in self.files)
 
     def to_json(self) -> bytes:
         """The file."""
         document: dict[str, Any] = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": VERSION if self.base is None else INCREMENTAL,
             "save": self.save,
             "files": [file._asdict() for file in self.files],
             "tensors": {
                 name: {
                     "dtype": entry.element.name,
                     "shape": entry.shape,
-                    "chunks": [chunk._asdict() for chunk in entry.chunks],
+                    "chunks": [_described(chunk) for chunk in entry.chunks],
                 }
                 for name, entry in self.tensors.items()
             },
             "objects": {name: value._asdict() for name, value in self.objects.items()},
         }
+        if self.base is not None:
+            document["base"] = self.base._asdict()
         if self.paths is not None:
             document["paths"] = self.paths
         if self.planner is not None:
@@ -125,16 +152,21 @@ class Checkpoint:
             raise CorruptError(f"{NAME} has a name with half of a surrogate pair in it")
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise CorruptError(f"this is not the {NAME} of a distributed checkpoint")
-        if document.get("version") != VERSION:
+        if document.get("version") not in (VERSION, INCREMENTAL):
             raise UnsupportedError(
-                f"version {document.get('version')!r} of {FORMAT}: this one knows {VERSION}"
+                f"version {document.get('version')!r} of {FORMAT}: "
+                f"this one knows {VERSION} and {INCREMENTAL}"
             )
         self = cls(save=_string(document, "save"))
+        if document.get("version") == INCREMENTAL:
+            self.base = _base(_object(document, "base"))
         self.files = [_file(entry) for entry in _list(document, "files")]
         if len({file.name for file in self.files}) != len(self.files):
             raise CorruptError("two files have the same name")
         for name, entry in _object(document, "tensors").items():
             self.tensors[name] = _tensor(name, entry, len(self.files))
+            if self.base is None and any(chunk.delta for chunk in self.tensors[name].chunks):
+                raise CorruptError(f"tensor {name!r} is a difference, but there is no base")
         for name, entry in _object(document, "objects").items():
             if name in self.tensors:
                 raise CorruptError(f"{name!r} is a tensor and an object")
@@ -189,6 +221,15 @@ def commit(store: Store, checkpoint: Checkpoint, durable: bool) -> None:
                 store.remove(name)
             except OSError as error:
                 warnings.warn(f"the checkpoint is saved, but {error}", stacklevel=2)
+
+
+def remove(store: Store, checkpoint: Checkpoint) -> None:
+    """Takes a checkpoint away: first what makes it one, then its files."""
+    store.remove(NAME)
+    for file in checkpoint.files:
+        store.remove(file.name)
+    if isinstance(store, Folder) and not store.names():
+        os.rmdir(store.root)
 
 
 def rank_file_name(rank: int) -> str:
@@ -322,7 +363,33 @@ def _tensor(name: str, entry: Any, files: int) -> TensorEntry:
 
 def _chunk(entry: Any, files: int) -> Chunk:
     offsets, sizes = _numbers(_list(entry, "offsets")), _numbers(_list(entry, "sizes"))
-    return Chunk(_index(entry, files), _string(entry, "object"), offsets, sizes)
+    delta = entry.get("delta", False)
+    if type(delta) is not bool:
+        raise CorruptError(f"{delta!r} is neither true nor false")
+    return Chunk(_index(entry, files), _string(entry, "object"), offsets, sizes, delta)
+
+
+def _described(chunk: Chunk) -> dict[str, Any]:
+    document = chunk._asdict()
+    if not chunk.delta:
+        del document["delta"]
+    return document
+
+
+def _base(entry: Mapping[str, Any]) -> Base:
+    name, save = _string(entry, "name"), _string(entry, "save")
+    # Nothing but a folder beside this one.
+    if not is_folder_name(name):
+        raise CorruptError(f"{name!r} is not the name of a folder")
+    deltas, length = _number(entry.get("deltas")), _number(entry.get("bytes"))
+    if not 1 <= deltas <= MAX_CHAIN:
+        raise CorruptError(f"a chain of {deltas} checkpoints: there may be {MAX_CHAIN}")
+    return Base(name, save, deltas, length)
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether a text names a folder and leads nowhere else."""
+    return name not in ("", ".", "..") and not any(sign in name for sign in "/\\\0")
 
 
 def checked_path(path: Any) -> tuple[str | int, ...]:

@@ -86,7 +86,9 @@ def consolidate(
         targets, attributes = team.each(lambda: _contents(source, kind, prefix, metadata))
         shards = _layout.shards(targets, max_shard_size)
         files = _layout.names(name, len(shards))
-        if coding is not None or checksum != "none" or not home.is_local:
+        # Differences are restored chunk by chunk, not copied to their places.
+        is_copied = source.base is None and coding is None and checksum == "none"
+        if not is_copied or not home.is_local:
             mine = list(zip(files, shards, strict=True))[team.rank :: team.size]
             total = sum(one.nbytes for _, shard in mine for one in shard)
             with reporting(progress, total, "consolidating") as tell:

@@ -32,6 +32,16 @@ class ChunkToWrite(NamedTuple):
     """Whether the data are in memory only for this, so that they must not pile up."""
 
 
+class DeltaToWrite(NamedTuple):
+    """A chunk of a tensor as its difference from the same box of a base."""
+
+    name: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    data: bytes
+
+
 class ObjectToWrite(NamedTuple):
     """A value that is no tensor, as bytes."""
 
@@ -48,8 +58,11 @@ class Options(NamedTuple):
     durable: bool
 
 
+ToWrite = ChunkToWrite | DeltaToWrite | ObjectToWrite
+
+
 def write(
-    store: Store, rank: int, items: Iterable[ChunkToWrite | ObjectToWrite], options: Options
+    store: Store, rank: int, items: Iterable[ToWrite], options: Options
 ) -> tuple[RankFile, list[str]]:
     """Writes a file; says which one, and under which names the items are in it."""
     coding = codec(options.compression)
@@ -61,18 +74,25 @@ def write(
         names: list[str] = []
         used: set[str] = set()
         batch: list[_native._Item] = []
+        deltas: list[_native._Item] = []
         copies = 0
+
+        def flush() -> None:
+            writer.write(batch, coding, options.checksum)
+            writer.write(deltas, None, options.checksum)
+            batch.clear()
+            deltas.clear()
+
         for item in items:
             stored = _unused(_stored_name(item), used)
             names.append(stored)
             prepared, copied = _prepared(stored, item)
-            batch.append(prepared)
+            (deltas if isinstance(item, DeltaToWrite) else batch).append(prepared)
             copies += copied
             if copies > _COPIES:
-                writer.write(batch, coding, options.checksum)
-                batch.clear()
+                flush()
                 copies = 0
-        writer.write(batch, coding, options.checksum)
+        flush()
         length = writer.finish()
     except BaseException:
         writer.abort()
@@ -80,14 +100,14 @@ def write(
     return RankFile(name, length, _checkpoint.fingerprint(store, name, length)), names
 
 
-def _stored_name(item: ChunkToWrite | ObjectToWrite) -> str:
+def _stored_name(item: ToWrite) -> str:
     """``layer.weight[2:4, 0:8]`` for a part of a tensor."""
-    if isinstance(item, ObjectToWrite) or tuple(item.data.shape) == item.shape:
+    if isinstance(item, ObjectToWrite):
         return item.name
-    ranges = (
-        f"{offset}:{offset + size}"
-        for offset, size in zip(item.offsets, item.data.shape, strict=True)
-    )
+    sizes = item.sizes if isinstance(item, DeltaToWrite) else tuple(item.data.shape)
+    if sizes == item.shape:
+        return item.name
+    ranges = (f"{offset}:{offset + size}" for offset, size in zip(item.offsets, sizes, strict=True))
     return f"{item.name}[{', '.join(ranges)}]"
 
 
@@ -98,7 +118,7 @@ def _unused(name: str, used: set[str]) -> str:
     return name
 
 
-def _prepared(stored: str, item: ChunkToWrite | ObjectToWrite) -> tuple[_native._Item, int]:
+def _prepared(stored: str, item: ToWrite) -> tuple[_native._Item, int]:
     """An item as the native writer takes it, and how many bytes had to be copied for it."""
     about: dict[str, Any]
     if isinstance(item, ObjectToWrite):
@@ -106,6 +126,13 @@ def _prepared(stored: str, item: ChunkToWrite | ObjectToWrite) -> tuple[_native.
         data = np.frombuffer(item.data, np.uint8)
         components: list[_native._Component] = [("data", "uint8", None, data)]
         shape: tuple[int, ...] = data.shape
+        copied = len(item.data)
+    elif isinstance(item, DeltaToWrite):
+        about = {"tensor": item.name, "shape": item.shape, "offsets": item.offsets}
+        about |= {"sizes": item.sizes, "delta": True}
+        data = np.frombuffer(item.data, np.uint8)
+        components = [("data", "uint8", None, data)]
+        shape = data.shape
         copied = len(item.data)
     else:
         about = {"tensor": item.name, "shape": item.shape, "offsets": item.offsets}

@@ -24,9 +24,10 @@ from ztensor import _dtypes
 from ztensor._errors import CorruptError, InvalidArgumentError, UnsupportedError
 from ztensor._reader import Reader
 from ztensor._types import StorageOptions
-from ztensor.distributed import _checkpoint, _pieces, _values
-from ztensor.distributed._checkpoint import PLAIN, Checkpoint, Chunk, Files, Object
+from ztensor.distributed import _chain, _pieces, _values
+from ztensor.distributed._checkpoint import PLAIN, Checkpoint, Chunk, Object
 from ztensor.distributed._store import Located
+from ztensor.distributed._tensors import CheckpointTensors, within
 
 
 class ZTensorReader(Located, StorageReader):
@@ -51,16 +52,18 @@ class ZTensorReader(Located, StorageReader):
     ) -> None:
         super().__init__(path, storage_options, allow_pickle=allow_pickle)
         self._checkpoint: Checkpoint | None = None
+        self._links: list[_chain.Link] = []
         self._stored: dict[MetadataIndex, Chunk | Object] = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begins a new load, perhaps from elsewhere."""
         super().reset(checkpoint_id)
-        self._checkpoint, self._stored = None, {}
+        self._checkpoint, self._links, self._stored = None, [], {}
 
     def read_metadata(self) -> Metadata:
         """What is in the checkpoint; an error if there is none that is complete."""
-        self._checkpoint = _checkpoint.load(self._store)
+        self._links = _chain.resolve(self._store)
+        self._checkpoint = self._links[0][1]
         return _metadata(self._checkpoint, self._path)
 
     def set_up_storage_reader(
@@ -85,21 +88,26 @@ class ZTensorReader(Located, StorageReader):
         by_file: dict[int, list[ReadItem]] = {}
         for item in plan.items:
             by_file.setdefault(self._stored[item.storage_index].file, []).append(item)
-        files = Files(self._store, self._checkpoint.files)
+        tensors = CheckpointTensors.of_chain(self._links)
         pickled = _Pickled(self._allow_pickle)
         try:
             for index in _from(self._rank, sorted(by_file)):
-                self._read_file(files.reader(index), by_file[index], planner, pickled)
+                self._read_file(tensors, index, by_file[index], planner, pickled)
         finally:
-            files.close()
+            tensors.close()
         future: Future[None] = Future()
         future.set_result(None)
         return future
 
     def _read_file(
-        self, reader: Reader, items: list[ReadItem], planner: LoadPlanner, pickled: _Pickled
+        self,
+        tensors: CheckpointTensors,
+        index: int,
+        items: list[ReadItem],
+        planner: LoadPlanner,
+        pickled: _Pickled,
     ) -> None:
-        assert self._checkpoint is not None
+        reader = tensors.files.reader(index)
         pieces: list[_pieces.Piece] = []
         targets: list[tuple[ReadItem, torch.Tensor]] = []
         for item in items:
@@ -117,8 +125,13 @@ class ZTensorReader(Located, StorageReader):
                     f"{item.dest_index.fqn!r}: {list(item.lengths)} do not fit into a tensor "
                     f"of {list(target.shape)}"
                 )
-            element = self._checkpoint.tensors[item.storage_index.fqn].element
             offsets = tuple(item.storage_offsets)
+            if stored.delta:
+                whole = tensors.restored(item.storage_index.fqn, stored)
+                target.detach().copy_(within(whole, offsets, item.lengths))
+                targets.append((item, target))
+                continue
+            element = tensors.entry(item.storage_index.fqn).element
             pieces.append(
                 _pieces.Piece(stored.object, element, stored.sizes, offsets, target.detach())
             )

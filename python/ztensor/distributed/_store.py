@@ -20,8 +20,21 @@ class Store(Protocol):
     def is_local(self) -> bool:
         """Whether its files can be opened by their paths."""
 
+    @property
+    def root(self) -> str:
+        """Where it is."""
+
     def path(self, name: str) -> str:
         """Where a file is."""
+
+    def parent(self) -> tuple[str, str]:
+        """What it is in, and its name there."""
+
+    def sibling(self, name: str) -> Store:
+        """The place of that name beside it."""
+
+    def sibling_names(self) -> list[str]:
+        """The places beside it, as far as they can be listed."""
 
     def prepare(self) -> None:
         """Makes the place, if it is not there."""
@@ -61,6 +74,32 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
+
+    @property
+    def root(self) -> str:
+        return str(self._path)
+
+    def parent(self) -> tuple[str, str]:
+        path = Path(os.path.abspath(self._path))
+        return str(path.parent), path.name
+
+    def sibling(self, name: str) -> Folder:
+        return Folder(Path(self.parent()[0], name))
+
+    def sibling_names(self) -> list[str]:
+        return Folder(self.parent()[0]).folder_names()
+
+    def inner(self, name: str) -> Folder:
+        """A folder in it."""
+        return Folder(self._path / name)
+
+    def folder_names(self) -> list[str]:
+        """The folders in it."""
+        with named(self._path):
+            try:
+                return sorted(entry.name for entry in os.scandir(self._path) if entry.is_dir())
+            except FileNotFoundError:
+                return []
 
     def path(self, name: str) -> str:
         return str(self._path / name)
@@ -122,6 +161,20 @@ class Remote:
 
     def __init__(self, url: str, options: StorageOptions) -> None:
         self._url, self._options = url, options
+
+    @property
+    def root(self) -> str:
+        return self._url
+
+    def parent(self) -> tuple[str, str]:
+        folder, _, name = self._url.rstrip("/").rpartition("/")
+        return folder, name
+
+    def sibling(self, name: str) -> Remote:
+        return Remote(store.join(self.parent()[0], name), self._options)
+
+    def sibling_names(self) -> list[str]:
+        return []  # a store has no folders: what lies beside would be a list of all objects
 
     def path(self, name: str) -> str:
         return store.join(self._url, name)

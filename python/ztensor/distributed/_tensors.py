@@ -9,12 +9,17 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from ztensor import _dtypes
-from ztensor._errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from ztensor import _dtypes, _native
+from ztensor._errors import (
+    InvalidArgumentError,
+    MismatchError,
+    NotFoundError,
+    UnsupportedError,
+)
 from ztensor._reader import Reader
-from ztensor._types import StorageOptions
-from ztensor.distributed import _checkpoint, _pieces
-from ztensor.distributed._checkpoint import Files, TensorEntry
+from ztensor._types import AnyArray, StorageOptions
+from ztensor.distributed import _chain, _checkpoint, _pieces
+from ztensor.distributed._checkpoint import Chunk, Files, TensorEntry
 from ztensor.distributed._store import Store, place_of
 
 _FILES = set("zt zstn safetensors pt pth bin ckpt gguf npz npy onnx h5 hdf5 keras json".split())
@@ -92,8 +97,45 @@ class CheckpointTensors:
     """The tensors of a distributed checkpoint."""
 
     def __init__(self, place: Store, threads: int = 0) -> None:
-        self.checkpoint = _checkpoint.load(place)
+        self._open(_chain.resolve(place), threads)
+
+    @classmethod
+    def of_chain(cls, links: Sequence[_chain.Link], threads: int = 0) -> CheckpointTensors:
+        """A checkpoint whose chain is known."""
+        self = cls.__new__(cls)
+        self._open(links, threads)
+        return self
+
+    def _open(self, links: Sequence[_chain.Link], threads: int) -> None:
+        place, self.checkpoint = links[0]
         self.files = Files(place, self.checkpoint.files, threads)
+        self.base = self.of_chain(links[1:], threads) if len(links) > 1 else None
+        self._restored: tuple[Chunk, torch.Tensor] | None = None
+
+    def saves(self) -> set[str]:
+        """The saves that reading needs, its own included."""
+        return {self.checkpoint.save, *(self.base.saves() if self.base else ())}
+
+    def restored(self, name: str, chunk: Chunk) -> torch.Tensor:
+        """A chunk that is stored as its difference from the base. The last one is kept."""
+        if self._restored is not None and self._restored[0] is chunk:
+            return self._restored[1]
+        self._restored = None
+        entry, base = self.entry(name), self.base
+        known = base.checkpoint.tensors.get(name) if base is not None else None
+        if (
+            base is None
+            or known is None
+            or (known.shape, known.element) != (entry.shape, entry.element)
+        ):
+            raise MismatchError(f"the base has no tensor {name!r} of that shape and type")
+        frame = self.files.reader(chunk.file)._native.read_bytes(chunk.object)
+        whole = torch.empty(chunk.sizes, dtype=_dtypes.torch_dtype(entry.element))
+        base.read([Box(name, chunk.offsets, whole)])
+        memory = memory_of(whole)
+        _native.z4ai_delta_decompress_into(frame, memory, memory, 0)
+        self._restored = chunk, whole
+        return whole
 
     def names(self) -> list[str]:
         return list(self.checkpoint.tensors)
@@ -124,6 +166,9 @@ class CheckpointTensors:
                     continue
                 offsets, target = part
                 wanted -= target.numel()
+                if chunk.delta:
+                    target.copy_(within(self.restored(box.name, chunk), offsets, target.shape))
+                    continue
                 piece = _pieces.Piece(chunk.object, entry.element, chunk.sizes, offsets, target)
                 by_file.setdefault(chunk.file, []).append(piece)
             if wanted:
@@ -135,6 +180,20 @@ class CheckpointTensors:
 
     def close(self) -> None:
         self.files.close()
+        if self.base is not None:
+            self.base.close()
+
+
+def within(whole: torch.Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
+    """A box of a tensor."""
+    for dim, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
+        whole = whole.narrow(dim, offset, size)
+    return whole
+
+
+def memory_of(tensor: torch.Tensor) -> AnyArray:
+    """The memory of a contiguous tensor, as bytes."""
+    return tensor.reshape(-1).view(torch.uint8).numpy()
 
 
 def _shared(

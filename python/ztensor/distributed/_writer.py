@@ -24,7 +24,7 @@ from ztensor import _dtypes
 from ztensor._errors import InvalidArgumentError, UnsupportedError
 from ztensor._types import Compression, StorageOptions
 from ztensor._writer import codec
-from ztensor.distributed import _checkpoint, _rank_file, _values
+from ztensor.distributed import _chain, _checkpoint, _rank_file, _values
 from ztensor.distributed._checkpoint import (
     PICKLE,
     PLAIN,
@@ -34,7 +34,8 @@ from ztensor.distributed._checkpoint import (
     RankFile,
     TensorEntry,
 )
-from ztensor.distributed._store import Located
+from ztensor.distributed._incremental import Reference
+from ztensor.distributed._store import Located, place_of
 
 
 class _Stored(NamedTuple):
@@ -44,6 +45,7 @@ class _Stored(NamedTuple):
     object: str
     kind: str | None
     """Of a value that is no tensor."""
+    delta: bool = False
 
 
 class ZTensorWriter(Located, StorageWriter):
@@ -70,6 +72,12 @@ class ZTensorWriter(Located, StorageWriter):
     Values that are no tensors are stored as plain JSON. Those that have no such form, objects of
     classes for example, are refused unless ``allow_pickle`` is set.
 
+    ``base`` is an earlier checkpoint in a folder beside this one: what changed since then is stored
+    as differences from it (lossless), which loading restores. A full checkpoint is written
+    instead after ``anchor_every`` such saves, or when their files take more than a full one. A
+    checkpoint that others are differences from is not overwritten; see :func:`rebase` and
+    :func:`prune`.
+
     The path may be a URL of an object store, which ``storage_options`` say how to reach.
     """
 
@@ -83,8 +91,13 @@ class ZTensorWriter(Located, StorageWriter):
         overwrite: bool = True,
         allow_pickle: bool = False,
         storage_options: StorageOptions = None,
+        base: str | os.PathLike[str] | None = None,
+        anchor_every: int | None = None,
     ) -> None:
         super().__init__(path, storage_options, allow_pickle=allow_pickle)
+        if anchor_every is not None and anchor_every < 1:
+            raise InvalidArgumentError(f"anchor_every is {anchor_every}: at least 1")
+        self._base, self._anchor_every = base, anchor_every
         codec(compression)  # refuses what is wrong before anybody waits for it
         self._options = _rank_file.Options(compression, checksum, durable)
         self._overwrite = overwrite
@@ -109,7 +122,24 @@ class ZTensorWriter(Located, StorageWriter):
         place.prepare()
         if self._is_coordinator and not self._overwrite and _checkpoint.exists(place):
             raise InvalidArgumentError(f"{self._path} has a checkpoint, and overwrite is False")
+        if self._is_coordinator:
+            _chain.refuse_loss(place)
+        # Refuses a base that is missing before anything is written.
+        reference = self._reference()
+        if reference is not None:
+            reference.close()
         return plan
+
+    def _reference(self) -> Reference | None:
+        """The base, unless there is none or a full checkpoint is due."""
+        if self._base is None:
+            return None
+        base = place_of(self._base, self._storage_options)
+        reference = Reference(self._store, base, self._anchor_every)
+        if not reference.is_due:
+            return reference
+        reference.close()
+        return None
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Nothing to decide: every rank names its file itself."""
@@ -121,21 +151,32 @@ class ZTensorWriter(Located, StorageWriter):
         if plan.items:
             sizes: list[int] = []
             kinds: list[str | None] = []
+            deltas: list[bool] = []
+            reference = self._reference()
 
-            def items() -> Iterator[_rank_file.ChunkToWrite | _rank_file.ObjectToWrite]:
+            def items() -> Iterator[_rank_file.ToWrite]:
                 for item in plan.items:
                     one = self._resolved(item, planner)
                     if isinstance(one, _rank_file.ObjectToWrite):
                         kinds.append(one.kind)
                         sizes.append(len(one.data))
-                    else:
-                        kinds.append(None)
-                        sizes.append(one.data.nbytes)
-                    yield one
+                        deltas.append(False)
+                        yield one
+                        continue
+                    delta = reference.delta(one) if reference is not None else None
+                    kinds.append(None)
+                    sizes.append(one.data.nbytes)
+                    deltas.append(delta is not None)
+                    yield delta or one
 
-            file, names = _rank_file.write(self._store, self._rank, items(), self._options)
-            for item, name, kind, size in zip(plan.items, names, kinds, sizes, strict=True):
-                results.append(WriteResult(item.index, size, _Stored(file, name, kind)))
+            try:
+                file, names = _rank_file.write(self._store, self._rank, items(), self._options)
+            finally:
+                if reference is not None:
+                    reference.close()
+            described = zip(plan.items, names, kinds, sizes, deltas, strict=True)
+            for item, name, kind, size, delta in described:
+                results.append(WriteResult(item.index, size, _Stored(file, name, kind, delta)))
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -179,6 +220,11 @@ class ZTensorWriter(Located, StorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Makes the save visible: called on the coordinator when all ranks have written."""
         checkpoint = _described(metadata, results)
+        if any(result.storage_data.delta for rank in results for result in rank):
+            reference = self._reference()
+            assert reference is not None, "there are differences from it"
+            checkpoint.base = reference.describe(checkpoint.stored_bytes)
+            reference.close()
         _checkpoint.commit(self._store, checkpoint, self._options.durable)
         metadata.storage_data = {
             result.index: result.storage_data for rank in results for result in rank
@@ -235,7 +281,7 @@ def _described(metadata: Metadata, results: list[list[WriteResult]]) -> Checkpoi
         for chunk in about.chunks:
             index, where = _found(stored, MetadataIndex(name, chunk.offsets))
             offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
-            chunks.append(Chunk(index, where.object, offsets, sizes))
+            chunks.append(Chunk(index, where.object, offsets, sizes, where.delta))
         element = _dtypes.of_torch(about.properties.dtype)
         checkpoint.tensors[name] = TensorEntry(element, tuple(about.size), tuple(chunks))
     planner = metadata.planner_data

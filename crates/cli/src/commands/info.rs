@@ -33,7 +33,7 @@ pub fn run(options: &Info, common: Common) -> Outcome {
         objects.iter().for_each(|(name, object)| sum.add(name, object));
         read += 1;
         if options.json {
-            documents.push(document(path, &reader, &objects));
+            documents.push(document(path, &reader, &objects)?);
         } else if options.csv {
             print_csv(&mut out, &objects, several.then_some(path), read == 1)?;
         } else {
@@ -204,6 +204,16 @@ fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object
         false => String::new(),
     };
     writeln!(out, "{:<12} {}{bits}", "total", all.line())?;
+    for (scheme, total) in schemes(reader)? {
+        let weights = human::counted(total.weights, "weight");
+        let elements = human::counted_short(total.elements, "element");
+        let per_weight = total.bits() / total.elements.max(1) as f64;
+        writeln!(
+            out,
+            "{:<12} {scheme}: {weights}, {elements}, {per_weight:.2} bits per weight",
+            "quantized"
+        )?;
+    }
     let mut stored = describe::format_name(reader.format()).to_owned();
     let first = objects.first().map_or(Untrusted::from(""), |(_, object)| encoding(object));
     if !matches!(first.json(), "" | "raw") && objects.iter().all(|(_, object)| encoding(object) == first) {
@@ -237,26 +247,71 @@ fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object
     Ok(())
 }
 
+/// Weights of one scheme.
+#[derive(Default)]
+struct SchemeTotal {
+    weights: u64,
+    elements: u64,
+    bytes: u64,
+}
+
+impl SchemeTotal {
+    fn bits(&self) -> f64 {
+        self.bytes as f64 * 8.0
+    }
+}
+
+/// The schemes of several tensors that a file has, such as `GPTQ, 4 bits in groups of 128`.
+fn schemes(reader: &Reader) -> ztensor::Result<BTreeMap<String, SchemeTotal>> {
+    let mut totals = BTreeMap::<String, SchemeTotal>::new();
+    for weight in ztensor::schemes::find(reader)? {
+        let groups = match weight.group {
+            0 => String::new(),
+            group => format!(" in groups of {group}"),
+        };
+        let name = format!("{}, {} bits{groups}", weight.scheme.name(), weight.bits);
+        let total = totals.entry(name).or_default();
+        total.weights += 1;
+        total.elements = total.elements.saturating_add(weight.elements());
+        total.bytes = total.bytes.saturating_add(weight.stored_len);
+    }
+    Ok(totals)
+}
+
 fn is_quantized(object: &Object) -> bool {
     matches!(&object.layout, Layout::QuantizedGroup)
         || matches!(&object.layout, Layout::Other(name) if name.starts_with("gguf."))
 }
 
-fn document(path: &Path, reader: &Reader, objects: &[(&str, &Object)]) -> Json {
+fn document(path: &Path, reader: &Reader, objects: &[(&str, &Object)]) -> ztensor::Result<Json> {
     let (all, by_dtype) = totals(objects);
     let tensors: Vec<Json> = objects.iter().map(|(name, object)| json::object(name, object)).collect();
     let by_dtype: BTreeMap<_, _> =
         by_dtype.into_iter().map(|(dtype, total)| (dtype.json(), total.json())).collect();
-    json!({
+    let quantized: Vec<Json> = schemes(reader)?
+        .into_iter()
+        .map(|(scheme, total)| {
+            let per_weight = total.bits() / total.elements.max(1) as f64;
+            json!({
+                "scheme": scheme,
+                "weights": total.weights,
+                "elements": total.elements,
+                "stored_bytes": total.bytes,
+                "bits_per_weight": per_weight,
+            })
+        })
+        .collect();
+    Ok(json!({
         "file": path.display().to_string(),
         "format": reader.format().name(),
         "tensors": tensors,
         "totals": all.json(),
         "by_dtype": by_dtype,
+        "quantized": quantized,
         "dead_bytes": reader.catalog().dead_bytes(),
         "limited_by_journal": reader.is_limited_by_journal(),
         "metadata": json::attributes(reader.attributes()),
-    })
+    }))
 }
 
 fn print_csv(

@@ -10,6 +10,8 @@ use crate::frame::matches::Match;
 use crate::frame::plan::{MIN_CHUNK, Plan};
 use crate::frame::{self, chunks, match_finder};
 use crate::kernel::xxh3;
+use crate::layout::blocks;
+use crate::layout::leveled;
 use crate::layout::split;
 use crate::layout::split::classes::Hint;
 use crate::layout::{ChunkLayout, palette};
@@ -45,7 +47,7 @@ pub(crate) fn into(data: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<
     options.check()?;
     let mut plan = Plan::new(data.len(), options)?;
     memory::reserve(out, max_len(data.len()))?;
-    if !structure::wanted(options) {
+    if !structure::wanted(options) || options.blocks.is_some() {
         return body(data, &[], plan, options, None, out).map(drop);
     }
     // Most data has no long matches, so that its chunks are encoded while they are searched.
@@ -83,10 +85,15 @@ fn body(
     }
     let (mut palette, mut shared) = (None, Vec::new());
     if structure::wanted(options)
+        && options.blocks.is_none()
         && let Some((lookup, bytes)) = palette::encode::find(literals, options, &plan.hint)
     {
         plan.chunk *= PALETTE_CHUNK_FACTOR;
         (palette, shared) = (Some(lookup), bytes);
+    } else if structure::wanted(options)
+        && let Some(len) = leveled::chunk_len(literals, options, &plan.hint)
+    {
+        plan.chunk = plan.chunk.max(len);
     }
     let content_len = literals.len() as u64 + copies.iter().map(|copy| copy.len).sum::<u64>();
     write_header(out, options, content_len)?;
@@ -138,6 +145,7 @@ struct ChunkEncoder {
     content: Vec<u8>,
     split: split::encode::SplitEncoder,
     structure: structure::StructureScratch,
+    blocks: blocks::encode::BlocksEncoder,
     /// The chunks of a group, while they are compared with all of them as one.
     apart: chunks::Encoded,
 }
@@ -223,9 +231,18 @@ impl ChunkEncoder {
         let checksum = hasher.finish(content);
         let payload = &mut encoded.payload;
         let start = payload.len();
-        let mut layout = search::dense(content, options, hint, &mut self.split, payload);
+        let mut layout = match options.blocks {
+            Some(block_type) => {
+                let row = hint.periods.last().map_or(0, |row| row / block_type.block_bytes());
+                let (scratch, coder) = (&mut self.blocks, &mut self.split.coder);
+                let blocks =
+                    blocks::encode::encode(content, block_type, row, options.effort, scratch, coder, payload);
+                ChunkLayout::Blocks(blocks)
+            }
+            None => search::dense(content, options, hint, &mut self.split, payload),
+        };
         let mut indexed = false;
-        if structure::wanted(options) {
+        if structure::wanted(options) && options.blocks.is_none() {
             let mut best = structure::Candidate { layout, payload: &mut *payload, start };
             structure::improve(
                 &mut best,

@@ -11,6 +11,12 @@ pub(crate) const CHUNK: usize = 248 << 10;
 /// As [`CHUNK`], for elements of one byte, which are all symbols: a code for half as many fits them
 /// closer, and its description is still a thousandth. (case: `codec.py table`, fp8)
 const CHUNK_OF_BYTES: usize = CHUNK / 2;
+/// As [`CHUNK_OF_BYTES`], with a shape: rows and columns tell scales apart, and each class has a code.
+/// (case: `codec.py table`, fp8)
+const CHUNK_OF_ROWS: usize = 2 * CHUNK;
+/// Factor on the chunk length for blocks of quantized elements: each class of quants has a code to
+/// describe. (case: `codec.py table`, Q4_K)
+const BLOCKS_CHUNK_FACTOR: usize = 4;
 /// Chunks but the last are longer than this: rows of up to a quarter of a chunk are kept whole.
 /// (unmeasured)
 pub(crate) const MIN_CHUNK: usize = CHUNK / 4;
@@ -54,7 +60,11 @@ impl Plan {
                 _ => &[],
             }
         };
-        let usual = if size == 1 && options.kind.is_float() { CHUNK_OF_BYTES } else { CHUNK / size };
+        let usual = match size == 1 && options.kind.is_float() {
+            true if !shape.is_empty() && options.structure => CHUNK_OF_ROWS,
+            true => CHUNK_OF_BYTES,
+            false => CHUNK / size,
+        };
         let mut hint = Hint { searched: options.structure, ..Hint::default() };
         let mut period = 1;
         // No data has no rows either, and its dimensions need not even multiply.
@@ -67,6 +77,19 @@ impl Plan {
         }
         hint.shaped = !shape.is_empty();
         let row = hint.periods.last().copied().unwrap_or(1);
+        if let Some(blocks) = options.blocks {
+            let block = blocks.block_bytes();
+            if !len.is_multiple_of(block) {
+                return Err(Error::invalid(format_args!(
+                    "{len} bytes are not whole blocks of {}",
+                    blocks.name()
+                )));
+            }
+            let row = hint.periods.iter().rev().find(|row| row.is_multiple_of(block)).copied();
+            hint.periods = row.into_iter().collect();
+            let unit = row.unwrap_or(block);
+            return Ok(Self { whole, len, chunk: BLOCKS_CHUNK_FACTOR * CHUNK / unit * unit, hint });
+        }
         Ok(Self { whole, len, chunk: usual / row * row * size, hint })
     }
 

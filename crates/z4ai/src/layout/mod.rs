@@ -1,9 +1,12 @@
 //! Chunk layouts: how the elements of a chunk become streams of bytes.
 
+pub(crate) mod blocks;
+pub(crate) mod classed;
 pub(crate) mod contexts;
 pub(crate) mod delta;
 pub(crate) mod grouped;
 pub(crate) mod hashed_output;
+pub(crate) mod leveled;
 pub(crate) mod palette;
 pub(crate) mod range;
 pub(crate) mod sparse;
@@ -16,8 +19,11 @@ use crate::error::{Error, Result};
 use crate::kernel::xxh3;
 use crate::layout::streams::Streams;
 use crate::wire::{Put, Reader};
+use blocks::Blocks;
+use classed::Classed;
 use grouped::Grouped;
 use hashed_output::{HashedOutput, StagingBuffer};
+use leveled::Leveled;
 use palette::{Indexed, Palette};
 use range::RangeLayout;
 use sparse::Sparse;
@@ -49,6 +55,12 @@ pub(crate) enum ChunkLayout {
     Range(RangeLayout),
     /// Groups of elements with a palette each.
     Grouped(Grouped),
+    /// Quantized blocks: parameters and quants apart.
+    Blocks(Blocks),
+    /// Bytes in classes of rows or columns.
+    Classed(Classed),
+    /// Floats less a level per row and one per column.
+    Leveled(Leveled),
 }
 
 impl ChunkDescription for ChunkLayout {
@@ -75,6 +87,9 @@ const INDEXED: u8 = 2;
 const SPARSE: u8 = 3;
 const RANGE: u8 = 4;
 const GROUPED: u8 = 5;
+const BLOCKS: u8 = 6;
+const CLASSED: u8 = 7;
+const LEVELED: u8 = 8;
 
 /// State that the chunks of a frame share.
 #[derive(Debug, Clone, Copy, Default)]
@@ -92,6 +107,8 @@ pub(crate) struct ChunkScratch {
     pub(crate) large_output: bool,
     sparse: sparse::Buffers,
     grouped: grouped::Buffers,
+    blocks: blocks::Buffers,
+    classed: classed::Buffers,
     /// As many as an element has bytes.
     planes: [Vec<u8>; 8],
 }
@@ -123,6 +140,18 @@ impl ChunkLayout {
                 out.put_u8(GROUPED);
                 grouped.write(out);
             }
+            ChunkLayout::Blocks(blocks) => {
+                out.put_u8(BLOCKS);
+                blocks.write(out);
+            }
+            ChunkLayout::Classed(classed) => {
+                out.put_u8(CLASSED);
+                classed.write(out);
+            }
+            ChunkLayout::Leveled(leveled) => {
+                out.put_u8(LEVELED);
+                leveled.write(out);
+            }
         }
     }
 
@@ -130,7 +159,7 @@ impl ChunkLayout {
     fn read_inner(reader: &mut Reader<'_>, kind: Kind, len: usize) -> Result<Self> {
         let mut ahead = reader.clone();
         let code = ahead.u8()?;
-        if code == SPARSE || code == GROUPED {
+        if matches!(code, SPARSE | GROUPED | BLOCKS | LEVELED) {
             return Err(Error::corrupt(format_args!("layout {code} inside another")));
         }
         Self::read(reader, kind, len)
@@ -145,6 +174,9 @@ impl ChunkLayout {
             SPARSE => Sparse::read(reader, kind, len).map(ChunkLayout::Sparse),
             RANGE => RangeLayout::read(reader, kind, len).map(ChunkLayout::Range),
             GROUPED => Grouped::read(reader, kind, len).map(ChunkLayout::Grouped),
+            BLOCKS => Blocks::read(reader, kind, len).map(ChunkLayout::Blocks),
+            CLASSED => Classed::read(reader, kind, len).map(ChunkLayout::Classed),
+            LEVELED => Leveled::read(reader, kind, len).map(ChunkLayout::Leveled),
             code => Err(Error::unsupported(format_args!("chunk layout {code} is not known"))),
         }
     }
@@ -158,6 +190,9 @@ impl ChunkLayout {
             ChunkLayout::Sparse(sparse) => sparse.payload_len(len),
             ChunkLayout::Range(range) => range.payload_len(len),
             ChunkLayout::Grouped(grouped) => grouped.payload_len(len),
+            ChunkLayout::Blocks(blocks) => blocks.payload_len(len),
+            ChunkLayout::Classed(classed) => classed.payload_len(len),
+            ChunkLayout::Leveled(leveled) => leveled.payload_len(len),
         }
     }
 
@@ -170,6 +205,9 @@ impl ChunkLayout {
             ChunkLayout::Sparse(sparse) => sparse.streams(len, streams),
             ChunkLayout::Range(range) => range.streams(len, streams),
             ChunkLayout::Grouped(grouped) => grouped.streams(len, streams),
+            ChunkLayout::Blocks(blocks) => blocks.streams(len, streams),
+            ChunkLayout::Classed(classed) => classed.streams(len, streams),
+            ChunkLayout::Leveled(leveled) => leveled.streams(len, streams),
         }
     }
 
@@ -207,6 +245,9 @@ impl ChunkLayout {
             ChunkLayout::Sparse(sparse) => sparse.decode(payload, out, context, scratch),
             ChunkLayout::Range(range) => range.decode(payload, out, scratch),
             ChunkLayout::Grouped(grouped) => grouped.decode(payload, out, context, scratch),
+            ChunkLayout::Blocks(blocks) => blocks.decode(payload, out, scratch),
+            ChunkLayout::Classed(classed) => classed.decode(payload, out, scratch),
+            ChunkLayout::Leveled(leveled) => leveled.decode(payload, out, context, scratch),
         }
     }
 }

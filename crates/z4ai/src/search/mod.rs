@@ -7,6 +7,7 @@ use crate::coder::choose;
 use crate::layout::ChunkLayout;
 use crate::layout::split;
 use crate::layout::split::classes::Hint;
+use crate::layout::{classed, leveled};
 use crate::options::{Effort, Options};
 
 /// Encodes `content` without searching for structure: the split layout, or bytes. For
@@ -22,9 +23,17 @@ pub(crate) fn dense(
     if !content.len().is_multiple_of(kind.size()) {
         ChunkLayout::Opaque(Coder::Raw)
     } else if kind.size() == 1 {
+        if let Some(classed) = classed::encode(content, options, hint, split, payload) {
+            return ChunkLayout::Classed(classed);
+        }
         ChunkLayout::Opaque(choose::encode_bytes(content, options, payload, &mut split.coder))
     } else if options.effort <= Effort::Default {
-        ChunkLayout::Split(split::encode::encode(content, kind, options.effort, hint, split, payload))
+        let start = payload.len();
+        let layout =
+            ChunkLayout::Split(split::encode::encode(content, kind, options.effort, hint, split, payload));
+        let mut best = structure::Candidate { layout, payload, start };
+        with_levels(&mut best, content, options, hint, split);
+        best.layout
     } else {
         let start = payload.len();
         let layout =
@@ -40,6 +49,23 @@ pub(crate) fn dense(
             best.improve(content, ChunkLayout::Split(layout), &plain);
         }
         split.candidate = plain;
+        with_levels(&mut best, content, options, hint, split);
         best.layout
     }
+}
+
+/// Tries levels of rows and columns.
+fn with_levels(
+    best: &mut structure::Candidate<'_>,
+    content: &[u8],
+    options: &Options,
+    hint: &Hint,
+    split: &mut split::encode::SplitEncoder,
+) {
+    let mut candidate = std::mem::take(&mut split.candidate);
+    candidate.clear();
+    if let Some(leveled) = leveled::encode(content, options, hint, split, &mut candidate) {
+        best.improve(content, ChunkLayout::Leveled(leveled), &candidate);
+    }
+    split.candidate = candidate;
 }

@@ -17,12 +17,13 @@ use crate::base::parallel;
 use crate::catalog::{Extent, Storage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Format;
+use crate::format::gguf::GgmlType;
 use crate::progress::{Observer, advance, finish};
 use crate::read::Limits;
 use crate::read::Reader;
 use crate::source::{MemorySource, Source};
 use crate::write::atomic::{AtomicFile, scratch_file};
-use crate::write::compress::{codec_options, not_encoded};
+use crate::write::compress::{block_options, codec_options, not_encoded};
 use crate::write::destination::Destination;
 use crate::write::{WriteOptions, Writer};
 
@@ -322,7 +323,7 @@ impl<'a> Maker<'a> {
     fn full(&self, part: Option<usize>, content: &[u8], skipped: u64, threads: usize) -> Result<Stored> {
         let mut options = self.codec_options(part, content.len() as u64 + skipped, threads)?;
         if skipped > 0 {
-            options.shape = Vec::new();
+            (options.shape, options.blocks) = (Vec::new(), None);
         }
         let frame = z4ai::compress(content, &options).map_err(not_encoded)?;
         Ok(if frame.len() < content.len() { Stored::Frame(frame) } else { Stored::Raw(content.to_vec()) })
@@ -332,7 +333,11 @@ impl<'a> Maker<'a> {
         let mut options = match part {
             Some(part) => {
                 let (object, component) = self.target.part(part)?;
-                codec_options(component.dtype, &object.shape, len, self.options.effort, threads)
+                let effort = self.options.effort;
+                match GgmlType::from_layout_name(object.layout.name()) {
+                    Some(blocks) => block_options(blocks, &object.shape, len, effort, threads),
+                    None => codec_options(component.dtype, &object.shape, len, effort, threads),
+                }
             }
             None => z4ai::Options { effort: self.options.effort, threads, ..z4ai::Options::default() },
         };

@@ -227,6 +227,10 @@ fn read(path: &Path, context: &Context) -> Result<Checkpoint> {
     scanner.end()?;
     match (checkpoint.format.as_deref(), checkpoint.version) {
         (Some(FORMAT), Some(1)) => Ok(checkpoint),
+        (Some(FORMAT), Some(2)) => Err(Error::unsupported(
+            "this checkpoint is stored as differences from another one: ztensor.distributed.rebase makes it \
+             full, consolidate makes a file of it",
+        )),
         (Some(FORMAT), Some(version)) => {
             Err(Error::unsupported(format!("version {version} of {FORMAT}; this version reads 1")))
         }

@@ -8,6 +8,7 @@ use crate::base::pool::FreeList;
 use crate::catalog::elements;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::format::gguf::GgmlType;
 use crate::write::Compression;
 
 /// Longer blobs are cut into jobs by zstd. Whether they are depends on the size
@@ -48,6 +49,8 @@ pub(crate) struct Blob<'a> {
     pub(crate) dtype: DType,
     /// The shape of the elements; empty if it is not known.
     pub(crate) shape: &'a [u64],
+    /// Blocks of quantized elements that the bytes are: then the shape is of these elements.
+    pub(crate) blocks: Option<GgmlType>,
 }
 
 /// Compresses in jobs of a length that threads share. WebAssembly has no threads: a frame is one job
@@ -66,7 +69,11 @@ pub(crate) fn use_jobs(
 
 impl Blob<'_> {
     fn z4ai(&self, effort: Effort, threads: usize, frame: &mut Vec<u8>) -> Result<()> {
-        let options = codec_options(self.dtype, self.shape, self.bytes.len() as u64, effort, threads);
+        let len = self.bytes.len() as u64;
+        let options = match self.blocks {
+            Some(blocks) => block_options(blocks, self.shape, len, effort, threads),
+            None => codec_options(self.dtype, self.shape, len, effort, threads),
+        };
         z4ai::compress_into(self.bytes, &options, frame).map_err(not_encoded)
     }
 }
@@ -97,6 +104,31 @@ pub(crate) fn codec_options(
         effort,
         threads,
         shape: shape_hint(dtype, shape, len),
+        ..z4ai::Options::default()
+    }
+}
+
+/// How to encode `len` bytes of quantized blocks, of a tensor of that shape.
+pub(crate) fn block_options(
+    blocks: GgmlType,
+    shape: &[u64],
+    len: u64,
+    effort: Effort,
+    threads: usize,
+) -> z4ai::Options {
+    let known =
+        z4ai::BlockType::from_id(blocks.id()).filter(|known| len.is_multiple_of(known.block_bytes() as u64));
+    let row = shape.last().map_or(0, |row| row / blocks.block_elements() * blocks.block_bytes());
+    let shape = match row > 0 && len.is_multiple_of(row) {
+        true => vec![len / row, row],
+        false => Vec::new(),
+    };
+    z4ai::Options {
+        kind: DType::U8.codec_kind(),
+        effort,
+        threads,
+        shape,
+        blocks: known,
         ..z4ai::Options::default()
     }
 }
@@ -243,7 +275,7 @@ mod tests {
             .collect();
         assert_eq!(search(&words, 3), Search::OfLevel);
         let all = Compressors::default();
-        let blob = Blob { bytes: &words, dtype: DType::U8, shape: &[] };
+        let blob = Blob { bytes: &words, dtype: DType::U8, shape: &[], blocks: None };
         let frame = all.encode(&blob, Compression::Zstd(3), 1).unwrap().unwrap();
         assert_eq!(frame, zstd::bulk::compress(&words, 3).unwrap());
     }
@@ -252,7 +284,7 @@ mod tests {
     fn contexts_forget_what_was_set_for_other_blobs() {
         let weights: Vec<u8> = noise(1 << 18).flat_map(|n| (n as f32).to_le_bytes()).collect();
         let text = "neither weights nor noise, but words that come again: words, words. ".repeat(999);
-        let blob = |bytes| Blob { bytes, dtype: DType::U8, shape: &[] };
+        let blob = |bytes| Blob { bytes, dtype: DType::U8, shape: &[], blocks: None };
         let (one, fresh) = (Compressors::default(), Compressors::default());
         one.encode(&blob(&weights), Compression::Zstd(3), 1).unwrap();
         for level in [1, 3, 7] {
@@ -266,12 +298,26 @@ mod tests {
     fn the_number_of_workers_does_not_change_the_bytes() {
         let weights: Vec<u8> = noise(JOBS_ABOVE / 4 + 1).flat_map(|n| (n as f32).to_le_bytes()).collect();
         for len in [JOBS_ABOVE, JOBS_ABOVE + 4] {
-            let blob = Blob { bytes: &weights[..len], dtype: DType::F32, shape: &[] };
+            let blob = Blob { bytes: &weights[..len], dtype: DType::F32, shape: &[], blocks: None };
             let frames = [1, 2, 5].map(|workers| {
                 Compressors::default().encode(&blob, Compression::Zstd(3), workers).unwrap().unwrap()
             });
             assert!(frames[0] == frames[1] && frames[0] == frames[2]);
             assert!(zstd::bulk::decompress(&frames[0], len).unwrap() == weights[..len]);
+        }
+    }
+
+    #[test]
+    fn blocks_have_rows_of_bytes() {
+        let options = block_options(GgmlType::Q4_K, &[3, 512], 3 * 288, Effort::Default, 1);
+        assert_eq!((options.blocks, &options.shape[..]), (Some(z4ai::BlockType::Q4_K), &[3, 288][..]));
+        let options = block_options(GgmlType::Q4_K, &[], 100, Effort::Default, 1);
+        assert_eq!((options.blocks, options.shape.len()), (None, 0));
+        for ggml_type in GgmlType::ALL.into_iter().filter(|ggml_type| ggml_type.is_block()) {
+            let known = z4ai::BlockType::from_id(ggml_type.id()).unwrap();
+            assert_eq!(known.name(), ggml_type.name());
+            assert_eq!(known.block_bytes() as u64, ggml_type.block_bytes());
+            assert_eq!(known.block_elements() as u64, ggml_type.block_elements());
         }
     }
 

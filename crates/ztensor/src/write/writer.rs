@@ -13,6 +13,7 @@ use crate::digest::{Checksum, Digest, Hasher};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
 use crate::format::Format;
+use crate::format::gguf::GgmlType;
 use crate::format::zt::{ALIGNMENT, MAGIC, manifest};
 use crate::progress::{Observer, advance};
 use crate::remote;
@@ -309,9 +310,11 @@ impl<'w> Writer<'w> {
         let total = tensors.iter().map(|(_, tensor)| byte_len(tensor)).sum::<u64>().min(most);
         let compressors = std::mem::take(&mut self.compressors);
         let encode = |(name, tensor): (&'t str, &'t Tensor<'t>)| {
-            let shape = if tensor.layout == Layout::Dense { &tensor.shape[..] } else { &[] };
+            let blocks = GgmlType::from_layout_name(tensor.layout.name());
+            let shaped = tensor.layout == Layout::Dense || blocks.is_some();
+            let shape = if shaped { &tensor.shape[..] } else { &[] };
             let frames = tensor.components.iter().map(|(_, array)| {
-                let blob = Blob { bytes: &array.bytes, dtype: array.dtype, shape };
+                let blob = Blob { bytes: &array.bytes, dtype: array.dtype, shape, blocks };
                 let workers = parallel::share(threads, blob.bytes.len() as u64, total);
                 let frame = compressors.encode(&blob, options.compression, workers);
                 advance(observer, 0).and(frame)

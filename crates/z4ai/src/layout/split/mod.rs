@@ -11,4 +11,4 @@ pub(crate) mod encode;
 mod wire;
 
 pub(crate) use decode::{SplitScratch, decode_stream};
-pub(crate) use wire::{PATCH, Split};
+pub(crate) use wire::{PATCH, Split, read_axis, write_axis};

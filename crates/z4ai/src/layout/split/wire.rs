@@ -49,13 +49,7 @@ impl Split {
                 out.put_u8(CONTEXTS);
                 contexts.write(out);
             }
-            (Some(map), _) => {
-                out.put_u8(if map.columns { COLUMNS } else { ROWS });
-                out.put_u32(map.period as u32);
-                let width = if map.count() > 2 { 2 } else { 1 };
-                out.put_u8(width);
-                bit_packing::pack(u32::from(width), &map.classes, &std::array::from_fn(|i| i as u8), out);
-            }
+            (Some(map), _) => write_axis(map, out),
         }
         for coder in self.mid.iter().chain(&self.planes).chain(&self.signs).chain(&self.codes) {
             coder.write(out);
@@ -146,6 +140,23 @@ impl Split {
             Some(map) => map.sizes(count),
             None => [count, 0, 0, 0],
         }
+    }
+}
+
+/// Writes the classes of rows or columns.
+pub(crate) fn write_axis(map: &ClassMap, out: &mut Vec<u8>) {
+    out.put_u8(if map.columns { COLUMNS } else { ROWS });
+    out.put_u32(map.period as u32);
+    let width = if map.count() > 2 { 2 } else { 1 };
+    out.put_u8(width);
+    bit_packing::pack(u32::from(width), &map.classes, &std::array::from_fn(|i| i as u8), out);
+}
+
+/// Reads the classes of rows or columns; `None` if there are neither.
+pub(crate) fn read_axis(reader: &mut Reader<'_>, count: usize) -> Result<Option<ClassMap>> {
+    match reader.u8()? {
+        axis @ (ROWS | COLUMNS) => read_classes(reader, axis == COLUMNS, count).map(Some),
+        _ => Ok(None),
     }
 }
 

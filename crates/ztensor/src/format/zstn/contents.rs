@@ -12,7 +12,18 @@ use super::container::{
 use crate::base::pool::FreeList;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::write::compress::{codec_options, not_encoded};
+use crate::format::gguf::GgmlType;
+use crate::write::compress::{block_options, codec_options, not_encoded};
+
+/// What a content is.
+#[derive(Clone, Copy)]
+pub(super) enum Content<'a> {
+    Bytes,
+    /// A tensor of this type and shape.
+    Elements(DType, &'a [u64]),
+    /// Quantized blocks of a tensor of this shape.
+    Blocks(GgmlType, &'a [u64]),
+}
 
 /// A content as it will be stored.
 pub(super) struct Encoded {
@@ -34,19 +45,19 @@ impl Encoder {
         Encoder { effort, level, ..Encoder::default() }
     }
 
-    /// Encodes one content: a tensor of that type and shape, or bytes. `is_header` keeps the
-    /// proportion that a header must have.
+    /// Encodes one content. `is_header` keeps the proportion that a header must have.
     pub(super) fn encode(
         &self,
         content: &[u8],
-        tensor: Option<(DType, &[u64])>,
+        what: Content<'_>,
         is_header: bool,
         threads: usize,
     ) -> Result<Encoded> {
         let len = content.len() as u64;
-        let mut options = match tensor {
-            Some((dtype, shape)) => codec_options(dtype, shape, len, self.effort, threads),
-            None => z4ai::Options { effort: self.effort, threads, ..z4ai::Options::default() },
+        let mut options = match what {
+            Content::Elements(dtype, shape) => codec_options(dtype, shape, len, self.effort, threads),
+            Content::Blocks(blocks, shape) => block_options(blocks, shape, len, self.effort, threads),
+            Content::Bytes => z4ai::Options { effort: self.effort, threads, ..z4ai::Options::default() },
         };
         options.level = self.level;
         let mut bytes = self.buffers.take().unwrap_or_default();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use z4ai::Effort;
 
 use super::container::{Mode, in_data_order};
-use super::contents::{Encoder, Output, write_failed};
+use super::contents::{Content, Encoder, Output, write_failed};
 use super::duplicates;
 use crate::base::parallel;
 use crate::catalog::{Catalog, Component, Extent, Layout, Object, Storage};
@@ -145,7 +145,23 @@ fn is_foreign(error: &Error) -> bool {
 struct Part {
     extent: Extent,
     /// Element type and shape of a tensor.
-    tensor: Option<(DType, Vec<u64>)>,
+    tensor: Option<Element>,
+}
+
+/// What the codec is told of a tensor.
+enum Element {
+    Plain(DType, Vec<u64>),
+    Blocks(GgmlType, Vec<u64>),
+}
+
+impl Part {
+    fn content(&self) -> Content<'_> {
+        match &self.tensor {
+            None => Content::Bytes,
+            Some(Element::Plain(dtype, shape)) => Content::Elements(*dtype, shape),
+            Some(Element::Blocks(blocks, shape)) => Content::Blocks(*blocks, shape),
+        }
+    }
 }
 
 /// The header, then the tensors in the order of their data.
@@ -157,7 +173,7 @@ fn tensors(catalog: &Catalog) -> Vec<Part> {
         let component = &object.components[0].1;
         let Some(extent) = component.extent() else { continue };
         end.get_or_insert(extent.offset);
-        parts.push(Part { extent, tensor: Some((component.dtype, object.shape.to_vec())) });
+        parts.push(Part { extent, tensor: Some(Element::Plain(component.dtype, object.shape.to_vec())) });
     }
     // Data starts where the header ends; without tensors there is none.
     let total = catalog.sources.get(0).map_or(0, |source| source.len());
@@ -216,17 +232,16 @@ fn cut(catalog: &Catalog, len: u64) -> Vec<Part> {
     parts
 }
 
-/// What the codec is told of a component: GGUF blocks are rows of bytes.
-fn element(object: &Object, component: &Component) -> Option<(DType, Vec<u64>)> {
-    if let Some(kind) = GgmlType::from_layout_name(object.layout.name()) {
-        let block = kind.block_bytes();
-        return Some((DType::U8, vec![component.len / block.max(1), block]));
+/// What the codec is told of a component.
+fn element(object: &Object, component: &Component) -> Option<Element> {
+    if let Some(blocks) = GgmlType::from_layout_name(object.layout.name()) {
+        return Some(Element::Blocks(blocks, object.shape.to_vec()));
     }
     let shape = match object.layout {
         Layout::Dense => object.shape.to_vec(),
         _ => vec![component.len * 8 / u64::from(component.dtype.bits()).max(1)],
     };
-    Some((component.dtype, shape))
+    Some(Element::Plain(component.dtype, shape))
 }
 
 /// Runs of contents of these lengths that are small enough to hold their frames in memory, or one.
@@ -266,8 +281,7 @@ impl Packer<'_> {
             let part = &parts[index];
             let threads = parallel::share(self.options.threads, part.extent.len, total);
             let content = self.sources.bytes(part.extent)?;
-            let tensor = part.tensor.as_ref().map(|(dtype, shape)| (*dtype, &shape[..]));
-            *slot = Some(self.encoder.encode(&content, tensor, index == 0, threads)?);
+            *slot = Some(self.encoder.encode(&content, part.content(), index == 0, threads)?);
             advance(self.options.observer, 0)
         })?;
         for (index, encoded) in batch.zip(encoded) {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use twox_hash::XxHash3_128;
 
 use super::container::Mode;
-use super::contents::{Encoder, Output};
+use super::contents::{Content, Encoder, Output};
 use super::duplicates::WORTHWHILE;
 use super::pack::batches;
 use crate::base::parallel;
@@ -28,7 +28,7 @@ fn write(plan: &Plan<'_>, out: &mut export::Output<'_>) -> Result<()> {
         output: Output::start(out, Mode::Tensors)?,
         first_of: HashMap::new(),
     };
-    let header = packing.encoder.encode(&start, None, true, options.threads)?;
+    let header = packing.encoder.encode(&start, Content::Bytes, true, options.threads)?;
     packing.output.blob(&header, start.len() as u64)?;
     let lens: Vec<u64> = order.iter().map(|&index| plan.objects[index].1.byte_len()).collect();
     let total = lens.iter().fold(start.len() as u64, |sum, len| sum + len);
@@ -62,15 +62,18 @@ impl<'a> Packing<'a, '_> {
         let mut jobs = Vec::with_capacity(tensors.len());
         for (((at, tensor), same), slot) in batch.zip(&tensors).zip(&same).zip(&mut encoded) {
             let object = &self.plan.objects[self.order[at]].1;
-            let shape = object.dtype().map(|dtype| (dtype, &object.shape[..]));
+            let what = match object.dtype() {
+                Some(dtype) => Content::Elements(dtype, &object.shape),
+                None => Content::Bytes,
+            };
             if same.is_none() {
-                jobs.push((bytes_of(tensor), shape, slot));
+                jobs.push((bytes_of(tensor), what, slot));
             }
         }
         let encoder = &self.encoder;
-        parallel::for_each(threads, jobs, |(content, shape, slot)| {
+        parallel::for_each(threads, jobs, |(content, what, slot)| {
             let threads = parallel::share(threads, content.len() as u64, total);
-            *slot = Some(encoder.encode(content, shape, false, threads)?);
+            *slot = Some(encoder.encode(content, what, false, threads)?);
             Ok(())
         })?;
         for ((tensor, encoded), same) in tensors.iter().zip(encoded).zip(same) {

@@ -1,0 +1,222 @@
+//! Encodes chunks of blocks: finds the classes of groups that make the quants smallest.
+
+use super::decode::MAX_STREAMS;
+use super::levels::Levels;
+use super::quants::*;
+use super::types::{Parameters, Quants, Row};
+use super::{BlockType, Blocks, MAX_CLASSES, class_of};
+use crate::coder::{Coder, EncodeScratch, choose};
+use crate::estimate::cost::{self, BIT};
+use crate::kernel::histogram;
+use crate::options::Effort;
+use crate::simd::dispatch_wide;
+use crate::simd::vector::Vector;
+
+/// Levels sampled for thresholds. (case: `entropy.py`)
+const SAMPLED_LEVELS: usize = 4096;
+/// Groups that classes are compared by, about. (case: `entropy.py`)
+const COUNTED_GROUPS: usize = 8192;
+/// Classes along each of the two levels while they are compared. (case: `entropy.py`)
+const FINE: usize = 8;
+/// What the description of a class takes, about, in bytes. (structural: the code lengths of as many
+/// symbols as Huffman codes of quants have, and the lengths of eight streams)
+const PER_CLASS: u64 = 170;
+/// Numbers of classes by scale and by offset that are compared. (case: `entropy.py`)
+const CLASSES: [(usize, usize); 11] =
+    [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 4), (2, 8)];
+
+/// Buffers that encoding reuses.
+#[derive(Default)]
+pub(crate) struct BlocksEncoder {
+    parameters: Vec<Vec<u8>>,
+    symbols: Vec<u8>,
+    levels: Levels,
+    classes: Vec<u8>,
+    runs: Vec<Vec<u8>>,
+}
+
+/// Appends the streams of `content`, whole blocks, to `payload` and describes them. `row_blocks` is
+/// the number of blocks of a row, or 0 if it is not known.
+pub(crate) fn encode(
+    content: &[u8],
+    block_type: BlockType,
+    row_blocks: usize,
+    effort: Effort,
+    scratch: &mut BlocksEncoder,
+    coder: &mut EncodeScratch,
+    payload: &mut Vec<u8>,
+) -> Blocks {
+    let row = block_type.row();
+    let blocks = content.len() / row.bytes;
+    scratch.take_parameters(row, content);
+    let parameters: Vec<Coder> =
+        scratch.parameters.iter().map(|stream| choose::encode(stream, payload, coder)).collect();
+    let mut out = Blocks {
+        block_type,
+        run: 0,
+        scales: Vec::new(),
+        offsets: Vec::new(),
+        parameters,
+        classes: Vec::new(),
+    };
+    if row.groups == 0 {
+        return out;
+    }
+    scratch.symbols.resize(blocks * row.quants.symbols(), 0);
+    take_quants(row, content, &mut scratch.symbols);
+    if effort == Effort::Fast {
+        // Quants as they are decode at the speed of a memory copy.
+        payload.extend_from_slice(&scratch.symbols);
+        out.classes.push(((blocks * row.groups) as u32, Coder::Raw));
+        return out;
+    }
+    let run = if row_blocks == 0 { blocks * row.groups } else { row_blocks * row.groups };
+    let run = run.min(blocks * row.groups);
+    scratch.choose_classes(&mut out, run, blocks);
+    let classes = (out.scales.len() + 1) * (out.offsets.len() + 1);
+    scratch.scatter(&out, classes, blocks, row.group_symbols());
+    for symbols in &scratch.runs[..classes] {
+        let counts = histogram::exact(symbols);
+        let stream = match symbols.is_empty() {
+            true => Coder::Constant(0),
+            false => choose::encode_codes(symbols, &counts, effort, payload, coder),
+        };
+        out.classes.push(((symbols.len() / row.group_symbols()) as u32, stream));
+    }
+    out
+}
+
+impl BlocksEncoder {
+    /// Copies the parameters of all blocks to their streams.
+    fn take_parameters(&mut self, row: &Row, content: &[u8]) {
+        let count = row.parameter_streams().count();
+        self.parameters.resize_with(count.min(MAX_STREAMS), Vec::new);
+        self.parameters.iter_mut().for_each(Vec::clear);
+        let mut streams = self.parameters.iter_mut();
+        for parameters in row.parameters {
+            let blocks = content.chunks_exact(row.bytes);
+            let Some(stream) = streams.next() else { return };
+            match *parameters {
+                Parameters::Bytes { at, count: 1, .. } => stream.extend(blocks.map(|block| block[at])),
+                Parameters::Bytes { at, step, count } => {
+                    blocks.for_each(|block| stream.extend((0..count).map(|i| block[at + i * step])));
+                }
+                Parameters::ScalesAndOffsets { at } => {
+                    let Some(offsets) = streams.next() else { return };
+                    for block in blocks {
+                        let from = &block[at..at + 12];
+                        stream.extend((0..4).map(|i| from[i] & 63));
+                        stream.extend((0..4).map(|i| from[i + 8] & 15 | from[i] >> 6 << 4));
+                        offsets.extend((4..8).map(|i| from[i] & 63));
+                        offsets.extend((4..8).map(|i| from[i + 4] >> 4 | from[i] >> 6 << 4));
+                    }
+                }
+                Parameters::Scales { at } => {
+                    for block in blocks {
+                        let from = &block[at..at + 12];
+                        let high = |i: usize| (from[8 + i % 4] >> (2 * (i / 4)) & 3) << 4;
+                        stream.extend((0..8).map(|i| from[i] & 15 | high(i)));
+                        stream.extend((0..8).map(|i| from[i] >> 4 | high(i + 8)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Chooses the thresholds of classes.
+    fn choose_classes(&mut self, out: &mut Blocks, run: usize, blocks: usize) {
+        let row = out.block_type.row();
+        let (scaled, shifted) = row.has_levels();
+        if !scaled {
+            return;
+        }
+        let streams: Vec<&[u8]> = self.parameters.iter().map(Vec::as_slice).collect();
+        self.levels.fill(row, &streams, blocks);
+        self.levels.subtract_means(run);
+        let scales = quantiles(&self.levels.scales);
+        let offsets = if shifted { quantiles(&self.levels.offsets) } else { Vec::new() };
+        // Counts of a grid of classes, from a part of all groups.
+        let group = row.group_symbols();
+        let stride = (self.levels.scales.len() / COUNTED_GROUPS).max(1);
+        let mut counts = vec![[0u32; 256]; FINE * FINE];
+        for i in (0..self.levels.scales.len()).step_by(stride) {
+            let offset = if shifted { class_of(&offsets, self.levels.offsets[i]) } else { 0 };
+            let counts = &mut counts[class_of(&scales, self.levels.scales[i]) * FINE + offset];
+            self.symbols[i * group..][..group].iter().for_each(|&symbol| counts[usize::from(symbol)] += 1);
+        }
+        let cost = |&(by_scale, by_offset): &(usize, usize)| {
+            let mut merged = vec![[0u32; 256]; by_scale * by_offset];
+            for (cell, counts) in counts.iter().enumerate() {
+                let class = cell / FINE * by_scale / FINE * by_offset + cell % FINE * by_offset / FINE;
+                merged[class].iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            }
+            let bits: u64 = merged.iter().map(|counts| cost::entropy(counts)).sum();
+            bits / (8 * BIT) * stride as u64 + merged.len() as u64 * PER_CLASS
+        };
+        let allowed = CLASSES.iter().filter(|(_, by_offset)| shifted || *by_offset == 1);
+        let (by_scale, by_offset) = allowed.min_by_key(|classes| cost(classes)).copied().unwrap_or((1, 1));
+        out.scales = thin(&scales, by_scale);
+        out.offsets = thin(&offsets, by_offset);
+        out.run = if out.scales.is_empty() { 0 } else { run as u32 };
+    }
+
+    /// Copies the symbols of each class to its run.
+    fn scatter(&mut self, out: &Blocks, classes: usize, blocks: usize, group: usize) {
+        self.classes.clear();
+        let groups = blocks * out.block_type.row().groups;
+        if classes == 1 {
+            self.classes.resize(groups, 0);
+        } else {
+            let columns = out.offsets.len() + 1;
+            let offsets = &self.levels.offsets;
+            self.classes.extend(self.levels.scales.iter().enumerate().map(|(i, &level)| {
+                let offset = offsets.get(i).map_or(0, |&level| class_of(&out.offsets, level));
+                // Without thresholds of scales all levels are of class 0, relative or not.
+                (class_of(&out.scales, level) * columns + offset) as u8
+            }));
+        }
+        self.runs.resize_with(MAX_CLASSES, Vec::new);
+        self.runs.iter_mut().for_each(Vec::clear);
+        if classes == 1 {
+            std::mem::swap(&mut self.runs[0], &mut self.symbols);
+            return;
+        }
+        for (symbols, &class) in self.symbols.chunks_exact(group).zip(&self.classes) {
+            self.runs[usize::from(class)].extend_from_slice(symbols);
+        }
+    }
+}
+
+/// Levels that cut a sample of all into [`FINE`] parts; equal ones are kept, so that they can be thinned.
+fn quantiles(levels: &[i32]) -> Vec<i32> {
+    let stride = (levels.len() / SAMPLED_LEVELS).max(1);
+    let mut sample: Vec<i32> = levels.iter().copied().step_by(stride).collect();
+    sample.sort_unstable();
+    (1..FINE).map(|i| sample[i * sample.len() / FINE]).collect()
+}
+
+/// The thresholds that cut into `parts` of the [`FINE`] parts, ascending.
+fn thin(thresholds: &[i32], parts: usize) -> Vec<i32> {
+    let mut thresholds: Vec<i32> =
+        (1..parts).filter_map(|part| thresholds.get(part * FINE / parts - 1).copied()).collect();
+    thresholds.dedup();
+    thresholds
+}
+
+dispatch_wide! {
+    /// Writes the symbols of all blocks.
+    fn take_quants(row: &Row, content: &[u8], symbols: &mut [u8]) = take_quants_with
+}
+
+#[inline(always)]
+fn take_quants_with(_isa: impl Vector, row: &Row, content: &[u8], symbols: &mut [u8]) {
+    let bytes = row.bytes;
+    with_packing!(row.quants, packing => unpack_all(packing, bytes, content, symbols), ());
+}
+
+#[inline(always)]
+fn unpack_all<P: Packing>(packing: P, bytes: usize, content: &[u8], symbols: &mut [u8]) {
+    for (block, symbols) in content.chunks_exact(bytes).zip(symbols.chunks_exact_mut(P::SYMBOLS)) {
+        packing.unpack(block, symbols);
+    }
+}

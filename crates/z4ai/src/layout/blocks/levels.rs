@@ -1,0 +1,120 @@
+//! Scales and offsets as levels, by which groups are classed.
+//!
+//! The level of a number is 1024 times its logarithm to base 2, linear between powers of two, plus a
+//! constant: the bits of a half without the sign are just that. Levels are integers, the same on
+//! every machine.
+
+use super::types::{Row, Scale};
+
+/// What is known of every group before its quants are decoded.
+#[derive(Default)]
+pub(super) struct Levels {
+    /// Of the scales.
+    pub(super) scales: Vec<i32>,
+    /// Of the offsets less those of the scales; empty for types without offsets.
+    pub(super) offsets: Vec<i32>,
+}
+
+/// The level of an integer.
+fn integer(number: u8) -> i32 {
+    match number {
+        0 => 0,
+        _ => {
+            let whole = number.ilog2();
+            ((whole as i32) << 10) + ((i32::from(number) << 10 >> whole) - 1024)
+        }
+    }
+}
+
+/// The level of a half in the streams `[low, high]` of blocks.
+fn half(streams: &[&[u8]], number: usize, block: usize) -> i32 {
+    i32::from(streams[number][block]) | i32::from(streams[number + 1][block] & 0x7f) << 8
+}
+
+impl Levels {
+    /// The levels of all groups of `blocks` blocks, from their parameters.
+    pub(super) fn fill(&mut self, row: &Row, streams: &[&[u8]], blocks: usize) {
+        self.scales.clear();
+        self.offsets.clear();
+        let groups = row.groups;
+        let mut integers = [0; 256];
+        integers.iter_mut().enumerate().for_each(|(i, level)| *level = integer(i as u8));
+        let level = |number: u8| integers[usize::from(number)];
+        for block in 0..blocks {
+            let of = |stream: usize, group: usize| streams[stream][block * groups + group];
+            match row.scale {
+                Scale::None => {}
+                Scale::Half(number) => self.scales.push(half(streams, number, block)),
+                Scale::HalfAndOffset(number) => {
+                    let scale = half(streams, number, block);
+                    self.scales.push(scale);
+                    self.offsets.push(half(streams, number + 2, block) - scale);
+                }
+                Scale::Exponent(number) => self.scales.push(i32::from(streams[number][block]) << 10),
+                Scale::Fp8(number) => {
+                    self.scales.extend((0..groups).map(|group| i32::from(of(number, group) & 0x7f) << 7));
+                }
+                Scale::Integers { half: number, scales } => {
+                    let (whole, offset) = (half(streams, number, block), half(streams, number + 2, block));
+                    for group in 0..groups {
+                        let scale = whole + level(of(scales, group));
+                        self.scales.push(scale);
+                        self.offsets.push(offset + level(of(scales + 1, group)) - scale);
+                    }
+                }
+                Scale::Nibbles { half: number, scales } => {
+                    let (whole, offset) = (half(streams, number, block), half(streams, number + 2, block));
+                    for group in 0..groups {
+                        let both = of(scales, group);
+                        let scale = whole + level(both & 15);
+                        self.scales.push(scale);
+                        self.offsets.push(offset + level(both >> 4) - scale);
+                    }
+                }
+                Scale::Signed { half: number, scales } => {
+                    let whole = half(streams, number, block);
+                    let scale = |group| whole + level((of(scales, group) as i8).unsigned_abs());
+                    self.scales.extend((0..groups).map(scale));
+                }
+                Scale::Biased { half: number, scales } => {
+                    let whole = half(streams, number, block);
+                    let scale = |group| whole + level(of(scales, group).abs_diff(32));
+                    self.scales.extend((0..groups).map(scale));
+                }
+                Scale::Cut { half: number, high, low } => {
+                    let whole = half(streams, number, block);
+                    let bits = u32::from(streams[high][block]) | u32::from(streams[high + 1][block]) << 8;
+                    self.scales.extend((0..groups).map(|group| {
+                        let nibble = streams[low][block * (groups / 2) + group / 2] >> (group % 2 * 4) & 15;
+                        let scale = nibble | ((bits >> (2 * group) & 3) as u8) << 4;
+                        whole + level(scale.abs_diff(32))
+                    }));
+                }
+            }
+        }
+    }
+
+    /// Makes the levels of scales relative: less the mean of each run of `run` groups, rounded down.
+    pub(super) fn subtract_means(&mut self, run: usize) {
+        for run in self.scales.chunks_mut(run.max(1)) {
+            let sum: i64 = run.iter().map(|&level| i64::from(level)).sum();
+            let mean = sum.div_euclid(run.len() as i64) as i32;
+            run.iter_mut().for_each(|level| *level -= mean);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_rise_with_what_they_are_of() {
+        assert_eq!([1, 2, 3, 4, 32, 63].map(integer), [0, 1024, 1536, 2048, 5120, 6112]);
+        for number in 1..255 {
+            assert!(integer(number) < integer(number + 1));
+            let exact = f64::from(number).log2() * 1024.0;
+            assert!((f64::from(integer(number)) - exact).abs() < 90.0);
+        }
+    }
+}

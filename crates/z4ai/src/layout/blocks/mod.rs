@@ -1,0 +1,160 @@
+//! The blocks layout: quantized elements whose scales, offsets and quants are apart.
+//!
+//! A block of a GGUF file holds a scale, perhaps an offset, and small integers. Here each parameter is a
+//! stream of its own, and the quants are symbols of one byte. Groups of quants are classed by
+//! what their parameters say of them: a scale that is large beside the others of its row means an
+//! outlier and small quants otherwise, and the ratio of offset and scale says where zero is. A class
+//! has a code of its own.
+//!
+//! Payload: the streams of parameters in the order of the type's table, then the symbols of each
+//! class.
+
+mod decode;
+pub(crate) mod encode;
+mod levels;
+mod quants;
+mod types;
+
+pub(crate) use decode::Buffers;
+pub use types::BlockType;
+
+use crate::coder::Coder;
+use crate::element::Kind;
+use crate::error::{Error, Result};
+use crate::layout::streams::Streams;
+use crate::wire::{Put, Reader};
+use levels::Levels;
+
+/// Classes of groups, at most. (format)
+const MAX_CLASSES: usize = 16;
+
+/// The description of a chunk of blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    pub(crate) block_type: BlockType,
+    /// Groups that the mean of scale levels is taken of; 0 without classes by scale.
+    pub(crate) run: u32,
+    /// Thresholds of relative scale levels, ascending.
+    pub(crate) scales: Vec<i32>,
+    /// Thresholds of offset levels, ascending.
+    pub(crate) offsets: Vec<i32>,
+    /// The parameters, a stream each.
+    pub(crate) parameters: Vec<Coder>,
+    /// Groups and coder of each class; none for types without quants.
+    pub(crate) classes: Vec<(u32, Coder)>,
+}
+
+/// How many thresholds are not above a level.
+#[inline(always)]
+fn class_of(thresholds: &[i32], level: i32) -> usize {
+    thresholds.iter().map(|&threshold| usize::from(threshold <= level)).sum()
+}
+
+fn read_thresholds(reader: &mut Reader<'_>) -> Result<Vec<i32>> {
+    let count = usize::from(reader.u8()?);
+    if count >= MAX_CLASSES {
+        return Err(Error::corrupt(format_args!("{count} thresholds of classes")));
+    }
+    let thresholds: Vec<i32> =
+        (0..count).map(|_| reader.u32().map(|level| level as i32)).collect::<Result<_>>()?;
+    if thresholds.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return Err(Error::corrupt("thresholds of classes do not ascend"));
+    }
+    Ok(thresholds)
+}
+
+impl Blocks {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.put_u8(self.block_type.row().id);
+        out.put_u32(self.run);
+        for thresholds in [&self.scales, &self.offsets] {
+            out.put_u8(thresholds.len() as u8);
+            thresholds.iter().for_each(|&level| out.put_u32(level as u32));
+        }
+        self.parameters.iter().for_each(|coder| coder.write(out));
+        for (groups, coder) in &self.classes {
+            out.put_u32(*groups);
+            coder.write(out);
+        }
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>, kind: Kind, len: usize) -> Result<Self> {
+        if kind.size() != 1 {
+            return Err(Error::corrupt(format_args!("blocks of {} elements", kind.name())));
+        }
+        let id = reader.u8()?;
+        let Some(block_type) = BlockType::from_id(u32::from(id)) else {
+            return Err(Error::unsupported(format_args!("block type {id} is not known")));
+        };
+        let row = block_type.row();
+        if !len.is_multiple_of(row.bytes) {
+            return Err(Error::corrupt(format_args!("{len} bytes are not whole blocks of {}", row.name)));
+        }
+        let blocks = len / row.bytes;
+        let run = reader.u32()?;
+        let (scales, offsets) = (read_thresholds(reader)?, read_thresholds(reader)?);
+        let classes = (scales.len() + 1) * (offsets.len() + 1);
+        let (scaled, shifted) = row.has_levels();
+        if classes > MAX_CLASSES
+            || !scaled && !scales.is_empty()
+            || !shifted && !offsets.is_empty()
+            || scales.is_empty() != (run == 0)
+            || run as usize > blocks * row.groups
+        {
+            return Err(Error::corrupt(format_args!(
+                "{classes} classes of groups of {}, by runs of {run}",
+                row.name
+            )));
+        }
+        let parameters = row.parameter_streams().map(|_| Coder::read(reader)).collect::<Result<_>>()?;
+        let classes = if row.groups == 0 { 0 } else { classes };
+        let classes: Vec<(u32, Coder)> =
+            (0..classes).map(|_| Ok((reader.u32()?, Coder::read(reader)?))).collect::<Result<_>>()?;
+        let groups: u64 = classes.iter().map(|&(groups, _)| u64::from(groups)).sum();
+        if groups != (blocks * row.groups) as u64 {
+            return Err(Error::corrupt(format_args!("classes of {groups} groups in {blocks} blocks")));
+        }
+        Ok(Self { block_type, run, scales, offsets, parameters, classes })
+    }
+
+    pub(crate) fn payload_len(&self, len: usize) -> u64 {
+        let row = self.block_type.row();
+        let parameters = self.parameters.iter().zip(row.parameter_streams());
+        let parameters = parameters.map(|(coder, bytes)| coder.stored_len(len / row.bytes * bytes));
+        let symbols = |groups: u32| groups as usize * row.group_symbols();
+        let quants = self.classes.iter().map(|(groups, coder)| coder.stored_len(symbols(*groups)));
+        parameters.chain(quants).fold(0, u64::saturating_add)
+    }
+
+    pub(crate) fn streams(&self, len: usize, streams: &mut Streams) {
+        let row = self.block_type.row();
+        for (coder, bytes) in self.parameters.iter().zip(row.parameter_streams()) {
+            streams.add("block parameters", coder, len / row.bytes * bytes);
+        }
+        for (groups, coder) in &self.classes {
+            streams.add("quants", coder, *groups as usize * row.group_symbols());
+        }
+    }
+
+    /// The class of every group, by its parameters.
+    fn classify(&self, streams: &[&[u8]], blocks: usize, levels: &mut Levels, classes: &mut Vec<u8>) {
+        let row = self.block_type.row();
+        classes.clear();
+        if self.classes.len() <= 1 {
+            classes.resize(blocks * row.groups, 0);
+            return;
+        }
+        levels.fill(row, streams, blocks);
+        levels.subtract_means(self.run as usize);
+        let columns = self.offsets.len() + 1;
+        match levels.offsets.is_empty() {
+            true => classes.extend(levels.scales.iter().map(|&level| class_of(&self.scales, level) as u8)),
+            false => {
+                let pairs = levels.scales.iter().zip(&levels.offsets);
+                classes.extend(pairs.map(|(&scale, &offset)| {
+                    (class_of(&self.scales, scale) * columns + class_of(&self.offsets, offset)) as u8
+                }));
+            }
+        }
+    }
+}
