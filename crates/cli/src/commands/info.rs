@@ -186,7 +186,7 @@ fn print_table(out: &mut impl Write, rows: &[Row<'_>]) -> std::io::Result<()> {
     table.print(out, table::width())
 }
 
-fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object)]) -> std::io::Result<()> {
+fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object)]) -> Result<(), Failure> {
     let (all, by_dtype) = totals(objects);
     writeln!(out)?;
     if by_dtype.len() > 1 {

@@ -9,6 +9,9 @@
 //! Payload: the streams of parameters in the order of the type's table, then the symbols of each
 //! class.
 
+// Loops over arrays of known length, several of which share an index.
+#![allow(clippy::needless_range_loop)]
+
 mod decode;
 pub(crate) mod encode;
 mod levels;
