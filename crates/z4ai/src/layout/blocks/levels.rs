@@ -6,7 +6,7 @@
 
 use super::types::{Row, Scale};
 
-/// What is known of every group before its quants are decoded.
+/// Levels of every group, from its parameters.
 #[derive(Default)]
 pub(super) struct Levels {
     /// Of the scales.
