@@ -384,8 +384,8 @@ class Subscriber:
     ) -> Pulled:
         """Brings tensors in memory to a version, in place.
 
-        With ``atomic`` all of them change or none. Without it, each tensor is checked before it
-        changes, which takes less time and memory; after an error load them anew.
+        With ``atomic`` all of them change or none. Without it, each tensor changes whole or not at
+        all, which takes less time; after an error some may have changed: load them anew.
         """
         before = self._memory.version
         items = [_item(name, tensor, filled=True) for name, tensor in tensors.items()]

@@ -122,9 +122,9 @@ impl MemoryTarget {
 
     /// Brings the tensors to a version, the newest if `None`.
     ///
-    /// With `atomic` all tensors change or none, at the price of memory for the changes. Without it
-    /// each tensor is checked before it changes, but an error may leave some changed: the tensors
-    /// are then to be loaded anew.
+    /// With `atomic` all tensors change or none: z4ai deltas are decoded once more to check them, XOR
+    /// deltas are undone on an error. Without it each tensor changes whole or not at all, and an
+    /// error may leave some changed: they are then to be loaded anew.
     pub fn pull(
         &mut self,
         stream: &Stream,
