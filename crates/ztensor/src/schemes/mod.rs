@@ -199,7 +199,7 @@ impl File<'_> {
         let bytes = self.reader.read(&shape).ok()?;
         crate::tensor::to_f64::for_each(stated.dtype()?, &bytes, |number| numbers.push(number)).ok()?;
         let [outputs, inputs] = numbers[..] else { return None };
-        let inputs = (inputs >= 1.0 && inputs < 1e15).then_some(inputs as u64)?;
+        let inputs = (1.0..1e15).contains(&inputs).then_some(inputs as u64)?;
         let bits = columns.checked_mul(32)? / inputs;
         let bits = if bits >= 8 { 8 } else { 4 };
         if outputs != rows as f64 || inputs.checked_mul(bits)?.div_ceil(32) != columns {
