@@ -642,7 +642,7 @@ def _packed_name(name: str, variant: str) -> str:
 def _refuse_existing(folder: _Path, names: list[str]) -> None:
     for name in names:
         if os.path.lexists(folder / name):
-            message = f"{folder / name} is there already: overwrite=True replaces it"
+            message = f"{folder / name} exists already: overwrite=True replaces it"
             raise _errors.make("io", message, errno.EEXIST, str(folder / name))
 
 

@@ -383,7 +383,7 @@ class Reader(Closing):
         """The content id of the model, or of one tensor.
 
         A BLAKE3 hash of names, element types, shapes and elements, as text. It does not depend on
-        the format, the order of the tensors, shards or compression; metadata is no part of it.
+        the format, the order of the tensors, shards or compression; metadata is not part of it.
 
         >>> import numpy as np, ztensor
         >>> from ztensor.numpy import save_file

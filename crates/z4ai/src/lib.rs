@@ -44,7 +44,7 @@ pub use progress::{Observer, SharedObserver};
 #[doc(hidden)]
 pub mod rt {
     pub use crate::memory::advise_huge;
-    pub use crate::parallel::resolve;
+    pub use crate::parallel::{resolve, run};
 }
 #[doc(hidden)]
 pub use simd::ForcedLevel;

@@ -37,7 +37,7 @@ pub(crate) fn for_each<S>(
     }
     let next = AtomicUsize::new(0);
     let claim = |_: usize| Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < jobs);
-    run(workers, state, claim, job)
+    run(workers, |_| state(), claim, job)
 }
 
 /// As [`for_each`], for jobs that fill memory in order: every thread starts with a contiguous range
@@ -60,20 +60,21 @@ pub(crate) fn for_each_apart<S>(
         let mut stretches = stretches.lock().unwrap_or_else(|e| e.into_inner());
         stretches[worker].next().or_else(|| stretches.iter_mut().max_by_key(|left| left.len())?.next_back())
     };
-    run(workers, state, claim, job)
+    run(workers, |_| state(), claim, job)
 }
 
-/// Runs jobs on `workers` threads, each as `claim` assigns them.
-fn run<S>(
+/// Runs jobs on `workers` threads, numbered from 0 (the caller's) on, each as `claim` assigns them. Stops at
+/// the first error, of which the one with the lowest index is returned.
+pub fn run<S, E: Send>(
     workers: usize,
-    state: impl Fn() -> S + Sync,
+    state: impl Fn(usize) -> S + Sync,
     claim: impl Fn(usize) -> Option<usize> + Sync,
-    job: impl Fn(&mut S, usize) -> Result<()> + Sync,
-) -> Result<()> {
+    job: impl Fn(&mut S, usize) -> std::result::Result<(), E> + Sync,
+) -> std::result::Result<(), E> {
     let stop = AtomicBool::new(false);
     let failure = Mutex::new(None);
     let work = |worker: usize| {
-        let mut state = state();
+        let mut state = state(worker);
         while !stop.load(Ordering::Relaxed) {
             let Some(i) = claim(worker) else { break };
             if let Err(error) = job(&mut state, i) {
@@ -87,8 +88,11 @@ fn run<S>(
     };
     std::thread::scope(|scope| {
         let work = &work;
+        // The calling thread works too; a helper that cannot be started is done without.
         for worker in 1..workers {
-            scope.spawn(move || work(worker));
+            if std::thread::Builder::new().spawn_scoped(scope, move || work(worker)).is_err() {
+                break;
+            }
         }
         work(0);
     });

@@ -332,6 +332,18 @@ impl Model {
     }
 }
 
+/// A model, and a folder that has it as `base`.
+fn model_in_folder() -> (tempfile::TempDir, Model) {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Model::new();
+    model.save(&dir.path().join("base"));
+    (dir, model)
+}
+
+fn publisher(stream: &Arc<Stream>, base: &Path, options: PublishOptions) -> Publisher {
+    Publisher::new(stream.clone(), &Reader::open(base).unwrap(), options).unwrap()
+}
+
 fn publish_options(compression: PayloadCompression, encoding: Encoding) -> PublishOptions {
     PublishOptions {
         compression,
@@ -363,14 +375,11 @@ const FORMS: [(PayloadCompression, Encoding); 3] = [
 fn what_is_published_is_what_is_pulled() {
     for (compression, encoding) in FORMS {
         for checksum in ChecksumFormat::ALL {
-            let dir = tempfile::tempdir().unwrap();
+            let (dir, mut model) = model_in_folder();
             let path = |name: &str| dir.path().join(name);
-            let mut model = Model::new();
-            model.save(&path("base"));
             let stream = stream(&path("stream"), Layout::Numbered);
             let options = PublishOptions { checksum, ..publish_options(compression, encoding) };
-            let mut publisher =
-                Publisher::new(stream.clone(), &Reader::open(path("base")).unwrap(), options).unwrap();
+            let mut publisher = publisher(&stream, &path("base"), options);
             let (mut live, mut direct) = (None, None);
             for step in 1..=5 {
                 model.step();
@@ -409,15 +418,12 @@ fn what_is_published_is_what_is_pulled() {
 
 #[test]
 fn sparse_changes_are_the_changed_elements() {
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, mut model) = model_in_folder();
     let path = |name: &str| dir.path().join(name);
-    let mut model = Model::new();
-    model.save(&path("base"));
     let mut memory = Memory::open(&path("base"));
     let stream = stream(&path("stream"), Layout::Numbered);
     let options = publish_options(PayloadCompression::Z4ai, Encoding::Xor);
-    let mut publisher =
-        Publisher::new(stream.clone(), &Reader::open(path("base")).unwrap(), options).unwrap();
+    let mut publisher = publisher(&stream, &path("base"), options);
     for _ in 0..2 {
         model.step();
         publisher.publish(&model.inputs()).unwrap();
@@ -456,14 +462,11 @@ fn sparse_changes_are_the_changed_elements() {
 #[test]
 fn other_tensors_need_a_full_version_or_z4ai() {
     for (compression, encoding) in FORMS {
-        let dir = tempfile::tempdir().unwrap();
+        let (dir, mut model) = model_in_folder();
         let path = |name: &str| dir.path().join(name);
-        let mut model = Model::new();
-        model.save(&path("base"));
         let stream = stream(&path("stream"), Layout::Numbered);
         let options = publish_options(compression, encoding);
-        let mut publisher =
-            Publisher::new(stream.clone(), &Reader::open(path("base")).unwrap(), options).unwrap();
+        let mut publisher = publisher(&stream, &path("base"), options);
         model.step();
         publisher.publish(&model.inputs()).unwrap();
         pull_from(&stream, &path("base"), &path("local"), None).unwrap();
@@ -495,10 +498,8 @@ fn other_tensors_need_a_full_version_or_z4ai() {
 #[test]
 fn the_base_is_checked_before_anything_changes() {
     for (compression, encoding) in FORMS {
-        let dir = tempfile::tempdir().unwrap();
+        let (dir, mut model) = model_in_folder();
         let path = |name: &str| dir.path().join(name);
-        let mut model = Model::new();
-        model.save(&path("base"));
         let mut other = Model::new();
         // A tensor that no delta changes, and one that each does.
         for (name, index) in [("frozen base", 4), ("other base", 0)] {
@@ -508,8 +509,7 @@ fn the_base_is_checked_before_anything_changes() {
         }
         let stream = stream(&path("stream"), Layout::Numbered);
         let options = publish_options(compression, encoding);
-        let mut publisher =
-            Publisher::new(stream.clone(), &Reader::open(path("base")).unwrap(), options).unwrap();
+        let mut publisher = publisher(&stream, &path("base"), options);
         model.step();
         publisher.publish(&model.inputs()).unwrap();
         for base in ["frozen base", "other base"] {
@@ -533,17 +533,14 @@ fn the_base_is_checked_before_anything_changes() {
 
 #[test]
 fn another_run_and_an_older_version_are_refused_or_rebuilt() {
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, mut model) = model_in_folder();
     let path = |name: &str| dir.path().join(name);
-    let mut model = Model::new();
-    model.save(&path("base"));
     let mut states = Vec::new();
     let mut runs = Vec::new();
     for run in ["one", "two"] {
         let stream = stream(&path(run), Layout::Numbered);
         let options = publish_options(PayloadCompression::Zstd, Encoding::Xor);
-        let mut publisher =
-            Publisher::new(stream.clone(), &Reader::open(path("base")).unwrap(), options).unwrap();
+        let mut publisher = publisher(&stream, &path("base"), options);
         for _ in 0..3 {
             model.step();
             publisher.publish(&model.inputs()).unwrap();
@@ -571,10 +568,8 @@ fn another_run_and_an_older_version_are_refused_or_rebuilt() {
 
 #[test]
 fn two_publishers_do_not_mix() {
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, mut model) = model_in_folder();
     let path = |name: &str| dir.path().join(name);
-    let mut model = Model::new();
-    model.save(&path("base"));
     let stream = stream(&path("stream"), Layout::Numbered);
     let options = publish_options(PayloadCompression::Z4ai, Encoding::Xor);
     let open = || Publisher::new(stream.clone(), &Reader::open(path("base")).unwrap(), options.clone());
@@ -589,8 +584,7 @@ fn two_publishers_do_not_mix() {
     pull_from(&stream, &path("base"), &path("local"), None).unwrap();
     assert_eq!(digests(&path("local")), model.digests());
     // From the state of the newest version a publisher goes on.
-    let mut third =
-        Publisher::new(stream.clone(), &Reader::open(path("local")).unwrap(), options.clone()).unwrap();
+    let mut third = publisher(&stream, &path("local"), options.clone());
     assert_eq!((third.version(), third.stream_id()), ("000002", first.stream_id()));
     model.step();
     third.publish(&model.inputs()).unwrap();
@@ -617,18 +611,15 @@ fn two_publishers_do_not_mix() {
 #[test]
 fn anchors_folds_and_pruning() {
     for (compression, encoding) in FORMS {
-        let dir = tempfile::tempdir().unwrap();
+        let (dir, mut model) = model_in_folder();
         let path = |name: &str| dir.path().join(name);
-        let mut model = Model::new();
-        model.save(&path("base"));
         let stream = stream(&path("stream"), Layout::Numbered);
         let options = PublishOptions {
             anchors: Anchors { every: Some(4), ratio: None },
             files_from: Some(path("base")),
             ..publish_options(compression, encoding)
         };
-        let mut publisher =
-            Publisher::new(stream.clone(), &Reader::open(path("base")).unwrap(), options.clone()).unwrap();
+        let mut publisher = publisher(&stream, &path("base"), options.clone());
         let mut states = vec![model.digests()];
         for step in 1..=12 {
             model.step();

@@ -441,6 +441,15 @@ impl ExportSource for Chosen<'_> {
         choice.reader.read_pieces(choice.name, role, each)
     }
 
+    fn start(&self, index: usize, role: &str, most: usize) -> ztensor::Result<Vec<u8>> {
+        let choice = &self.tensors[index];
+        choice.reader.read_start(choice.name, role, most as u64)
+    }
+
+    fn fetches_ahead(&self) -> bool {
+        true
+    }
+
     fn stage(&self, indices: &[usize]) -> ztensor::Result<Vec<Staged>> {
         let mut staged = Vec::new();
         for reader in &self.readers {

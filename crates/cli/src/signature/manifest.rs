@@ -116,7 +116,7 @@ impl Listing<'_> {
             } else if kind.is_file() {
                 files.push((name, entry.path()));
             } else {
-                return Err(Failure::usage(format!("{} is no regular file", entry.path().display())));
+                return Err(Failure::usage(format!("{} is not a regular file", entry.path().display())));
             }
         }
         Ok(())

@@ -54,7 +54,7 @@ pub fn verify(bundle: &[u8], key: &PublicKey) -> Result<Statement, Failure> {
     let bundle: Json = serde_json::from_slice(bundle).map_err(|error| malformed(&error.to_string()))?;
     let media_type = bundle["mediaType"].as_str().unwrap_or_default();
     if !media_type.starts_with(MEDIA_TYPE_PREFIX) {
-        return Err(malformed("it is no Sigstore bundle"));
+        return Err(malformed("it is not a Sigstore bundle"));
     }
     let material = &bundle["verificationMaterial"];
     if !material["certificate"].is_null() || !material["x509CertificateChain"].is_null() {
@@ -68,7 +68,7 @@ pub fn verify(bundle: &[u8], key: &PublicKey) -> Result<Statement, Failure> {
     }
     let envelope = &bundle["dsseEnvelope"];
     if envelope["payloadType"].as_str() != Some(PAYLOAD_TYPE) {
-        return Err(malformed("its payload is no in-toto statement"));
+        return Err(malformed("its payload is not an in-toto statement"));
     }
     let decoded = |value: &Json| {
         let text = value.as_str()?;

@@ -69,7 +69,7 @@ impl Statement {
     pub fn parse(payload: &[u8]) -> Result<Statement, String> {
         let json: Json = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
         if json["_type"].as_str() != Some(STATEMENT) {
-            return Err("its payload is no in-toto statement of version 1".to_owned());
+            return Err("its payload is not an in-toto statement of version 1".to_owned());
         }
         if json["predicateType"].as_str() != Some(PREDICATE) {
             return Err(format!("the statement is not about a model signature of version 1.0 ({PREDICATE})"));

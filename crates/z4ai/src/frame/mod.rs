@@ -411,7 +411,7 @@ pub(crate) fn write_header(
             return Err(Error::invalid("an array dtype or shape of more than 255 parts"));
         };
         check_array(Some(array), content_len).map_err(|_| {
-            Error::invalid(format_args!("{content_len} bytes are no array of shape {:?}", array.shape))
+            Error::invalid(format_args!("{content_len} bytes are not an array of shape {:?}", array.shape))
         })?;
         out.put_u8(len);
         out.extend_from_slice(array.dtype.as_bytes());

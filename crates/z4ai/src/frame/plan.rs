@@ -47,7 +47,7 @@ impl Plan {
         let shape = if !options.shape.is_empty() {
             if !fits(&options.shape) {
                 return Err(Error::invalid(format_args!(
-                    "{len} bytes are no tensor of shape {:?} and type {}",
+                    "{len} bytes are not a tensor of shape {:?} and type {}",
                     options.shape,
                     options.kind.name()
                 )));

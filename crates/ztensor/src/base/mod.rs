@@ -7,3 +7,7 @@ pub mod parallel;
 pub(crate) mod pool;
 pub(crate) mod simd;
 pub mod trusted;
+
+/// Bytes that are copied, hashed, encoded or written at a time. (structural: with what is made of them, a quarter
+/// to a half of a second-level cache)
+pub(crate) const CACHE_BLOCK: usize = 256 << 10;

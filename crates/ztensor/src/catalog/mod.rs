@@ -419,6 +419,11 @@ pub trait Decode: Send + Sync + std::fmt::Debug {
         range.end.saturating_sub(range.start)
     }
 
+    /// Whether decoding compares the checksums that [`verify`](Decode::verify) does.
+    fn decoding_verifies(&self) -> bool {
+        true
+    }
+
     /// Checks the encoded form by checksums of its own; `None` if it has none.
     fn verify(&self, _sources: &Sources, _threads: usize) -> Option<Result<()>> {
         None
@@ -426,7 +431,7 @@ pub trait Decode: Send + Sync + std::fmt::Debug {
 }
 
 /// Decoding from all stored bytes of [`Decode::extent`].
-pub trait DecodeStored {
+pub trait DecodeStored: Sync {
     /// Writes decoded bytes `range` to `out`, which has exactly that length.
     fn decode_stored(&self, stored: &[u8], range: Range<u64>, out: &mut [u8], threads: usize) -> Result<()>;
 }

@@ -48,6 +48,13 @@ impl Decode for Shared {
         }
     }
 
+    fn decoding_verifies(&self) -> bool {
+        match &self.0 {
+            Storage::Encoded(decoder) => decoder.decoding_verifies(),
+            _ => true,
+        }
+    }
+
     fn verify(&self, sources: &Sources, threads: usize) -> Option<Result<()>> {
         match &self.0 {
             Storage::Encoded(decoder) => decoder.verify(sources, threads),

@@ -10,8 +10,6 @@ use crate::source::{Sources, check_range};
 /// Rows that are gathered together when a row's elements lie far apart: a cache
 /// line fetched for one row then serves its neighbours too. (unmeasured)
 const TILE: usize = 32;
-/// Below this many bytes a second thread costs more than it brings. (unmeasured)
-const PARALLEL_FROM: u64 = 1 << 20;
 
 /// A row-major tensor whose elements lie in `inner` at regular steps: a
 /// Fortran-ordered array, or a view such as a transpose or an expansion.
@@ -188,7 +186,7 @@ impl Decode for Strided {
                 &read
             }
         };
-        let threads = if out.len() as u64 >= PARALLEL_FROM { parallel::resolve(threads) } else { 1 };
+        let threads = if out.len() >= parallel::WORTH_A_THREAD { parallel::resolve(threads) } else { 1 };
         let share = (out.len() / self.item).div_ceil(threads).max(1);
         let pieces: Vec<_> = out.chunks_mut(share * self.item).enumerate().collect();
         parallel::for_each(threads, pieces, |(index, piece)| {

@@ -1,12 +1,10 @@
 use std::io::Read;
 use std::ops::Range;
 
+use crate::base::CACHE_BLOCK;
 use crate::catalog::{Decode, DecodeStored, Extent};
 use crate::error::{Error, Result};
 use crate::source::Sources;
-
-/// Bytes of a piece that is shown to a consumer of all content in order. (unmeasured)
-const STREAMED: usize = 256 << 10;
 
 /// The longest window that zstd has: frames of `--ultra --long=31`. (format)
 const MAX_WINDOW_LOG: u32 = 31;
@@ -98,7 +96,7 @@ impl Zstd {
             // The window is then no longer than the content, which the limits were asked about.
             decoder.window_log_max(MAX_WINDOW_LOG).map_err(broken)?;
         }
-        let mut piece = vec![0; STREAMED];
+        let mut piece = vec![0; CACHE_BLOCK];
         let mut seen = 0u64;
         loop {
             let read = decoder.read(&mut piece).map_err(broken)?;

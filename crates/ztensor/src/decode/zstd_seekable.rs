@@ -141,7 +141,7 @@ impl SeekableZstd {
         let extent = self.part(frame.start, u64::from(frame.stored));
         sources.with_bytes(extent, |bytes| {
             if bytes.len() < 5 || u32_at(bytes, 0) != FRAME_MAGIC {
-                return Err(broken("the seek table names something that is no frame"));
+                return Err(broken("the seek table points to something that is not a frame"));
             }
             if bytes[4] & CONTENT_CHECKSUM == 0 {
                 return Err(broken("a frame has no content checksum"));

@@ -293,7 +293,7 @@ impl Applier {
                 let frame = self.sources.bytes(*extent)?;
                 let legacy = z4ai::legacy::is_legacy_delta(&frame);
                 if legacy != (self.delta.version == v1::VERSION) || !z4ai::delta::is_delta(&frame) {
-                    return Err(Error::corrupt("z4dm.delta", "a frame that is no delta of this version"));
+                    return Err(Error::corrupt("z4dm.delta", "a frame that is not a delta of this version"));
                 }
                 let options = decode_options(out.len() as u64, threads);
                 // The base is known to be the right one, and what comes out is checked.

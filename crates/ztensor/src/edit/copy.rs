@@ -148,13 +148,13 @@ impl<'a> CopyOptions<'a> {
 
 /// Reads the catalog of a `.zt` file of the present version.
 fn open(path: &Path) -> Result<Catalog> {
-    let name = match remote::place(path)? {
-        Place::Local(path) => path,
-        Place::Remote(location) => location.url().into(),
+    let place = remote::place(path)?;
+    let (opened, name) = match &place {
+        Place::Local(path) => (path.clone(), path.clone()),
+        Place::Remote(location) => (path.to_owned(), location.url().into()),
     };
-    let context = Context { path: Some(name.clone()), map_mode: MapMode::Never, ..Context::default() };
-    let opened = if remote::is_url(&name) { path } else { &name };
-    let catalog = format::open(opened, &context).and_then(|catalog| {
+    let context = Context { path: Some(name), map_mode: MapMode::Never, ..Context::default() };
+    let catalog = format::open(&opened, place, &context).and_then(|catalog| {
         check_magic(&catalog.sources.get(0)?.bytes(0, 8)?)?;
         match catalog.index {
             Some(_) => Ok(catalog),

@@ -9,7 +9,11 @@ mod capabilities;
 mod distributed;
 pub mod foreign;
 pub mod gguf;
+#[cfg(feature = "hdf5")]
 pub(crate) mod hdf5;
+#[cfg(not(feature = "hdf5"))]
+#[path = "hdf5_absent.rs"]
+mod hdf5;
 pub(crate) mod json;
 pub(crate) mod npz;
 pub(crate) mod onnx;
@@ -28,7 +32,7 @@ use std::sync::Arc;
 
 use crate::catalog::Catalog;
 use crate::error::{Error, ErrorKind, Result};
-use crate::remote::{self, Options};
+use crate::remote::{self, Options, Place};
 use crate::source::{self, Access, FAR_JUMP, MapMode, Source};
 use crate::write::export::{ExportFormat, Exporter};
 
@@ -243,13 +247,13 @@ static DRIVERS: &[&Driver] = &[
     &pickle::DRIVER,
 ];
 
-/// Opens a path: a file of any format, an index of shards, or a folder.
-pub(crate) fn open(path: &Path, context: &Context) -> Result<Catalog> {
+/// Opens a path, whose place is known: a file of any format, an index of shards, or a folder.
+pub(crate) fn open(path: &Path, place: Place, context: &Context) -> Result<Catalog> {
     let name = context.path.as_deref().unwrap_or(path);
     if shards::handles(name) {
         return shards::open(path, name, context);
     }
-    match context.open(path) {
+    match source::open_place(place, context.map_mode, &context.remote) {
         // Stores have no folders, only names that begin alike.
         Err(error) if is_missing(&error) && is_prefix(name, context) => {
             let folder = PathBuf::from(format!("{}/", name.display()));

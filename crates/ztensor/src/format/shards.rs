@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use indexmap::IndexMap;
 
 use crate::base::parallel;
-use crate::catalog::{Catalog, Decode, Extent, Object, Storage, StridedView};
+use crate::catalog::{Catalog, Decode, DecodeStored, Extent, Object, Storage, StridedView};
 use crate::error::{Error, Result, quoted};
 use crate::format::json::Scanner;
 use crate::format::{Context, Format, distributed, folder_extensions, parse};
@@ -423,6 +423,14 @@ impl Decode for Moved {
     fn decode_in_order(&self, _: &Sources, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Option<Result<()>> {
         let decoded = self.inner.decode_in_order(&self.sources, each)?;
         Some(decoded.map_err(|error| error.in_file(self.sources.label(0))))
+    }
+
+    fn stored(&self) -> Option<&dyn DecodeStored> {
+        self.inner.stored()
+    }
+
+    fn decoding_verifies(&self) -> bool {
+        self.inner.decoding_verifies()
     }
 
     fn verify(&self, _: &Sources, threads: usize) -> Option<Result<()>> {

@@ -98,8 +98,10 @@ impl FromStr for ContentId {
             Some(ContentId(bytes))
         };
         parse().ok_or_else(|| {
-            let message =
-                format!("{} is no content id: b3: and 64 lower-case hexadecimal digits are", quoted(text));
+            let message = format!(
+                "{} is not a content id: expected b3: and 64 lower-case hexadecimal digits",
+                quoted(text)
+            );
             Error::invalid(message)
         })
     }

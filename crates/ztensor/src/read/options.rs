@@ -120,13 +120,14 @@ impl OpenOptions {
 
     /// Opens a file, by its path or its URL.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Reader> {
-        let (path, name) = match remote::place(path.as_ref())? {
-            Place::Local(path) => (path.clone(), path),
+        let place = remote::place(path.as_ref())?;
+        let (path, name) = match &place {
+            Place::Local(path) => (path.clone(), path.clone()),
             // What follows a `?` is no part of the name, and may be a secret.
             Place::Remote(location) => (path.as_ref().to_owned(), location.url().into()),
         };
         let context = self.context(Some(name.clone()));
-        let catalog = format::open(&path, &context).and_then(|catalog| self.admit(catalog));
+        let catalog = format::open(&path, place, &context).and_then(|catalog| self.admit(catalog));
         let catalog = catalog.map_err(|error| error.in_file(name))?;
         Ok(Reader::of(catalog, self))
     }

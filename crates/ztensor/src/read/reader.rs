@@ -9,8 +9,9 @@ use super::verify::{PieceChecksums, compare, hasher};
 use super::{Charge, OpenOptions};
 use crate::base::huge_pages::zeroed_vec;
 use crate::base::parallel;
-use crate::catalog::{Catalog, Component, DigestOf, Extent, Object, Role, Storage};
-use crate::digest::Digest;
+use crate::base::pool::BufferPool;
+use crate::catalog::{Catalog, Component, DigestOf, Extent, Layout, Object, Role, Storage};
+use crate::digest::{Digest, Hasher};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
 use crate::format::{Format, zt2};
@@ -27,14 +28,15 @@ pub struct Reader {
     options: OpenOptions,
 }
 
-/// Reads are split into pieces of this size, so that threads share a large tensor. (unmeasured)
+/// Reads are split into pieces of this size, so that threads share a large tensor. (case: the cold reads of
+/// `docs/architecture.md`, where pieces of 1 to 16 MB are equally fast)
 const PIECE: usize = 4 << 20;
 /// The same of what is decoded: several threads then have frames of their own. (limit)
 const DECODED_PIECE: u64 = 32 << 20;
 /// What is hashed at a time. (structural: half of a second-level cache)
 const HASHED: usize = 1 << 20;
-/// Bytes of a part of a tensor that each thread decodes, at least. (unmeasured)
-const WORTH_A_THREAD: usize = 1 << 20;
+/// Threads that fill pieces ahead of the one that takes them. (limit: as many pieces and one are held)
+const FILLERS: usize = 3;
 
 impl Reader {
     /// Opens a file of any format; it is mapped when a view is asked for.
@@ -291,20 +293,24 @@ impl Reader {
         out: &'a mut [u8],
         jobs: &mut Vec<Job<'a>>,
     ) {
-        let plain = matches!(component.storage, Storage::Plain(_));
-        let digest = self.digest(component);
-        // CRC-32C values of pieces combine to that of the whole; other digests are sequential.
-        let combines = matches!(digest, None | Some(Digest::Crc32c(_)));
         // Ranges of remote files are planned where requests are made (`remote::coalesce`).
-        if !plain || !combines || out.len() <= PIECE || self.is_remote(component) {
+        if !self.is_cut(component) {
             jobs.push(Job { name, component, skip: 0, out, checksum: None });
             return;
         }
-        let pieces = out.len().div_ceil(PIECE);
-        let checksum = digest.map(|digest| Arc::new(PieceChecksums::new(digest.clone(), pieces)));
+        let checksum = PieceChecksums::new(self.digest(component), component.len).map(Arc::new);
         for (index, out) in out.chunks_mut(PIECE).enumerate() {
             jobs.push(Job { name, component, skip: (index * PIECE) as u64, out, checksum: checksum.clone() });
         }
+    }
+
+    /// Whether a component is read in pieces by several threads: raw, and without a digest that must be
+    /// computed sequentially. (CRC-32C values of pieces combine to that of the whole.)
+    fn is_cut(&self, component: &Component) -> bool {
+        matches!(component.storage, Storage::Plain(_))
+            && matches!(self.digest(component), None | Some(Digest::Crc32c(_)))
+            && component.len > PIECE as u64
+            && !self.is_remote(component)
     }
 
     fn run(
@@ -329,16 +335,16 @@ impl Reader {
                     sources.read_by(mode, *extent, skip + (index * step) as u64, piece)?;
                     hasher.update(piece);
                 }
-                match checksum {
-                    Some(pieces) => pieces.add(skip, out.len() as u64, hasher),
-                    None => compare(hasher, digest),
+                match (checksum, &hasher) {
+                    (Some(pieces), Hasher::Crc32c(crc)) => pieces.add(skip, out.len() as u64, *crc),
+                    _ => compare(hasher, digest),
                 }
             }
             (storage, Some(digest)) if component.digest_of == DigestOf::Decoded => {
                 storage.read(sources, range, out, threads)?;
                 let mut hasher = hasher(digest);
                 hasher.update(out);
-                compare(hasher, digest)
+                compare(hasher, digest).map_err(|error| error.under("zt2.Digest"))
             }
             (storage, Some(digest)) => {
                 // One read for the checksum and the decoder, where it takes the stored bytes.
@@ -384,7 +390,7 @@ impl Reader {
     /// Fills `out` with bytes `range` of a dense tensor's decoded data.
     pub fn read_range_into(&self, name: &str, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         // Callers of this have threads of their own: more are worth it for much work only.
-        let threads = parallel::resolve(self.options.threads).min(1 + out.len() / WORTH_A_THREAD);
+        let threads = parallel::resolve(self.options.threads).min(1 + out.len() / parallel::WORTH_A_THREAD);
         self.read_range_with(name, range, out, threads)
     }
 
@@ -446,41 +452,123 @@ impl Reader {
         len >= 2 * step && !self.is_remote(component) && component.storage.work(&middle) <= 4 * step
     }
 
-    /// Calls `each` with all decoded bytes of a component, piece by piece, and compares its digest on the
-    /// way.
+    /// The first `most` decoded bytes of a component, or all of it. Its digest is not compared.
+    pub fn read_start(&self, name: &str, role: &str, most: u64) -> Result<Vec<u8>> {
+        let component = self.component(name, role)?;
+        let len = component.len.min(most);
+        let mut bytes = zeroed_vec::<u8>(len)?;
+        let read = component.storage.read(&self.catalog.sources, 0..len, &mut bytes, 1);
+        read.map_err(|error| self.at(name, error))?;
+        Ok(bytes)
+    }
+
+    /// Calls `each` with all decoded bytes of a component, piece by piece and in order, while other threads
+    /// read, decode and hash the next pieces. The last piece comes before its digest is compared.
     pub fn read_pieces(
         &self,
         name: &str,
         role: &str,
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
+        let object = self.get(name)?;
         let component = self.component(name, role)?;
-        let (len, step) = (component.len, piece_len(component).min(component.len));
-        let stored = component.digest_of == DigestOf::Stored && component.encoding() != "raw";
         self.check_component(name, component)?;
         let at = |error: Error| self.at(name, error);
+        self.check_apart(component).map_err(at)?;
+        let sources = &self.catalog.sources;
         let digest = self.digest(component);
-        if let Some(digest) = digest.filter(|_| stored) {
+        let of_stored = component.digest_of == DigestOf::Stored && component.encoding() != "raw";
+        if let (true, Some(digest), Storage::Encoded(decoder)) = (of_stored, digest, &component.storage) {
+            // One read for the checksum and the decoder, where it takes the stored bytes.
+            if let (Some(extent), Some(stored)) = (decoder.extent(), decoder.stored())
+                && sources.get(extent.source)?.remote().is_none()
+            {
+                return sources.with_whole(extent, |bytes| {
+                    let mut hasher = hasher(digest);
+                    hasher.update(bytes);
+                    compare(hasher, digest).map_err(at)?;
+                    let decode = |range, out: &mut [u8], threads| {
+                        stored.decode_stored(bytes, range, out, threads).map_err(at)
+                    };
+                    self.for_pieces(component, decode, each)
+                });
+            }
             self.hash_stored(component, digest).map_err(at)?;
         }
-        let mut hasher = digest.filter(|_| !stored).map(hasher);
-        let mut buffer = zeroed_vec::<u8>(step).map_err(at)?;
-        let threads = parallel::resolve(self.options.threads);
-        let mut start = 0;
-        while start < len {
-            let end = len.min(start + step);
-            let piece = &mut buffer[..(end - start) as usize];
-            component.storage.read(&self.catalog.sources, start..end, piece, threads).map_err(at)?;
-            if let Some(hasher) = &mut hasher {
-                hasher.update(piece);
+        let (dtype, known) = (component.dtype, component.unknown_type.is_none());
+        let checked = self.format() == Format::Zt2 && known;
+        let elements = object.elements().filter(|_| object.layout == Layout::Dense).unwrap_or(0);
+        let read = |range: Range<u64>, out: &mut [u8], threads| {
+            component.storage.read(sources, range.clone(), out, threads).map_err(at)?;
+            if checked {
+                zt2::layout::check_elements(dtype, out).map_err(at)?;
             }
-            each(piece)?;
-            start = end;
+            match checked && elements > 0 && range.end == component.len {
+                true => zt2::layout::check_last(dtype, elements, out.last()).map_err(at),
+                false => Ok(()),
+            }
+        };
+        let Some(digest) = digest.filter(|_| !of_stored) else {
+            return self.for_pieces(component, read, each);
+        };
+        if let Some(checksums) = PieceChecksums::new(Some(digest), component.len) {
+            let read_and_hash = |range: Range<u64>, out: &mut [u8], threads| {
+                read(range.clone(), out, threads)?;
+                checksums.add(range.start, out.len() as u64, crc32c::crc32c(out)).map_err(at)
+            };
+            return self.for_pieces(component, read_and_hash, each);
         }
-        match (hasher, digest) {
-            (Some(hasher), Some(digest)) => compare(hasher, digest).map_err(at),
+        // Other digests are sequential.
+        let mut hasher = hasher(digest);
+        self.for_pieces(component, read, &mut |piece| {
+            hasher.update(piece);
+            each(piece)
+        })?;
+        let rule = |error: Error| match component.digest_of {
+            DigestOf::Decoded => error.under("zt2.Digest"),
+            DigestOf::Stored => error,
+        };
+        compare(hasher, digest).map_err(|error| at(rule(error)))
+    }
+
+    /// Compares checksums that reading does not compare: those of the chunks of an assembled tensor, and
+    /// digests that no bytes have.
+    fn check_apart(&self, component: &Component) -> Result<()> {
+        match &component.storage {
+            _ if !self.options.verify => Ok(()),
+            _ if component.digest_of == DigestOf::Decoded => zt2::check_digest(component),
+            Storage::Encoded(decoder) if component.digest.is_none() && !decoder.decoding_verifies() => {
+                let threads = parallel::resolve(self.options.threads);
+                decoder.verify(&self.catalog.sources, threads).unwrap_or(Ok(()))
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Calls `each` with the bytes of a component in order, while threads `fill` the next pieces of it.
+    fn for_pieces(
+        &self,
+        component: &Component,
+        fill: impl Fn(Range<u64>, &mut [u8], usize) -> Result<()> + Sync,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let (len, step) = (component.len, piece_len(component));
+        let threads = parallel::resolve(self.options.threads);
+        let fillers = threads.min(FILLERS);
+        let pool = BufferPool::default();
+        let ranges = (0..len).step_by(step as usize).map(|start| start..len.min(start + step));
+        let fill = |range: Range<u64>| {
+            let len = range.end - range.start;
+            let mut buffer = pool.take(len)?;
+            fill(range, &mut buffer[..len as usize], threads / fillers)?;
+            Ok((buffer, len as usize))
+        };
+        let items = ranges.map(|range| (range.end - range.start, range)).collect();
+        parallel::in_order(fillers, items, (fillers as u64 + 1) * step, fill, |(buffer, len)| {
+            each(&buffer[..len])?;
+            pool.put(buffer);
+            Ok(())
+        })
     }
 
     /// A tensor with its bytes: borrowed where they can be viewed, decoded where not.
@@ -493,15 +581,14 @@ impl Reader {
 
     /// Like [`read_object`](Reader::read_object), with digests compared if this reader compares them.
     pub fn read_checked(&self, name: &str) -> Result<Tensor<'_>> {
-        let object = self.get(name)?;
-        // Reading compares as well, and what is remote should come once.
-        if object.components.iter().any(|(_, component)| self.is_remote(component)) {
-            return self.read_owned(name);
-        }
-        if self.options.verify {
-            self.verify(name)?;
-        }
-        self.read_object(name)
+        self.object_with(name, |role, component| {
+            self.check_apart(component).map_err(|error| self.at(name, error))?;
+            match self.try_view(component) {
+                // Bytes that must be hashed are read once, by a copy.
+                Ok(bytes) if self.digest(component).is_none() => Ok(Cow::Borrowed(bytes)),
+                _ => self.read_component(name, role).map(Cow::Owned),
+            }
+        })
     }
 
     /// A tensor with its own copy of the bytes, digests compared.

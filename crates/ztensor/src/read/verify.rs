@@ -153,31 +153,42 @@ impl Reader {
     }
 }
 
-/// CRC-32C values of the pieces of one component, read by several threads: the last one to arrive
-/// combines them and compares.
+/// CRC-32C values of the pieces of one component, read by several threads: with the last piece they
+/// are combined and compared.
 pub(crate) struct PieceChecksums {
     expected: Digest,
-    pieces: usize,
-    /// Offset, length and CRC-32C of each piece that was read.
-    read: Mutex<Vec<(u64, u64, u32)>>,
+    read: Mutex<PiecesRead>,
+}
+
+struct PiecesRead {
+    /// Bytes of pieces that were not read yet.
+    left: u64,
+    /// Offset, length and CRC-32C of each piece.
+    pieces: Vec<(u64, u64, u32)>,
 }
 
 impl PieceChecksums {
-    pub(super) fn new(expected: Digest, pieces: usize) -> PieceChecksums {
-        PieceChecksums { expected, pieces, read: Mutex::new(Vec::with_capacity(pieces)) }
+    /// For a component of `len` bytes; `None` unless its digest combines from those of pieces.
+    pub(super) fn new(expected: Option<&Digest>, len: u64) -> Option<PieceChecksums> {
+        match expected {
+            Some(Digest::Crc32c(_)) if len > 0 => {
+                let read = Mutex::new(PiecesRead { left: len, pieces: Vec::new() });
+                Some(PieceChecksums { expected: expected?.clone(), read })
+            }
+            _ => None,
+        }
     }
 
-    pub(super) fn add(&self, offset: u64, len: u64, hasher: Hasher) -> Result<()> {
-        let Hasher::Crc32c(crc) = hasher else {
-            return Err(Error::invalid("only CRC-32C values of pieces combine"));
-        };
+    /// Adds the checksum of the piece at `offset`, of `len` bytes. Pieces do not overlap.
+    pub(super) fn add(&self, offset: u64, len: u64, crc: u32) -> Result<()> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        read.push((offset, len, crc));
-        if read.len() < self.pieces {
+        read.pieces.push((offset, len, crc));
+        read.left = read.left.saturating_sub(len);
+        if read.left > 0 {
             return Ok(());
         }
-        read.sort_unstable();
-        let whole = read.iter().fold(0, |sum, &(_, len, crc)| crc32c_combine::combine(sum, crc, len));
+        read.pieces.sort_unstable();
+        let whole = read.pieces.iter().fold(0, |sum, &(_, len, crc)| crc32c_combine::combine(sum, crc, len));
         compare(Hasher::Crc32c(whole), &self.expected)
     }
 }

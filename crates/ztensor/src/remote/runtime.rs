@@ -92,7 +92,7 @@ impl RuntimeGuard {
         F::Output: Send,
     {
         let Some(WorkerRuntime { runtime, clients }) = &self.worker_runtime else {
-            return Err(Error::invalid("a worker_runtime that was given back"));
+            return Err(Error::invalid("the worker runtime was released already"));
         };
         let requests = requests(clients.get(runtime, settings)?);
         block_on(runtime, async {

@@ -13,8 +13,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+#[cfg(feature = "hdf5")]
+pub(crate) use cursor::AFTER_JUMP;
 pub use cursor::Cursor;
-pub(crate) use cursor::{AFTER_JUMP, FAR_JUMP};
+pub(crate) use cursor::FAR_JUMP;
 pub use file::{FileSource, MapMode};
 pub use memory::MemorySource;
 pub use remote::{Access, Budget, Remote, Staged};
@@ -86,7 +88,12 @@ pub trait Source: Send + Sync + fmt::Debug {
 
 /// Opens what a path or a URL names: a file, or an object somewhere else.
 pub fn open(path: impl AsRef<Path>, mode: MapMode, options: &Options) -> Result<Arc<dyn Source>> {
-    match places::place(path.as_ref())? {
+    open_place(places::place(path.as_ref())?, mode, options)
+}
+
+/// The same of a path or URL that was parsed.
+pub(crate) fn open_place(place: Place, mode: MapMode, options: &Options) -> Result<Arc<dyn Source>> {
+    match place {
         Place::Local(path) => Ok(Arc::new(FileSource::open(path, mode)?)),
         Place::Remote(location) => Ok(Arc::new(places::RemoteSource::open(&location, options)?)),
     }

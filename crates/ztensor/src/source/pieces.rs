@@ -6,7 +6,7 @@ use crate::base::pool::BufferPool;
 use crate::catalog::Extent;
 use crate::error::Result;
 
-/// A piece stays in the second-level cache between being read and being used. (unmeasured)
+/// (structural: a piece stays in the second-level cache between being read and being used)
 const PIECE: u64 = 1 << 20;
 
 /// A thread that reads ahead pays from this many bytes on. (unmeasured)
@@ -18,8 +18,7 @@ const REMOTE_PIECE: u64 = 16 << 20;
 /// Pieces that are read and not yet used, with the one in use. (structural: one per reader, and one)
 const AHEAD: u64 = 3;
 
-/// Threads that read ahead: the caller's work on a piece takes about as long as reading it.
-/// (unmeasured)
+/// Threads that read ahead. (structural: one reads while the other waits for its piece to be taken)
 const READERS: usize = 2;
 
 impl Sources {

@@ -330,7 +330,7 @@ pub(crate) fn apply_full(
         let path = stream.path(&version.folder, file);
         read += copy_from(&path, stream.remote(), &incoming, file, apply).map_err(|error| {
             match super::stream::is_absent(&error) {
-                true => Error::not_found("this shard, which the index names, is not there").in_file(&path),
+                true => Error::not_found("this shard is missing, although the index names it").in_file(&path),
                 false => error,
             }
         })?;

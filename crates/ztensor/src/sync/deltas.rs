@@ -148,7 +148,7 @@ impl<'a> Deltas<'a> {
         for &index in self.by_tensor.get(name).into_iter().flatten() {
             let version = &self.versions[index];
             let Kind::Delta { encoding, compression, .. } = version.index.kind else {
-                return Err(Error::invalid("a full version is no delta"));
+                return Err(Error::invalid("a full version is not a delta"));
             };
             let payload = self.payload(index, name)?;
             expected = Some((payload.checksum, payload.digest, index));

@@ -143,7 +143,7 @@ pub fn fold(
     while at != from {
         let version = stream
             .version(&at)?
-            .ok_or_else(|| Error::not_found(format!("version {at} is not there")).in_file(stream.root()))?;
+            .ok_or_else(|| Error::not_found(format!("there is no version {at}")).in_file(stream.root()))?;
         let Some(before) = stream.base_name(&version) else {
             let message = format!("version {at} is a full one: nothing before it is needed");
             return Err(Error::invalid(message).in_file(stream.root()));

@@ -189,7 +189,7 @@ impl Publisher {
             return Err(Error::unsupported("streams of SkyRL are read, not written"));
         }
         if options.checksum == ChecksumFormat::Sha256 {
-            return Err(Error::unsupported("sha256 is no checksum of this format"));
+            return Err(Error::unsupported("this format has no sha256 checksums"));
         }
         let mut publisher = Publisher {
             version: BASE_VERSION.to_owned(),

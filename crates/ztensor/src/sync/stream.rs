@@ -377,7 +377,7 @@ impl Stream {
             Ok(source)
         };
         let source = open().map_err(|error| match is_absent(&error) {
-            true => Error::not_found("this shard, which the index names, is not there").in_file(&path),
+            true => Error::not_found("this shard is missing, although the index names it").in_file(&path),
             false => error,
         })?;
         if known_len.is_some_and(|len| len != source.len()) {

@@ -125,7 +125,7 @@ impl<'a> Target<'a> {
             std::io::ErrorKind::AlreadyExists,
             "another publisher wrote it, or one was killed: replace_unfinished replaces what has no index",
         );
-        Err(Error::io("this is there already, with other bytes", cause).in_file(&path))
+        Err(Error::io("this exists already with other contents", cause).in_file(&path))
     }
 
     /// Copies the plain files of a model's folder that hold no tensors.

@@ -174,8 +174,8 @@ impl Destination {
     /// The error of a name that is taken.
     pub(crate) fn taken(&self) -> Error {
         let found = match std::fs::symlink_metadata(&self.path) {
-            Ok(there) if there.is_symlink() => "a symbolic link of this name is there already",
-            _ => "it is there already",
+            Ok(there) if there.is_symlink() => "a symbolic link of this name exists already",
+            _ => "it exists already",
         };
         let cause = format!("{found}: choose another name, or ask for it to be replaced");
         Error::io("cannot create", io::Error::new(io::ErrorKind::AlreadyExists, cause)).in_file(&self.path)

@@ -1,9 +1,10 @@
 //! Writing other formats: one door for every target.
 //!
 //! An export first sees the whole plan (names, types, shapes), so that what the
-//! target cannot hold is refused by name before anything is written; then the
-//! tensors' bytes are fetched and written one at a time. The new file appears
-//! under its name only when it is complete.
+//! target cannot hold is refused by name before anything is written. Then one
+//! pipeline serves every target: threads read, verify and decode tensors ahead of
+//! the one that writes, each byte once; large tensors pass in pieces. The new file
+//! appears under its name only when it is complete.
 //!
 //! ```no_run
 //! use ztensor::export::{ExportFormat, ExportOptions, export};
@@ -19,6 +20,7 @@ use std::path::Path;
 
 use z4ai::Effort;
 
+use crate::base::{CACHE_BLOCK, parallel};
 use crate::catalog::{Layout, Object};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
@@ -199,7 +201,7 @@ impl<'a> ExportOptions<'a> {
 }
 
 /// Tensors to export: what they are, and their bytes one at a time.
-pub trait ExportSource {
+pub trait ExportSource: Sync {
     /// Every name and what it stands for. Names differ from each other.
     fn objects(&self) -> Vec<(&str, Cow<'_, Object>)>;
 
@@ -215,9 +217,29 @@ pub trait ExportSource {
         false
     }
 
-    /// Calls `each` with all bytes of a component, piece by piece.
+    /// Calls `each` with all bytes of a component, piece by piece: of any component of a tensor that has one
+    /// which [`streams`](ExportSource::streams).
     fn pieces(&self, index: usize, _role: &str, _each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         Err(Error::invalid(format!("tensor {index} is not handed out in pieces")))
+    }
+
+    /// The first `most` bytes of a component that is handed out in pieces, or all of it.
+    fn start(&self, index: usize, role: &str, most: usize) -> Result<Vec<u8>> {
+        let mut start = Vec::new();
+        let asked = self.pieces(index, role, &mut |piece| {
+            start.extend_from_slice(&piece[..piece.len().min(most - start.len())]);
+            if start.len() < most { Ok(()) } else { Err(Error::cancelled()) }
+        });
+        match asked {
+            Err(error) if start.len() < most => Err(error),
+            _ => Ok(start),
+        }
+    }
+
+    /// Whether [`fetch`](ExportSource::fetch) takes time (reading, decoding, converting): several threads
+    /// then call it, ahead of the one that writes.
+    fn fetches_ahead(&self) -> bool {
+        false
     }
 
     /// Refuses to hand out all tensors if that exceeds a limit, before anything is written.
@@ -259,6 +281,17 @@ impl ExportSource for Reader {
             Some((name, _)) => self.read_pieces(name, role, each),
             None => Err(Error::invalid(format!("there is no tensor {index}"))),
         }
+    }
+
+    fn start(&self, index: usize, role: &str, most: usize) -> Result<Vec<u8>> {
+        match self.catalog().objects.get_index(index) {
+            Some((name, _)) => self.read_start(name, role, most as u64),
+            None => Err(Error::invalid(format!("there is no tensor {index}"))),
+        }
+    }
+
+    fn fetches_ahead(&self) -> bool {
+        true
     }
 
     fn check_limits(&self) -> Result<()> {
@@ -347,12 +380,34 @@ pub(crate) struct Plan<'a> {
 /// Where an export goes: a buffer that large tensors pass by.
 pub(crate) type Output<'a> = BufWriter<&'a mut dyn Write>;
 
-/// Small tensors are gathered in it; it stays in the cache while it is filled and written. (unmeasured)
-const BUFFER: usize = 256 << 10;
+/// Tensors that are fetched and written together have at most this many bytes, or there is one: passing each
+/// small one from thread to thread would cost more than copying it. (limit)
+const GROUP: u64 = 8 << 20;
 
-/// Bytes of tensors that are written in one batch, at most; a larger tensor is a batch of its own.
-/// (limit)
-const HELD: u64 = 8 << 20;
+/// Bytes that may be fetched ahead of the thread that writes; a larger tensor is fetched alone. (limit)
+const AHEAD: u64 = 64 << 20;
+
+/// A component to be written, and the zeros behind it.
+#[derive(Clone, Copy)]
+pub(crate) struct Placed {
+    pub(crate) index: usize,
+    pub(crate) role: &'static str,
+    pub(crate) padding: u64,
+}
+
+/// What the pipeline hands to the thread that writes, in order.
+pub(crate) enum Fetched<R> {
+    /// Tensors that were fetched and prepared.
+    Group(Vec<(usize, R)>),
+    /// One that is copied in pieces.
+    Large(usize),
+}
+
+/// What threads of the pipeline fetch.
+enum Fetch<'o> {
+    Group(&'o [usize]),
+    Large(usize),
+}
 
 impl<'a> Plan<'a> {
     fn new(
@@ -384,7 +439,7 @@ impl<'a> Plan<'a> {
     }
 
     fn write(&self, out: &mut dyn Write) -> Result<()> {
-        let mut out = BufWriter::with_capacity(BUFFER, out);
+        let mut out = BufWriter::with_capacity(CACHE_BLOCK, out);
         (exporter(self.format).write)(self, &mut out)?;
         out.flush().map_err(write_failed)
     }
@@ -454,91 +509,185 @@ impl<'a> Plan<'a> {
         Error::unsupported(format!("a .{} file cannot hold {what}", self.format)).in_tensor(name)
     }
 
-    /// Writes the `data` of tensors in the given order, one right after the other: from where
-    /// they lie, many in one call. Several are held at a time only while they are small.
-    pub(crate) fn write_data(&self, order: &[usize], out: &mut Output<'_>) -> Result<()> {
+    /// Writes components in the given order, each with its padding: from where they lie, many in one call.
+    pub(crate) fn write_data(&self, order: &[Placed], out: &mut Output<'_>) -> Result<()> {
         out.flush().map_err(write_failed)?;
-        let mut rest = order;
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |index: &&usize| {
-                let first = bytes == 0;
-                bytes += self.objects[**index].1.byte_len().max(1);
-                first || bytes <= HELD
-            };
-            let (batch, after) = rest.split_at(rest.iter().take_while(fits).count());
-            let _staged = self.source.stage(batch)?;
-            let tensors: Vec<_> =
-                batch.iter().map(|&index| self.fetch(index, "data")).collect::<Result<_>>()?;
-            let mut gather = Gather::default();
-            let data = tensors.iter().filter_map(|tensor| tensor.component("data"));
-            for piece in data.flat_map(|data| data.bytes.chunks(LONGEST_PIECE)) {
-                gather.push(piece);
-                if gather.is_full() {
-                    gather.write_to(out.get_mut()).map_err(write_failed)?;
+        let out = out.get_mut();
+        let indices: Vec<usize> = order.iter().map(|placed| placed.index).collect();
+        let threads = self.fetch_threads();
+        let mut rest = order.iter();
+        let fetched = |_, tensor: Tensor<'a>| Ok(tensor);
+        self.pipeline(threads, &indices, Whole::IfSmall, fetched, |fetched| match fetched {
+            Fetched::Group(tensors) => {
+                let mut gather = Gather::default();
+                let mut bytes = 0;
+                for ((_, tensor), placed) in tensors.iter().zip(rest.by_ref()) {
+                    let data = tensor.component(placed.role).map_or(&[][..], |data| &data.bytes);
+                    bytes += data.len() as u64;
+                    put(&mut gather, data, placed.padding, out)?;
                 }
+                gather.write_to(out).map_err(write_failed)?;
+                advance(self.options.observer, bytes)
             }
-            gather.write_to(out.get_mut()).map_err(write_failed)?;
-            let bytes = batch.iter().map(|&index| self.objects[index].1.byte_len());
-            advance(self.options.observer, bytes.sum())?;
+            Fetched::Large(index) => {
+                let Some(placed) = rest.next() else { return Ok(()) };
+                self.pieces(index, placed.role, &mut |piece| {
+                    out.write_all(piece).map_err(write_failed)?;
+                    advance(self.options.observer, piece.len() as u64)
+                })?;
+                let mut gather = Gather::default();
+                put(&mut gather, &[], placed.padding, out)?;
+                gather.write_to(out).map_err(write_failed)?;
+                Ok(())
+            }
+        })
+    }
+
+    /// Threads that fetch ahead of the one that writes, where nothing is prepared but the tensors.
+    pub(crate) fn fetch_threads(&self) -> usize {
+        if self.source.fetches_ahead() { self.options.threads } else { 1 }
+    }
+
+    /// Several tensors, fetched at the same time.
+    pub(crate) fn fetch_all(&self, indices: &[usize]) -> Result<Vec<Tensor<'a>>> {
+        let _staged = self.source.stage(indices)?;
+        let mut tensors = Vec::with_capacity(indices.len());
+        let items = indices.iter().map(|&index| (0, index)).collect();
+        parallel::in_order(
+            self.fetch_threads(),
+            items,
+            u64::MAX,
+            |index| self.fetch(index),
+            |tensor| {
+                tensors.push(tensor);
+                Ok(())
+            },
+        )?;
+        Ok(tensors)
+    }
+
+    /// The pipeline of every target: threads fetch tensors and `prepare` what is written of them, ahead of
+    /// the calling thread, which takes the results in order.
+    pub(crate) fn pipeline<R: Send>(
+        &self,
+        threads: usize,
+        order: &[usize],
+        whole: Whole,
+        prepare: impl Fn(usize, Tensor<'a>) -> Result<R> + Sync,
+        mut take: impl FnMut(Fetched<R>) -> Result<()>,
+    ) -> Result<()> {
+        let fetch = |fetch: Fetch<'_>| match fetch {
+            Fetch::Large(index) => Ok(Fetched::Large(index)),
+            Fetch::Group(group) => {
+                let _staged = self.source.stage(group)?;
+                let mut made = Vec::with_capacity(group.len());
+                for &index in group {
+                    let prepared = prepare(index, self.fetch(index)?);
+                    made.push((index, prepared.map_err(|error| error.in_tensor(self.objects[index].0))?));
+                }
+                Ok(Fetched::Group(made))
+            }
+        };
+        parallel::in_order(threads, self.fetches(order, whole), AHEAD, fetch, &mut take)
+    }
+
+    /// Groups of small tensors, and large ones, with the bytes that are held for them.
+    fn fetches<'o>(&self, order: &'o [usize], whole: Whole) -> Vec<(u64, Fetch<'o>)> {
+        let len = |index: &usize| self.objects[*index].1.byte_len();
+        let mut fetches = Vec::new();
+        let mut rest = order;
+        while let [first, after @ ..] = rest {
+            if whole == Whole::IfSmall && self.is_large(*first) {
+                fetches.push((0, Fetch::Large(*first)));
+                rest = after;
+                continue;
+            }
+            let mut bytes = len(first);
+            let more = after.iter().take_while(|index| {
+                bytes = bytes.saturating_add(len(index));
+                bytes <= GROUP
+            });
+            let (group, after) = rest.split_at(1 + more.count());
+            fetches.push((group.iter().map(len).fold(0, u64::saturating_add), Fetch::Group(group)));
             rest = after;
         }
-        Ok(())
+        fetches
     }
 
-    /// Calls `each` with the bytes of a tensor's `data`, then tells the observer.
-    pub(crate) fn with_data(&self, index: usize, each: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
-        self.with_component(index, "data", each)
+    /// Whether a tensor is copied in pieces. Sparse ones are checked as a whole.
+    pub(crate) fn is_large(&self, index: usize) -> bool {
+        let object = &self.objects[index].1;
+        !matches!(object.layout, Layout::SparseCsr | Layout::SparseCoo)
+            && object.components.iter().any(|(role, _)| self.source.streams(index, role))
     }
 
-    /// Calls `each` with the bytes of a tensor's component, then tells the observer.
-    pub(crate) fn with_component(
-        &self,
-        index: usize,
-        role: &str,
-        each: impl FnOnce(&[u8]) -> Result<()>,
-    ) -> Result<()> {
-        let (name, _) = &self.objects[index];
-        let tensor = self.fetch(index, role)?;
-        let bytes = tensor.component(role).map_or(&[][..], |data| &data.bytes);
-        each(bytes).map_err(|error| error.in_tensor(*name))?;
-        advance(self.options.observer, bytes.len() as u64)
-    }
-
-    /// Says that these tensors are fetched next, one after another.
-    pub(crate) fn stage(&self, indices: &[usize]) -> Result<Vec<Staged>> {
-        self.source.stage(indices)
-    }
-
-    /// Whether a component is handed out by [`pieces`](Plan::pieces).
-    pub(crate) fn streams(&self, index: usize, role: &str) -> bool {
-        self.source.streams(index, role)
-    }
-
-    /// A component in pieces, as [`ExportSource::pieces`] hands them out.
+    /// Calls `each` with a component of a large tensor, piece by piece.
     pub(crate) fn pieces(
         &self,
         index: usize,
         role: &str,
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let (name, _) = &self.objects[index];
-        self.source.pieces(index, role, each).map_err(|error| error.in_tensor(*name))
+        let (name, object) = &self.objects[index];
+        let planned = object.component(role).map_or(0, |component| component.len);
+        let mut found = 0;
+        let pieces = self.source.pieces(index, role, &mut |piece| {
+            found += piece.len() as u64;
+            each(piece)
+        });
+        pieces.map_err(|error| error.in_tensor(*name))?;
+        match found == planned {
+            true => Ok(()),
+            false => {
+                let message = format!("it has {found} bytes where {planned} were announced");
+                Err(Error::mismatch(message).in_tensor(*name))
+            }
+        }
     }
 
-    /// A tensor whose `role` has the bytes that were announced.
-    pub(crate) fn fetch(&self, index: usize, role: &str) -> Result<Tensor<'_>> {
+    /// The first bytes of a component of a large tensor.
+    pub(crate) fn start(&self, index: usize, role: &str, most: usize) -> Result<Vec<u8>> {
+        self.source.start(index, role, most)
+    }
+
+    /// A tensor whose components have the bytes that were announced.
+    pub(crate) fn fetch(&self, index: usize) -> Result<Tensor<'a>> {
         let (name, object) = &self.objects[index];
         let at = |error: Error| error.in_tensor(*name);
         let tensor = self.source.fetch(index).map_err(at)?;
-        let found = tensor.component(role).ok_or_else(|| at(Error::invalid(format!("it has no {role}"))))?;
-        let (found, planned) =
-            (found.bytes.len() as u64, object.component(role).map_or(0, |known| known.len));
-        if found != planned {
-            return Err(at(Error::mismatch(format!("it has {found} bytes where {planned} were announced"))));
+        for (role, planned) in &object.components {
+            let found =
+                tensor.component(role).ok_or_else(|| at(Error::invalid(format!("it has no {role}"))))?;
+            let (found, planned) = (found.bytes.len() as u64, planned.len);
+            if found != planned {
+                let message = format!("it has {found} bytes where {planned} were announced");
+                return Err(at(Error::mismatch(message)));
+            }
         }
         Ok(tensor)
     }
+}
+
+/// Which tensors a target needs in memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whole {
+    /// All of them, for a checksum or a length that comes before the bytes.
+    Always,
+    /// Small ones; large ones are taken in pieces.
+    IfSmall,
+}
+
+/// Queues bytes and the zeros behind them; writes what is queued when that is enough.
+fn put<'a>(gather: &mut Gather<'a>, bytes: &'a [u8], padding: u64, out: &mut dyn Write) -> Result<()> {
+    static ZEROS: [u8; 4096] = [0; 4096];
+    let zeros = (0..padding).step_by(ZEROS.len()).map(|at| &ZEROS[..(padding - at).min(4096) as usize]);
+    for piece in bytes.chunks(LONGEST_PIECE).chain(zeros) {
+        gather.push(piece);
+        if gather.is_full() {
+            gather.write_to(out).map_err(write_failed)?;
+        }
+    }
+    Ok(())
 }
 
 /// An output that does not take its bytes.

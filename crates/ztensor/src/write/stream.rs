@@ -10,16 +10,13 @@ use super::atomic;
 use super::compress::{JOB, JOBS_ABOVE, LONG_WINDOWS_FROM, codec_options, not_encoded, use_jobs};
 use super::options::{Compression, WriteOptions};
 use super::writer::{Writer, duplicate};
-use crate::base::parallel;
+use crate::base::{CACHE_BLOCK, parallel};
 use crate::catalog::validate;
 use crate::catalog::{Component, Extent, Object, Shape, Storage, elements};
 use crate::digest::Hasher;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::zt::manifest;
-
-/// Bytes of encoded output that are written at a time. (unmeasured)
-const ENCODED: usize = 256 << 10;
 
 /// Frames up to this length wait in memory for their headers, longer ones in an unnamed file. (limit)
 const SPOOLED_IN_MEMORY: usize = 16 << 20;
@@ -249,7 +246,7 @@ impl ZstdState {
             let job = if level < LONG_WINDOWS_FROM { JOB } else { 0 };
             use_jobs(workers as usize, job, |parameter| encoder.set_parameter(parameter)).map_err(failed)?;
         }
-        Ok(ZstdState { encoder, buffer: vec![0; ENCODED] })
+        Ok(ZstdState { encoder, buffer: vec![0; CACHE_BLOCK] })
     }
 
     fn push(&mut self, mut bytes: &[u8], mut put: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
@@ -334,7 +331,7 @@ impl Spool {
         let failed = |error| Error::io("cannot read a temporary file", error);
         let Some(file) = &mut self.file else { return each(&self.memory) };
         file.seek(SeekFrom::Start(0)).map_err(failed)?;
-        let mut piece = vec![0; ENCODED * 4];
+        let mut piece = vec![0; CACHE_BLOCK * 4];
         loop {
             match file.read(&mut piece).map_err(failed)? {
                 0 => return Ok(()),
@@ -355,7 +352,7 @@ pub fn compress_stream(
 ) -> Result<(u64, u64)> {
     let mut encoder = z4ai::StreamEncoder::new(options, None).map_err(not_encoded)?;
     let mut spool = Spool::new(None);
-    let mut piece = vec![0; ENCODED * 4];
+    let mut piece = vec![0; CACHE_BLOCK * 4];
     let mut stored = 0u64;
     let mut keep = |spool: &mut Spool, payload: &[u8]| {
         stored += payload.len() as u64;

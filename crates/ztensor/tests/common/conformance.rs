@@ -324,9 +324,9 @@ impl Random {
 
 /// Bytes that can only be read, and counts how many were.
 #[derive(Debug)]
-struct CountingSource {
-    bytes: Vec<u8>,
-    read: AtomicU64,
+pub struct CountingSource {
+    pub bytes: Vec<u8>,
+    pub read: AtomicU64,
 }
 
 impl Source for CountingSource {

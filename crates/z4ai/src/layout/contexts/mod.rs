@@ -143,7 +143,7 @@ impl Contexts {
 
     pub(crate) fn read(reader: &mut Reader<'_>, kind: Kind, fields: Fields, count: usize) -> Result<Self> {
         let Some(joined) = joined_bits(kind, fields) else {
-            return Err(Error::corrupt("contexts of what are no magnitudes"));
+            return Err(Error::corrupt("contexts of a stream that has no magnitudes"));
         };
         let period = reader.u32()?;
         if period == 0 || period as usize > count.min(MAX_PERIOD) {

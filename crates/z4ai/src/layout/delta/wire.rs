@@ -237,7 +237,7 @@ impl Difference {
     fn read_classed(reader: &mut Reader<'_>, xor: bool, kind: Kind, len: usize) -> Result<Self> {
         let elements = Elements::of(kind, len);
         if !elements.has_magnitudes() {
-            return Err(Error::corrupt("classes by the magnitude of what is no float"));
+            return Err(Error::corrupt("magnitude classes of elements that are not floats"));
         }
         let count = usize::from(reader.u8()?);
         if !(2..=MAX_CLASSES).contains(&count) {

@@ -4,7 +4,7 @@
 //! survive that. Threads are started per call, only when there is work for them.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 
@@ -12,6 +12,10 @@ mod in_order;
 
 pub(crate) use in_order::in_order;
 pub use z4ai::rt::resolve;
+
+/// Bytes that are worth a thread of their own, at least. (structural: copying them takes several times as long as
+/// starting one)
+pub(crate) const WORTH_A_THREAD: usize = 1 << 20;
 
 /// How many of `threads` a job of `part` bytes may use when all jobs together have `total`.
 pub(crate) fn share(threads: usize, part: u64, total: u64) -> usize {
@@ -72,38 +76,11 @@ fn run<T: Send>(
     work: impl Fn(T, usize) -> Result<()> + Sync,
 ) -> Result<()> {
     let items: Vec<Mutex<Option<T>>> = items.into_iter().map(|item| Mutex::new(Some(item))).collect();
-    let stop = AtomicBool::new(false);
-    let failure = Mutex::new(None);
-    let worker = |thread: usize| {
-        while !stop.load(Ordering::Relaxed) {
-            let Some(slot) = claim(thread).and_then(|index| items.get(index)) else {
-                return;
-            };
-            let Some(item) = slot.lock().ok().and_then(|mut slot| slot.take()) else {
-                return;
-            };
-            if let Err(error) = work(item, thread) {
-                stop.store(true, Ordering::Relaxed);
-                if let Ok(mut failure) = failure.lock() {
-                    failure.get_or_insert(error);
-                }
-            }
-        }
+    let job = |thread: &mut usize, index: usize| {
+        let item = items.get(index).and_then(|slot| slot.lock().ok()?.take());
+        item.map_or(Ok(()), |item| work(item, *thread))
     };
-    std::thread::scope(|scope| {
-        let worker = &worker;
-        // The calling thread works too; a helper that cannot be started is done without.
-        for thread in 1..threads {
-            if std::thread::Builder::new().spawn_scoped(scope, move || worker(thread)).is_err() {
-                break;
-            }
-        }
-        worker(0);
-    });
-    match failure.into_inner() {
-        Ok(Some(error)) => Err(error),
-        _ => Ok(()),
-    }
+    z4ai::rt::run(threads, |thread| thread, claim, job)
 }
 
 /// Fills buffers one after another while another thread empties them in that order. `fill` is

@@ -1,7 +1,7 @@
 //! Writing `.gguf`, byte for byte as the format's own library does.
 
 use std::collections::HashMap;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 
 use super::header::{self, MAGIC, VERSION};
 use super::types::{GgmlType, is_block_layout};
@@ -10,7 +10,7 @@ use super::{ORDER_ATTRIBUTE, TYPE_ATTRIBUTE};
 use crate::catalog::{Layout, Object};
 use crate::error::{Error, Result, quoted};
 use crate::tensor::value::{Attributes, Value};
-use crate::write::export::{Exporter, Output, Plan, write_failed};
+use crate::write::export::{Exporter, Output, Placed, Plan, write_failed};
 
 /// Limits that the format sets and its runtimes enforce.
 const MAX_NAME: usize = 64;
@@ -26,12 +26,11 @@ fn check(plan: &Plan<'_>) -> Result<()> {
 fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
     let head = Head::new(plan)?;
     out.write_all(&head.bytes).map_err(write_failed)?;
-    for (index, padding) in head.paddings.into_iter().enumerate() {
+    let placed = head.paddings.into_iter().enumerate().map(|(index, padding)| {
         let role = if plan.objects[index].1.layout == Layout::Dense { "data" } else { "blocks" };
-        plan.with_component(index, role, |bytes| out.write_all(bytes).map_err(write_failed))?;
-        std::io::copy(&mut std::io::repeat(0).take(padding), out).map_err(write_failed)?;
-    }
-    Ok(())
+        Placed { index, role, padding }
+    });
+    plan.write_data(&placed.collect::<Vec<_>>(), out)
 }
 
 /// The head of a file, and what follows each tensor's bytes.

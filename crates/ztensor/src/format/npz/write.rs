@@ -13,7 +13,9 @@ use crate::catalog::{Layout, Object};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::zip;
-use crate::write::export::{Exporter, Output, Plan, write_failed};
+use crate::progress::advance;
+use crate::tensor::Tensor;
+use crate::write::export::{Exporter, Fetched, Output, Placed, Plan, Whole, write_failed};
 
 pub(crate) const ARCHIVE: Exporter = Exporter { check: check_archive, write: write_archive };
 pub(crate) const ARRAY: Exporter = Exporter { check: check_array, write: write_array };
@@ -41,7 +43,7 @@ fn check_archive(plan: &Plan<'_>) -> Result<()> {
 
 fn check_array(plan: &Plan<'_>) -> Result<()> {
     match &plan.objects[..] {
-        [(name, object)] if is_layout(object, FILE) => Err(plan.cannot(name, "a file that is no array")),
+        [(name, object)] if is_layout(object, FILE) => Err(plan.cannot(name, "a file that is not an array")),
         [_] => check(plan),
         objects => {
             Err(Error::unsupported(format!("a .npy file holds exactly one array, not {}", objects.len())))
@@ -97,33 +99,66 @@ fn member_name(name: &str, object: &Object) -> String {
     }
 }
 
+/// A member whose checksum and deflated form were computed ahead of the thread that writes.
+struct Prepared<'a> {
+    tensor: Tensor<'a>,
+    head: Vec<u8>,
+    crc: u32,
+    deflated: Option<Vec<u8>>,
+}
+
+fn prepare<'a>(plan: &Plan<'_>, index: usize, tensor: Tensor<'a>) -> Result<Prepared<'a>> {
+    let head = head(&plan.objects[index].1)?;
+    let parts = [&head[..], data(&tensor)];
+    let (crc, deflated) = match plan.options.deflate {
+        None => {
+            let mut crc = crc32fast::Hasher::new();
+            parts.iter().for_each(|part| crc.update(part));
+            (crc.finalize(), None)
+        }
+        Some(level) => {
+            let (deflated, crc) = deflate(&parts, level)?;
+            (crc, Some(deflated))
+        }
+    };
+    Ok(Prepared { tensor, head, crc, deflated })
+}
+
+fn data<'t>(tensor: &'t Tensor<'_>) -> &'t [u8] {
+    tensor.component("data").map_or(&[], |data| &data.bytes)
+}
+
 fn write_archive(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
     let mut archive = Archive::new(out);
-    for (index, (name, object)) in plan.objects.iter().enumerate() {
-        let head = head(object)?;
-        let name = member_name(name, object);
-        plan.with_data(index, |data| {
-            let len = head.len() as u64 + data.len() as u64;
-            let member =
-                |method, crc, stored, alignment| Member { name: &name, method, crc, stored, len, alignment };
-            match plan.options.deflate {
-                None => {
-                    let mut crc = crc32fast::Hasher::new();
-                    crc.update(&head);
-                    crc.update(data);
-                    archive.add_shared(&member(0, crc.finalize(), len, ALIGNMENT), &[&head, data])
-                }
-                Some(level) => {
-                    let (packed, crc) = deflate(&[&head, data], level)?;
-                    archive.add(&member(8, crc, packed.len() as u64, 1), &[&packed])
-                }
-            }
-        })?;
-    }
+    let order: Vec<usize> = (0..plan.objects.len()).collect();
+    let prepare = |index, tensor| prepare(plan, index, tensor);
+    plan.pipeline(plan.options.threads, &order, Whole::Always, prepare, |fetched| {
+        let Fetched::Group(members) = fetched else { return Ok(()) };
+        for (index, prepared) in members {
+            let (name, object) = &plan.objects[index];
+            let (data, crc) = (data(&prepared.tensor), prepared.crc);
+            let len = prepared.head.len() as u64 + data.len() as u64;
+            let member_name = member_name(name, object);
+            let member = |method, stored, alignment| Member {
+                name: &member_name,
+                method,
+                crc,
+                stored,
+                len,
+                alignment,
+            };
+            let added = match &prepared.deflated {
+                None => archive.add_shared(&member(0, len, ALIGNMENT), &[&prepared.head, data]),
+                Some(deflated) => archive.add(&member(8, deflated.len() as u64, 1), &[deflated]),
+            };
+            added.map_err(|error| error.in_tensor(*name))?;
+            advance(plan.options.observer, data.len() as u64)?;
+        }
+        Ok(())
+    })?;
     archive.finish()
 }
 
-/// The parts compressed, and the checksum of what was compressed.
 fn deflate(parts: &[&[u8]], level: u32) -> Result<(Vec<u8>, u32)> {
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::new(level));
     let mut crc = crc32fast::Hasher::new();
@@ -137,5 +172,5 @@ fn deflate(parts: &[&[u8]], level: u32) -> Result<(Vec<u8>, u32)> {
 fn write_array(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
     let (_, object) = &plan.objects[0]; // there is exactly one: checked
     out.write_all(&head(object)?).map_err(write_failed)?;
-    plan.with_data(0, |data| out.write_all(data).map_err(write_failed))
+    plan.write_data(&[Placed { index: 0, role: "data", padding: 0 }], out)
 }

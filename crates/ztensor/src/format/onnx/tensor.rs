@@ -227,7 +227,7 @@ impl Raw {
             None | Some(0) => false,
             Some(1) => true,
             Some(other) => {
-                return Err(Error::corrupt("onnx.location", format!("{other} is no data location")));
+                return Err(Error::corrupt("onnx.location", format!("{other} is not a data location")));
             }
         };
         if let Some(field) = field

@@ -90,7 +90,7 @@ impl Tensors<'_> {
         let mut object = match (scheme, parameters) {
             (Some(Known::QScheme(QScheme::PerTensor)), &[_, scale, zero_point]) => {
                 let (Item::Float(scale), Item::Int(zero_point)) = (scale, zero_point) else {
-                    return Err(malformed("scale and zero point are no numbers"));
+                    return Err(malformed("scale and zero point are not numbers"));
                 };
                 let mut object =
                     Object::new(shape, Layout::Other("torch.quantized_per_tensor".into()), [data]);
@@ -148,7 +148,7 @@ impl Tensors<'_> {
                     dtype = DType::F64;
                     bytes.extend(number.to_le_bytes());
                 }
-                _ => return Err(malformed(format!("{what} are no numbers of one type"))),
+                _ => return Err(malformed(format!("{what} are not numbers of one type"))),
             }
         }
         Ok(Component::new(dtype, bytes.len() as u64, Storage::Inline(bytes.into())))
@@ -199,7 +199,7 @@ impl Tensors<'_> {
             Some(call @ (Call::Rebuild(Rebuild::Tensor | Rebuild::TensorV3, _) | Call::State(_))) => {
                 self.view_of_call(&call)?.object()?
             }
-            _ => return Err(malformed("data is no tensor and no array")),
+            _ => return Err(malformed("data is neither a tensor nor an array")),
         };
         let (stored, _) = wanted.stored();
         if object.dtype() == Some(stored) {

@@ -75,8 +75,9 @@ pub(super) fn read(cursor: &mut Cursor<'_>, place: impl Fn(u64, u64) -> Storage)
     }
     let mut storages = HashMap::new();
     for &key in keys {
-        let key =
-            arena.as_name(key).ok_or_else(|| Error::corrupt("torch.keys", "a storage key is no string"))?;
+        let key = arena
+            .as_name(key)
+            .ok_or_else(|| Error::corrupt("torch.keys", "a storage key is not a string"))?;
         let dtype = types.get(key).ok_or_else(|| {
             Error::corrupt("torch.keys", format!("no tensor uses the storage {}", quoted(key)))
         })?;
@@ -124,7 +125,7 @@ pub(super) fn lone_storage(
             read(&mut Cursor::new(&memory), |start, len| Storage::Inline(at(start, len)))?
         }
         Storage::Encoded(_) => {
-            return Err(Error::corrupt("torch.storage", "a storage within a pickle is no plain bytes"));
+            return Err(Error::corrupt("torch.storage", "a storage within a pickle is not plain bytes"));
         }
     };
     let Some(&Node::Persistent(id)) = file.arena.node(file.root) else {

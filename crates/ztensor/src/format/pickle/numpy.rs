@@ -33,7 +33,7 @@ pub(super) fn array(
             let (shape, dtype, fortran, data) = match arena.tuple(state) {
                 Some(&[_version, shape, dtype, fortran, data]) => (shape, dtype, fortran, data),
                 Some(&[shape, dtype, fortran, data]) => (shape, dtype, fortran, data),
-                _ => return Err(malformed("state is no tuple of five")),
+                _ => return Err(malformed("state is not a tuple of five")),
             };
             let fortran = match fortran {
                 Item::Bool(fortran) => fortran,
@@ -44,7 +44,7 @@ pub(super) fn array(
         }
         _ => {
             let Some(&[data, dtype, shape, order]) = arena.tuple(array.args) else {
-                return Err(malformed("arguments are not four"));
+                return Err(malformed("there are not four arguments"));
             };
             let fortran = match arena.as_name(order) {
                 Some("C") => false,
@@ -58,12 +58,12 @@ pub(super) fn array(
     let (dtype, width) = match element(arena, dtype)? {
         NumpyType::Known { dtype, swapped } => (dtype, swapped),
         NumpyType::Other(name) => {
-            let why = format!("its elements are NumPy's {}, which are no numbers", quoted(&name));
+            let why = format!("its elements are NumPy's {}, which are not numbers", quoted(&name));
             return Ok(Absent::object(shape, DType::U8, Some(&format!("numpy.{name}")), why));
         }
     };
     let (storage, len) =
-        bytes_of(build, arena, blobs, data)?.ok_or_else(|| malformed("contents are no bytes"))?;
+        bytes_of(build, arena, blobs, data)?.ok_or_else(|| malformed("contents are not bytes"))?;
     let expected = elements(&shape).and_then(|count| dtype.byte_len(count));
     if expected != Some(len) {
         return Err(Error::corrupt(

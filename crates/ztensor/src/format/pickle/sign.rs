@@ -28,7 +28,7 @@ impl Flips {
         let entries = match arena.node(metadata) {
             Some(Node::Dict(dict)) => &dict.entries[..],
             None if metadata == Item::None => &[],
-            _ => return Err(Error::corrupt("torch.metadata", "a tensor's metadata is no dictionary")),
+            _ => return Err(Error::corrupt("torch.metadata", "a tensor's metadata is not a dictionary")),
         };
         // Tensors may share one dictionary, which is looked through for each of them.
         if entries.len() > MAX_METADATA {

@@ -34,7 +34,7 @@ impl<'a> StorageRef<'a> {
         let (kind, class, key, numel, view) = match arena.tuple(id) {
             Some(&[kind, class, key, _location, numel]) => (kind, class, key, numel, Item::None),
             Some(&[kind, class, key, _location, numel, view]) => (kind, class, key, numel, view),
-            _ => return Err(malformed("reference is no tuple of five")),
+            _ => return Err(malformed("reference is not a tuple of five")),
         };
         if arena.as_name(kind) != Some("storage") {
             return Err(malformed("reference does not start with \"storage\""));
@@ -45,7 +45,7 @@ impl<'a> StorageRef<'a> {
                 arena.kind(class)
             )));
         };
-        let key = arena.as_name(key).ok_or_else(|| malformed("key is no string"))?;
+        let key = arena.as_name(key).ok_or_else(|| malformed("key is not a string"))?;
         if key.len() > MAX_KEY {
             return Err(Error::corrupt(
                 "torch.storage-key",
@@ -62,7 +62,7 @@ impl<'a> StorageRef<'a> {
                 Some((count(offset, "view has no valid offset")?, count(len, "view has no valid length")?))
             }
             None if view == Item::None => None,
-            _ => return Err(malformed("view is no tuple of three")),
+            _ => return Err(malformed("view is not a tuple of three")),
         };
         Ok(StorageRef { dtype, key, numel, view })
     }
@@ -124,7 +124,7 @@ impl Storages<'_> {
                 if wanted.key.contains(['/', '\\']) || matches!(wanted.key, "" | "." | "..") {
                     return Err(Error::corrupt(
                         "torch.storage-key",
-                        format!("the storage key {} is no plain name", quoted(wanted.key)),
+                        format!("the storage key {} is not a plain name", quoted(wanted.key)),
                     ));
                 }
                 let entry = members.get(&*format!("{folder}{}", wanted.key)).ok_or_else(missing)?;

@@ -144,7 +144,7 @@ impl<'a> Tensors<'a> {
                 _ => return Ok(None),
             }
         }
-        Err(malformed(format!("wrappers are more than {MAX_WRAPPERS}")))
+        Err(malformed(format!("more than {MAX_WRAPPERS} nested wrappers")))
     }
 
     /// The dense tensor that a value must be.
@@ -201,7 +201,7 @@ impl<'a> Tensors<'a> {
             Item::Int(offset) => {
                 u64::try_from(offset).map_err(|_| malformed(format!("offset is {offset}")))?
             }
-            _ => return Err(malformed("offset is no number")),
+            _ => return Err(malformed("offset is not a number")),
         };
         let (shape, strides) = (sizes(self.arena, shape)?, sizes(self.arena, strides)?);
         Ok(View { dtype, region, offset, shape, strides, flips: sign::Flips::default() })

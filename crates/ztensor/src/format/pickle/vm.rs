@@ -315,7 +315,7 @@ impl Machine<'_, '_> {
             other => {
                 return Err(Error::corrupt(
                     "pickle.opcode",
-                    format!("byte {other:#04x} at {} is no opcode", self.input.position() - 1),
+                    format!("byte {other:#04x} at {} is not an opcode", self.input.position() - 1),
                 ));
             }
         }
@@ -408,7 +408,7 @@ impl Machine<'_, '_> {
     fn top(&self) -> Result<Item> {
         match self.stack.last() {
             Some(item) if self.stack.len() > self.floor() => Ok(*item),
-            _ => Err(Error::corrupt("pickle.stack", "the pickle takes a value that is not there")),
+            _ => Err(Error::corrupt("pickle.stack", "the pickle takes a value from an empty stack")),
         }
     }
 
@@ -421,7 +421,7 @@ impl Machine<'_, '_> {
     fn pop_mark(&mut self) -> Result<usize> {
         self.marks
             .pop()
-            .ok_or_else(|| Error::corrupt("pickle.mark", "the pickle needs a mark that is not there"))
+            .ok_or_else(|| Error::corrupt("pickle.mark", "the pickle needs a mark that is missing"))
     }
 
     /// Takes the values above the last mark off the stack, and the mark.
@@ -442,7 +442,7 @@ impl Machine<'_, '_> {
     fn tuple(&mut self, len: usize) -> Result<()> {
         let start = self.stack.len().checked_sub(len).filter(|start| *start >= self.floor());
         let start = start
-            .ok_or_else(|| Error::corrupt("pickle.stack", "the pickle takes a value that is not there"))?;
+            .ok_or_else(|| Error::corrupt("pickle.stack", "the pickle takes a value from an empty stack"))?;
         let items = self.stack.drain(start..).collect();
         self.push_node(Node::Tuple(items))
     }
@@ -592,7 +592,7 @@ impl Machine<'_, '_> {
         let pairs = self.items_of(from)?;
         let pair = |pair| match self.arena.sequence(pair) {
             Some(&[key, value]) => Ok((key, value)),
-            _ => Err(Error::corrupt("pickle.pairs", "a dictionary gets something that is no pair")),
+            _ => Err(Error::corrupt("pickle.pairs", "a dictionary gets an item that is not a pair")),
         };
         let entries = pairs.into_iter().map(pair).collect::<Result<Vec<_>>>()?;
         self.check_keys(&entries)?;

@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::json::push_string;
 use crate::format::safetensors::{MAX_HEADER, METADATA};
-use crate::write::export::{Exporter, Output, Plan, write_failed};
+use crate::write::export::{Exporter, Output, Placed, Plan, write_failed};
 
 pub(crate) const EXPORTER: Exporter = Exporter { check, write };
 
@@ -40,7 +40,8 @@ pub(crate) fn check(plan: &Plan<'_>) -> Result<()> {
 fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
     let (start, order) = start(plan)?;
     out.write_all(&start).map_err(write_failed)?;
-    plan.write_data(&order, out)
+    let placed = |index: usize| Placed { index, role: "data", padding: 0 };
+    plan.write_data(&order.into_iter().map(placed).collect::<Vec<_>>(), out)
 }
 
 /// All that comes before the data, and the order of the tensors in it.

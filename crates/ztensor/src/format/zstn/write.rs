@@ -49,10 +49,10 @@ struct Packing<'a, 'b> {
 }
 
 impl<'a> Packing<'a, '_> {
-    /// Fetches tensors one by one, encodes several at a time, and writes them in order.
+    /// Fetches and encodes several tensors at a time, and writes them in order.
     fn write(&mut self, batch: Range<usize>) -> Result<()> {
         let threads = self.plan.options.threads;
-        let tensors = batch.clone().map(|at| self.fetch(at)).collect::<Result<Vec<_>>>()?;
+        let tensors = self.plan.fetch_all(&self.order[batch.clone()])?;
         let mut same = Vec::with_capacity(tensors.len());
         for (at, tensor) in batch.clone().zip(&tensors) {
             same.push(self.earlier(at, bytes_of(tensor))?);
@@ -91,10 +91,6 @@ impl<'a> Packing<'a, '_> {
         Ok(())
     }
 
-    fn fetch(&self, at: usize) -> Result<Tensor<'a>> {
-        self.plan.fetch(self.order[at], "data")
-    }
-
     /// The first tensor with the same bytes, if there is one before this.
     fn earlier(&mut self, at: usize, bytes: &[u8]) -> Result<Option<usize>> {
         if (bytes.len() as u64) < WORTHWHILE {
@@ -103,7 +99,7 @@ impl<'a> Packing<'a, '_> {
         let key = (bytes.len(), XxHash3_128::oneshot(bytes));
         let first = *self.first_of.entry(key).or_insert(at);
         // Equal hashes mean equal bytes unless the collision is forged: compare.
-        Ok((first != at && bytes_of(&self.fetch(first)?) == bytes).then_some(first))
+        Ok((first != at && bytes_of(&self.plan.fetch(self.order[first])?) == bytes).then_some(first))
     }
 }
 

@@ -178,7 +178,7 @@ impl<'a> Described<'a> {
         }
         let count = product(self.shape)?;
         if !count.is_multiple_of(elements) {
-            return Err(broken(format!("{count} elements are no whole blocks of {elements}")));
+            return Err(broken(format!("{count} elements do not fill whole blocks of {elements}")));
         }
         self.bytes("data", (count / elements).checked_mul(bytes))
     }
@@ -302,7 +302,7 @@ impl QuantGroup {
         let group = match group_size {
             0 => 1,
             size if !along.is_multiple_of(size) => {
-                return Err(broken(format!("{along} codes along the axis are no groups of {size}")));
+                return Err(broken(format!("{along} codes along the axis do not fill groups of {size}")));
             }
             size => size,
         };
@@ -379,7 +379,7 @@ impl Mx {
         let along = object.along(axis)?;
         let block = object.number("block_size")?;
         if block < 2 || !along.is_multiple_of(block) {
-            return Err(broken(format!("{along} elements along the axis are no blocks of {block}")));
+            return Err(broken(format!("{along} elements along the axis do not fill blocks of {block}")));
         }
         object.exactly(&["data", "scales"])?;
         if object.text("scale_form")? != "e8m0_exponent" {
@@ -571,12 +571,12 @@ pub(crate) fn check_data(tensor: &Tensor<'_>) -> Result<()> {
 }
 
 /// Truth values are 0 or 1.
-pub(super) fn check_elements(dtype: DType, bytes: &[u8]) -> Result<()> {
+pub(crate) fn check_elements(dtype: DType, bytes: &[u8]) -> Result<()> {
     dtype.check_values(bytes).map_err(|error| error.under("zt2.LayoutData"))
 }
 
 /// With an odd number of nibbles, the high half of the last byte is 0.
-pub(super) fn check_last(dtype: DType, count: u64, last: Option<&u8>) -> Result<()> {
+pub(crate) fn check_last(dtype: DType, count: u64, last: Option<&u8>) -> Result<()> {
     let used = count.wrapping_mul(u64::from(dtype.bits())) % 8;
     match last {
         Some(&byte) if dtype.bits() < 8 && used > 0 && byte >> used != 0 => {

@@ -22,7 +22,7 @@ pub use content_digest::content_digest;
 pub(crate) use verify::{verify_component, verify_shards};
 pub(crate) use write::holds;
 
-use crate::catalog::{Catalog, Extent};
+use crate::catalog::{Catalog, Component, Extent};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::format::{Capabilities, Context, Driver, Format, Metadata, Probe, Verdict};
@@ -210,6 +210,16 @@ fn digest(text: &str) -> Result<Digest> {
 /// Whether a digest is of an algorithm that is known, but of a length that none of its values has.
 fn never_matches(digest: &Digest) -> bool {
     matches!(digest, Digest::Other(text) if text.starts_with("xxh3:") || text.starts_with("sha256:"))
+}
+
+/// Refuses a component whose digest no bytes have.
+pub(crate) fn check_digest(component: &Component) -> Result<()> {
+    match component.digest.as_ref().filter(|digest| never_matches(digest)) {
+        Some(digest) => {
+            Err(Error::mismatch(format!("no bytes have the digest {digest}")).under("zt2.Digest"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The digest that files written here have.

@@ -11,22 +11,19 @@ use super::layout::{self, Described, PartSize, Written, from_catalog};
 use super::manifest::check_name;
 use super::types::Element;
 use super::{ALIGNMENT, MAGIC, MAX_MANIFEST, MIN_ALIGNMENT, VERSION, cbor, hasher};
+use crate::base::CACHE_BLOCK;
 use crate::catalog::{Extent, Layout, MAX_RANK, Object};
 use crate::decode::{SeekableEncoder, SeekableZstd};
 use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::progress::advance;
+use crate::tensor::Tensor;
 use crate::tensor::value::Value;
-use crate::tensor::{Array, Tensor};
-use crate::write::export::{Exporter, Output, Plan, write_failed};
+use crate::write::export::{Exporter, Fetched, Output, Plan, Whole, write_failed};
 
 pub(crate) const EXPORTER: Exporter = Exporter { check, write };
 
-/// Tensors that are staged together, if they are remote.
-const STAGED: usize = 256;
-/// Bytes that are copied, hashed and written at a time: they stay in the processor's cache.
-const BLOCK: usize = 256 << 10;
 /// The start of a part that is looked at to find out whether it may repeat another.
 const SAMPLE: usize = 64 << 10;
 
@@ -123,18 +120,35 @@ fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
         lengths: lengths(plan),
         known: HashMap::new(),
         empty: None,
-        block: Vec::with_capacity(BLOCK),
+        block: Vec::with_capacity(CACHE_BLOCK),
     };
     file.put(MAGIC)?;
     let mut objects: Vec<Option<Vec<Placed>>> = plan.objects.iter().map(|_| None).collect();
-    for batch in order.chunks(STAGED) {
-        let _staged = plan.stage(batch)?;
-        for &index in batch {
+    let threads = plan.fetch_threads();
+    let checked = |index: usize, tensor| check_data(plan, index, tensor);
+    plan.pipeline(threads, &order, Whole::IfSmall, checked, |fetched| {
+        let mut place = |index: usize, tensor: Content<'_>| -> Result<()> {
             let (name, _) = &plan.objects[index];
-            objects[index] = Some(file.object(index).map_err(|error| error.in_tensor(*name))?);
+            objects[index] = Some(file.object(index, tensor).map_err(|error| error.in_tensor(*name))?);
+            Ok(())
+        };
+        match fetched {
+            Fetched::Group(tensors) => {
+                tensors.iter().try_for_each(|(index, tensor)| place(*index, Content::Fetched(tensor)))
+            }
+            Fetched::Large(index) => place(index, Content::InPieces),
         }
-    }
+    })?;
     file.finish(objects.into_iter().map(Option::unwrap_or_default).collect())
+}
+
+/// Refuses sparse tensors whose parts a reader would refuse to assemble.
+fn check_data<'a>(plan: &Plan<'_>, index: usize, tensor: Tensor<'a>) -> Result<Tensor<'a>> {
+    let (name, object) = &plan.objects[index];
+    if matches!(object.layout, Layout::SparseCsr | Layout::SparseCoo) {
+        layout::check_data(&tensor).map_err(|error| plan.cannot(name, &format!("it: {error}")))?;
+    }
+    Ok(tensor)
 }
 
 /// How many parts there are of each length: one of its own length repeats no other.
@@ -168,9 +182,16 @@ struct Blob {
     component: String,
 }
 
-/// A part that is about to be written: in memory, or to be had in pieces.
+/// An object that is about to be written: in memory, or to be read from its file.
 #[derive(Clone, Copy)]
 enum Content<'a> {
+    Fetched(&'a Tensor<'a>),
+    InPieces,
+}
+
+/// A part of it: in memory, or to be read in pieces.
+#[derive(Clone, Copy)]
+enum PartContent<'a> {
     Whole(&'a [u8]),
     Pieces { index: usize, component: &'a str },
 }
@@ -204,45 +225,24 @@ impl File<'_, '_> {
     }
 
     /// Writes the parts of an object in the order of their names.
-    fn object(&mut self, index: usize) -> Result<Vec<Placed>> {
+    fn object(&mut self, index: usize, content: Content<'_>) -> Result<Vec<Placed>> {
         let plan = self.plan;
         let object = &plan.objects[index].1;
         let written = written(object);
         let mut roles: Vec<&str> = object.components.iter().map(|(role, _)| written.role(role)).collect();
         roles.sort_unstable();
-        let sparse = matches!(object.layout, Layout::SparseCsr | Layout::SparseCoo);
-        let mut tensor = None;
         let mut placed = Vec::with_capacity(roles.len());
         for role in roles {
-            let component = written.component(role);
-            let described = object.require(&component)?;
-            let streamed = !sparse && plan.streams(index, &component);
-            if !streamed && tensor.is_none() {
-                let fetched: Tensor<'_> = plan.fetch(index, &component)?;
-                if sparse {
-                    // A reader would refuse to assemble them.
-                    layout::check_data(&fetched)
-                        .map_err(|error| plan.cannot(plan.objects[index].0, &format!("it: {error}")))?;
-                }
-                tensor = Some(fetched);
-            }
-            let content = match &tensor {
-                Some(tensor) if !streamed => {
-                    let array: &Array<'_> = tensor.require(&component)?;
-                    Content::Whole(&array.bytes)
-                }
-                _ => Content::Pieces { index, component: &component },
+            let component = &*written.component(role);
+            let described = object.require(component)?;
+            let content = match content {
+                Content::Fetched(tensor) => PartContent::Whole(&tensor.require(component)?.bytes),
+                Content::InPieces => PartContent::Pieces { index, component },
             };
-            if let Content::Whole(bytes) = content
-                && bytes.len() as u64 != described.len
-            {
-                let (found, planned) = (bytes.len(), described.len);
-                return Err(Error::mismatch(format!("it has {found} bytes where {planned} were announced")));
-            }
             let known = described.unknown_type.is_none().then_some(described.dtype);
             let elements = (object.layout == Layout::Dense).then(|| object.elements()).flatten();
             let part = Part { content, index, len: described.len, dtype: known, elements };
-            let (blob, digest) = self.part(&part, &component)?;
+            let (blob, digest) = self.part(&part, component)?;
             let decoded = plan.options.zstd.map(|_| described.len);
             placed.push(Placed { role: role.to_owned(), blob, decoded, digest });
         }
@@ -250,10 +250,10 @@ impl File<'_, '_> {
     }
 
     /// Calls `each` with the bytes of a part.
-    fn for_pieces(&self, content: Content<'_>, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    fn for_pieces(&self, content: PartContent<'_>, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         match content {
-            Content::Whole(bytes) => bytes.chunks(BLOCK).try_for_each(each),
-            Content::Pieces { index, component } => self.plan.pieces(index, component, each),
+            PartContent::Whole(bytes) => bytes.chunks(CACHE_BLOCK).try_for_each(each),
+            PartContent::Pieces { index, component } => self.plan.pieces(index, component, each),
         }
     }
 
@@ -286,20 +286,11 @@ impl File<'_, '_> {
     }
 
     /// The hash of the first bytes.
-    fn sample(&self, content: Content<'_>) -> Result<u64> {
-        let hash = |bytes: &[u8]| XxHash3_64::oneshot(&bytes[..bytes.len().min(SAMPLE)]);
+    fn sample(&self, content: PartContent<'_>) -> Result<u64> {
         match content {
-            Content::Whole(bytes) => Ok(hash(bytes)),
-            Content::Pieces { index, component } => {
-                let mut first = None;
-                let asked = self.plan.pieces(index, component, &mut |piece| {
-                    first.get_or_insert(hash(piece));
-                    Err(Error::cancelled())
-                });
-                match first {
-                    Some(hash) => Ok(hash),
-                    None => asked.map(|()| 0),
-                }
+            PartContent::Whole(bytes) => Ok(XxHash3_64::oneshot(&bytes[..bytes.len().min(SAMPLE)])),
+            PartContent::Pieces { index, component } => {
+                Ok(XxHash3_64::oneshot(&self.plan.start(index, component, SAMPLE)?))
             }
         }
     }
@@ -315,21 +306,20 @@ impl File<'_, '_> {
 
     /// Whether the content is that of a blob: by its bytes, or by SHA-256 where one of the two is not in
     /// memory as a whole.
-    fn same(&self, content: Content<'_>, blob: &Blob) -> Result<bool> {
-        let streams = self.plan.streams(blob.index, &blob.component);
-        if streams {
-            let other = Content::Pieces { index: blob.index, component: &blob.component };
+    fn same(&self, content: PartContent<'_>, blob: &Blob) -> Result<bool> {
+        if self.plan.is_large(blob.index) {
+            let other = PartContent::Pieces { index: blob.index, component: &blob.component };
             return Ok(self.strong_hash(content)? == self.strong_hash(other)?);
         }
-        let other = self.plan.fetch(blob.index, &blob.component)?;
+        let other = self.plan.fetch(blob.index)?;
         let other = &*other.require(&blob.component)?.bytes;
         match content {
-            Content::Whole(bytes) => Ok(bytes == other),
-            pieces => Ok(self.strong_hash(pieces)? == self.strong_hash(Content::Whole(other))?),
+            PartContent::Whole(bytes) => Ok(bytes == other),
+            pieces => Ok(self.strong_hash(pieces)? == self.strong_hash(PartContent::Whole(other))?),
         }
     }
 
-    fn strong_hash(&self, content: Content<'_>) -> Result<[u8; 32]> {
+    fn strong_hash(&self, content: PartContent<'_>) -> Result<[u8; 32]> {
         let mut hash = sha2::Sha256::new();
         self.for_pieces(content, &mut |piece| {
             hash.update(piece);
@@ -355,7 +345,7 @@ impl File<'_, '_> {
         let mut block = std::mem::take(&mut self.block);
         let plan = self.plan;
         let mut each = |piece: &[u8]| {
-            for some in piece.chunks(BLOCK) {
+            for some in piece.chunks(CACHE_BLOCK) {
                 block.clear();
                 block.extend_from_slice(some);
                 writing.take(&block, part)?;
@@ -368,8 +358,8 @@ impl File<'_, '_> {
             Ok(())
         };
         match part.content {
-            Content::Whole(bytes) => each(bytes)?,
-            Content::Pieces { index, component } => plan.pieces(index, component, &mut each)?,
+            PartContent::Whole(bytes) => each(bytes)?,
+            PartContent::Pieces { index, component } => plan.pieces(index, component, &mut each)?,
         }
         self.block = block;
         if let Some(encoder) = encoder {
@@ -401,7 +391,7 @@ impl File<'_, '_> {
 
 /// A part about to be written.
 struct Part<'a> {
-    content: Content<'a>,
+    content: PartContent<'a>,
     index: usize,
     len: u64,
     /// What the elements are, if that is known.
