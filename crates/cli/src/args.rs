@@ -3,16 +3,17 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ztensor::Checksum;
-use ztensor::export::ExportFormat;
 
-use crate::cast::Float;
 use crate::coding::Coding;
-use crate::failure::Failure;
 use crate::limits::LimitArguments;
-use crate::rename::Renaming;
+
+mod convert;
+mod sync;
+
+pub use convert::{Convert, Engine, Export, Written};
+pub use sync::Sync;
 
 /// Inspect, convert, verify, compare and edit any tensor file.
 ///
@@ -63,6 +64,14 @@ pub enum Command {
   ztensor convert https://example.org/model.safetensors -o s3://models/model.zt
   ztensor convert model.zt -o model.zstn --effort max")]
     Convert(Convert),
+    /// Write a model for an engine: its tensor names, metadata and vocabulary.
+    ///
+    /// --to gguf writes what llama.cpp and Ollama run, from the folder of a Hugging Face model (Llama or
+    /// Qwen2; other architectures are refused). Matrices keep their type unless --dtype says otherwise.
+    #[command(after_help = "Examples:
+  ztensor export Qwen2.5-0.5B/ --to gguf
+  ztensor export Llama-3.2-1B/ --to gguf --dtype f16 -o llama.gguf")]
+    Export(Export),
     /// Write a .zt file with compressed tensors.
     #[command(
         after_help = "Examples:\n  ztensor compress model.zt -o small.zt -l 10\n  ztensor compress model.safetensors -o small.zt --codec z4ai"
@@ -89,7 +98,7 @@ pub enum Command {
     /// Print content ids: the same for the same tensors in any format.
     ///
     /// A content id is a BLAKE3 hash of names, element types, shapes and elements. It does not depend on
-    /// the format, the order of the tensors, shards or compression; metadata is no part of it.
+    /// the format, the order of the tensors, shards or compression; metadata is not part of it.
     #[command(after_help = "Examples:
   ztensor id model.safetensors model.gguf model.zt
   ztensor id checkpoint/ --per-tensor
@@ -194,147 +203,6 @@ impl Command {
     }
 }
 
-/// Commands of `sync`.
-#[derive(Debug, Subcommand)]
-pub enum Sync {
-    /// Publish a model as the next version of a stream.
-    #[command(after_help = "Examples:
-  ztensor sync publish step1.safetensors stream/ --previous base/
-  ztensor sync publish step2/ stream/ --previous step1/ --encoding overwrite --checksum blake3")]
-    Publish {
-        /// Model file or folder to publish.
-        #[arg(value_name = "NEW")]
-        new: PathBuf,
-        /// Folder or URL of the stream.
-        #[arg(value_name = "STREAM")]
-        stream: PathBuf,
-        /// Model file or folder of the stream's newest version; version 0 if it has none.
-        #[arg(long, value_name = "OLD")]
-        previous: PathBuf,
-        /// What the payloads of zstd deltas are.
-        #[arg(long, value_name = "ENCODING", default_value = "xor")]
-        #[arg(value_parser = ["xor", "overwrite"])]
-        encoding: String,
-        /// zstd is read by every receiver, z4ai is smaller and faster.
-        #[arg(long, value_name = "FORMAT", default_value = "zstd")]
-        #[arg(value_parser = ["zstd", "z4ai"])]
-        compression: String,
-        /// Checksum of each changed tensor.
-        #[arg(long, value_name = "FORMAT", default_value = "xxh3-128")]
-        #[arg(value_parser = ["xxh3-128", "blake3", "adler32"])]
-        checksum: String,
-        /// Publish all tensors instead of a delta.
-        #[arg(long)]
-        full: bool,
-        /// Publish a full version after N deltas.
-        #[arg(long, value_name = "N")]
-        anchor_every: Option<u64>,
-        /// Replace shards in a store that a killed publisher left without an index.
-        #[arg(long)]
-        replace_unfinished: bool,
-    },
-    /// Bring a local checkpoint to a version of a stream.
-    ///
-    /// Reads as few bytes as possible, checks everything before the first byte changes, and finishes
-    /// an interrupted pull first.
-    #[command(after_help = "Examples:
-  ztensor sync pull stream/ local/ --base model/
-  ztensor sync pull s3://runs/a local/ --base model/ --version 40")]
-    Pull {
-        /// Folder or URL of the stream.
-        #[arg(value_name = "STREAM")]
-        stream: PathBuf,
-        /// Hugging Face folder to update; made from MODEL the first time.
-        #[arg(value_name = "LOCAL")]
-        local: PathBuf,
-        /// Model file or folder of version 0.
-        #[arg(long, value_name = "MODEL")]
-        base: Option<PathBuf>,
-        /// Version [default: the newest]
-        #[arg(long, value_name = "N")]
-        version: Option<String>,
-        /// Rebuild LOCAL if it is newer than the version or of another run.
-        #[arg(long)]
-        restart: bool,
-        /// Accept full versions with other tensors, types or shapes.
-        #[arg(long)]
-        allow_structure: bool,
-        /// Folder names of the stream: numbered, named (ModelExpress) or skyrl.
-        #[arg(long, value_name = "LAYOUT", default_value = "numbered")]
-        #[arg(value_parser = ["numbered", "named", "skyrl"])]
-        layout: String,
-        /// Do not wait for the disk: a power cut may then need a restart.
-        #[arg(long)]
-        no_fsync: bool,
-        /// Print JSON: steps, and where the changed tensors are.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Show the newest versions of a stream, and the version of a local checkpoint.
-    Status {
-        /// Folder or URL of the stream.
-        #[arg(value_name = "STREAM")]
-        stream: PathBuf,
-        /// Local checkpoint.
-        #[arg(value_name = "LOCAL")]
-        local: Option<PathBuf>,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Show what each version changed: share of elements, norm, bytes.
-    Log {
-        /// Folder or URL of the stream.
-        #[arg(value_name = "STREAM")]
-        stream: PathBuf,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Fold several deltas into one, for hosts that are far behind.
-    #[command(after_help = "Examples:
-  ztensor sync fold stream/ --from 10 --to 50
-  ztensor sync fold stream/ --from 10 --to 50 --base step10/   # z4ai deltas need the model")]
-    Fold {
-        /// Folder or URL of the stream.
-        #[arg(value_name = "STREAM")]
-        stream: PathBuf,
-        /// Version that the fold starts from.
-        #[arg(long, value_name = "N")]
-        from: u64,
-        /// Version that it leads to [default: the newest]
-        #[arg(long, value_name = "N")]
-        to: Option<u64>,
-        /// Model file or folder of the version that it starts from.
-        #[arg(long, value_name = "MODEL")]
-        base: Option<PathBuf>,
-    },
-    /// Remove versions that no host needs: those before the newest full version.
-    Prune {
-        /// Folder or URL of the stream.
-        #[arg(value_name = "STREAM")]
-        stream: PathBuf,
-        /// Keep the N newest versions.
-        #[arg(long, value_name = "N", default_value_t = 10)]
-        keep: u64,
-        /// Version that a host holds, which must be able to go on; repeatable.
-        #[arg(long, value_name = "N")]
-        in_use: Vec<u64>,
-        /// Only show what would be removed.
-        #[arg(long)]
-        dry_run: bool,
-    },
-    /// Hash the tensors of a local checkpoint and compare them with what was applied.
-    Verify {
-        /// Local checkpoint.
-        #[arg(value_name = "LOCAL")]
-        local: PathBuf,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
-}
-
 /// Options of `info`.
 #[derive(Debug, Args)]
 pub struct Info {
@@ -413,106 +281,6 @@ impl From<Digest> for Checksum {
             Digest::Blake3 => Checksum::Blake3,
         }
     }
-}
-
-/// Options of `convert`.
-#[derive(Debug, Args)]
-pub struct Convert {
-    /// Tensor files, shard indexes, or folders; without -o the last one is the output.
-    #[arg(required = true, value_name = "IN")]
-    pub inputs: Vec<PathBuf>,
-    /// Output file; its extension selects the format.
-    #[arg(long, short, value_name = "OUT")]
-    pub output: Option<PathBuf>,
-    /// Output format, whatever the extension of OUT; zt2 is version 2 of .zt.
-    #[arg(long, value_parser = formats())]
-    pub format: Option<Written>,
-    /// Write version 2 of .zt in canonical form: the same tensors give the same bytes (zt2 only).
-    #[arg(long)]
-    pub canonical: bool,
-    /// Overwrite OUT if it exists.
-    #[arg(long)]
-    pub force: bool,
-    /// Compress: .zt with zstd (or --codec), .npz with deflate. A .zstn file is always compressed (z4ai).
-    #[arg(long, short)]
-    pub compress: bool,
-    #[command(flatten)]
-    pub coding: Coding,
-    /// Checksum to store with each tensor (.zt only).
-    #[arg(long, value_enum, default_value_t = Digest::None)]
-    pub checksum: Digest,
-    #[command(flatten)]
-    pub which: Which,
-    #[command(flatten)]
-    pub renaming: Renaming,
-    /// Convert floating-point tensors to this type.
-    #[arg(long, value_enum, value_name = "DTYPE")]
-    pub dtype: Option<Float>,
-    /// Dequantize quantized tensors to float32, or to --dtype.
-    #[arg(long)]
-    pub dequantize: bool,
-    /// Split the output into shards of at most SIZE, e.g. 5GB, with an index.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub max_shard_size: Option<u64>,
-    /// Drop metadata that the format of OUT cannot hold; what is dropped is listed.
-    #[arg(long)]
-    pub drop_metadata: bool,
-    /// On conflicting metadata: refuse, or keep the value of the first or last file.
-    #[arg(long, value_enum, default_value_t = Clash::Refuse)]
-    pub metadata: Clash,
-    /// Delete inputs after verifying the output.
-    #[arg(long, conflicts_with_all = ["only", "exclude", "dequantize", "drop_metadata", "dtype", "rename", "strip_prefix", "max_shard_size"])]
-    pub delete_original: bool,
-}
-
-/// A format that `convert` writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Written {
-    /// `.zt` of version 1.2.
-    Zt,
-    /// Any other.
-    Other(ExportFormat),
-}
-
-fn formats() -> impl TypedValueParser<Value = Written> {
-    let names = ["zt"].into_iter().chain(ExportFormat::ALL.into_iter().map(ExportFormat::name));
-    PossibleValuesParser::new(names).try_map(|name| {
-        let other = ExportFormat::ALL.into_iter().find(|format| format.name() == name);
-        Ok::<_, std::convert::Infallible>(other.map_or(Written::Zt, Written::Other))
-    })
-}
-
-impl Convert {
-    /// The inputs and the output, which may be the last of the paths.
-    pub fn paths(&self) -> Result<(&[PathBuf], &std::path::Path), Failure> {
-        match (&self.output, self.inputs.split_last()) {
-            (Some(output), _) => Ok((&self.inputs, output)),
-            (None, Some((output, inputs @ [_, ..]))) => Ok((inputs, output)),
-            _ => Err(Failure::usage("no output: use `ztensor convert IN OUT` or -o OUT")),
-        }
-    }
-}
-
-/// Bytes with a decimal or binary unit: `5GB`, `500 MiB`, `1000`.
-fn size(text: &str) -> Result<u64, String> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1u64,
-        "k" | "kb" => 1000,
-        "m" | "mb" => 1_000_000,
-        "g" | "gb" => 1_000_000_000,
-        "t" | "tb" => 1_000_000_000_000,
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "gib" => 1 << 30,
-        "tib" => 1 << 40,
-        _ => return Err("expected a size such as 5GB or 500MiB".to_owned()),
-    };
-    let bytes = number.parse::<f64>().ok().map(|number| number * factor as f64);
-    let bytes = bytes.filter(|bytes| (1.0..=2f64.powi(63)).contains(bytes));
-    bytes.map(|bytes| bytes as u64).ok_or_else(|| "expected a size such as 5GB or 500MiB".to_owned())
 }
 
 /// Options of `compress`.

@@ -69,7 +69,7 @@ const SHOWN_Z4AI: [(&str, &[&str]); 9] = [
 ];
 
 /// Every command, with what is run to show it.
-const SHOWN: [(&str, &[&str]); 22] = [
+const SHOWN: [(&str, &[&str]); 23] = [
     ("info", &["info model.safetensors", "info model.safetensors --csv --only 'layers.0.*'"]),
     (
         "convert",
@@ -78,6 +78,7 @@ const SHOWN: [(&str, &[&str]); 22] = [
             "convert model.zt half.safetensors --dtype f16",
         ],
     ),
+    ("export", &[]),
     ("compress", &["compress model.zt -o small.zt -l 10"]),
     ("decompress", &["decompress small.zt -o raw.zt"]),
     ("verify", &["verify model.zt"]),
