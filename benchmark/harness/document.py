@@ -32,7 +32,8 @@ back before the next. Mapped tensors are touched page by page within the time, l
 small ones a second time takes, which is the harness's own. Numbers are medians in GB/s of tensor
 data, “cold” after the file was dropped from the page cache. Absolute numbers vary between machines
 and runs: compare within one table. Ratios are medians of the ratios of single rounds, so they may
-differ from the ratio of two medians.
+differ from the ratio of two medians. `ztensor 1.2.3` and `ztensor 2.1.2` are packages of other
+projects that have this name on the public index.
 """
 
 FRESH = """“Of a fresh read” compares a copying load with a short program that does no more than the

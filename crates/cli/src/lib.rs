@@ -29,6 +29,8 @@ mod json;
 pub mod library;
 #[cfg(not(target_family = "wasm"))]
 mod limits;
+#[cfg(not(target_family = "wasm"))]
+mod llama_cpp;
 mod output;
 #[cfg(not(target_family = "wasm"))]
 mod programs;
@@ -38,7 +40,7 @@ mod rename;
 pub mod report;
 #[cfg(not(target_family = "wasm"))]
 mod select;
-#[cfg(not(target_family = "wasm"))]
+#[cfg(all(feature = "signatures", not(target_family = "wasm")))]
 mod signature;
 mod statistics;
 #[cfg(not(target_family = "wasm"))]

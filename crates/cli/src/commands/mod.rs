@@ -5,12 +5,14 @@ mod diff;
 #[cfg(feature = "remote")]
 mod download;
 mod edit;
+mod export;
 mod id;
 mod info;
 pub mod manual;
 mod report;
 mod scan;
 mod show;
+#[cfg(feature = "signatures")]
 mod sign;
 mod sync;
 mod verify;
@@ -74,6 +76,7 @@ pub fn run(arguments: Arguments) -> Outcome {
     match &arguments.command {
         Command::Info(options) => info::run(options, common),
         Command::Convert(options) => convert::convert(options, common),
+        Command::Export(options) => export::run(options, common),
         Command::Compress(options) => convert::compress(options, common),
         Command::Decompress(options) => convert::decompress(options, common),
         Command::Migrate(options) => convert::migrate(options, common),
@@ -82,11 +85,15 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Remove(options) => edit::remove(options, common),
         Command::Compact(options) => edit::compact(options, common),
         Command::Repair(options) => edit::repair(options, common),
-        Command::Verify(options) => match &options.signature {
-            Some(signature) => sign::verify(options, signature, common),
-            None => verify::run(options, common),
-        },
+        #[cfg(feature = "signatures")]
         Command::Sign(options) => sign::sign(options, common),
+        #[cfg(feature = "signatures")]
+        Command::Verify(options) if options.signature.is_some() => sign::verify(options, common),
+        #[cfg(not(feature = "signatures"))]
+        Command::Sign(_) => Err(without_signatures()),
+        #[cfg(not(feature = "signatures"))]
+        Command::Verify(options) if options.signature.is_some() => Err(without_signatures()),
+        Command::Verify(options) => verify::run(options, common),
         Command::Id(options) => id::run(options, common),
         Command::Scan(options) => scan::run(options, common),
         Command::Diff(options) => diff::run(options, common),
@@ -106,6 +113,11 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Completions(options) => manual::completions(options, Arguments::command()),
         Command::Man => manual::page(Arguments::command()),
     }
+}
+
+#[cfg(not(feature = "signatures"))]
+fn without_signatures() -> Failure {
+    Failure::usage("this build has no support for signatures (the feature `signatures`)")
 }
 
 impl Output {

@@ -61,7 +61,8 @@ pub fn sign(options: &Sign, common: Common) -> Outcome {
 }
 
 /// Compares models with what was signed.
-pub fn verify(options: &Verify, signature: &Path, common: Common) -> Outcome {
+pub fn verify(options: &Verify, common: Common) -> Outcome {
+    let signature = options.signature.as_deref().ok_or_else(|| Failure::usage("--signature is missing"))?;
     let key = options.key.as_deref().ok_or_else(|| Failure::usage("--signature needs --key"))?;
     let key_text = text(key, MAX_KEY)?;
     let key = PublicKey::parse(&key_text).map_err(|failure| about(key, failure))?;
