@@ -96,17 +96,17 @@ def read_so_far(browser: Any) -> int:
 
 
 def test_headers_are_read_by_ranges(show: Open, browser: Any, tmp_path: Path) -> None:
-    values = np.random.default_rng(1).normal(0, 1, (3000, 1000)).astype(np.float32)
+    values = np.random.default_rng(1).normal(3, 1, (3000, 1000)).astype(np.float32)
     path = tmp_path / "model.zt"
     save_file({"layers.0.w": values, HOSTILE: np.arange(5)}, path, metadata={HOSTILE: HOSTILE})
     show(path)
     assert browser.find_element(By.ID, "file").text == "model.zt"
-    assert names(browser) == ["layers.0.w", HOSTILE]
+    assert sorted(names(browser)) == sorted(["layers.0.w", HOSTILE])
     assert read_so_far(browser) < 2_000_000 < path.stat().st_size
-    rows(browser)[0].click()
+    rows(browser)[names(browser).index("layers.0.w")].click()
     Wait(browser, 60).until(lambda browser: browser.find_elements(By.CSS_SELECTOR, "svg.plot"))
     detail = browser.find_element(By.CSS_SELECTOR, ".detail").text
-    assert f"{values.mean():.4g}"[:5] in detail
+    assert f"{values.mean(dtype=np.float64):.5g}"[:4] in detail
     assert "of 3,000,000" in detail
     assert read_so_far(browser) > values.nbytes
 
