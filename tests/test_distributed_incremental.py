@@ -92,7 +92,7 @@ def test_every_step_of_a_run_comes_back() -> None:
     states = training(5)
     save(states[0], "run/0")
     for step in range(1, 5):
-        save(states[step], f"run/{step}", base=f"run/{step - 1}")
+        save(states[step], f"run/{step}", base=f"run/{step - 1}", anchor_every=100)
     for step, state in enumerate(states):
         check(state, f"run/{step}")
     assert document("run/0")["version"] == 1
@@ -218,7 +218,7 @@ def test_rebase_keeps_the_state_and_what_needs_it() -> None:
     states = training(4)
     save(states[0], "run/0")
     for step in range(1, 4):
-        save(states[step], f"run/{step}", base=f"run/{step - 1}")
+        save(states[step], f"run/{step}", base=f"run/{step - 1}", anchor_every=100)
     rebase("run/2", base="run/0")
     assert document("run/2")["base"]["name"] == "0"
     for step, state in enumerate(states):

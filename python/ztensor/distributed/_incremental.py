@@ -28,7 +28,7 @@ class Reference:
     """The base that a save is a difference from."""
 
     def __init__(
-        self, place: Store, base: Store, every: int | None, ratio: float | None = 1.0
+        self, place: Store, base: Store, every: int | None = None, ratio: float | None = None
     ) -> None:
         folder, own = place.parent()
         base_folder, name = base.parent()
@@ -120,7 +120,7 @@ def rebase(
     reference = None
     try:
         if base is not None:
-            reference = Reference(place, place_of(base, storage_options), None, None)
+            reference = Reference(place, place_of(base, storage_options))
             if source.checkpoint.save in reference.saves():
                 raise InvalidArgumentError(f"{os.fspath(base)!r} is stored as differences from it")
         options = _rank_file.Options(compression, checksum, durable)

@@ -73,10 +73,10 @@ class ZTensorWriter(Located, StorageWriter):
     classes for example, are refused unless ``allow_pickle`` is set.
 
     ``base`` is an earlier checkpoint in a folder beside this one: what changed since then is stored
-    as differences from it (lossless), which loading restores. A full checkpoint is written
-    instead after ``anchor_every`` such saves, or when their files take more than a full one. A
-    checkpoint that others are differences from is not overwritten; see :func:`rebase` and
-    :func:`prune`.
+    as differences from it (lossless), which loading restores. A full checkpoint is written instead
+    after ``anchor_every`` such saves, or, where that is not given, when their files take more than a
+    full one. A checkpoint that others are differences from is not overwritten; see :func:`rebase`
+    and :func:`prune`.
 
     The path may be a URL of an object store, which ``storage_options`` say how to reach.
     """
@@ -135,7 +135,9 @@ class ZTensorWriter(Located, StorageWriter):
         if self._base is None:
             return None
         base = place_of(self._base, self._storage_options)
-        reference = Reference(self._store, base, self._anchor_every)
+        # Without a number, reading the chain must not cost more than a full checkpoint.
+        ratio = 1.0 if self._anchor_every is None else None
+        reference = Reference(self._store, base, self._anchor_every, ratio)
         if not reference.is_due:
             return reference
         reference.close()
