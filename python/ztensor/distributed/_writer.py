@@ -74,9 +74,9 @@ class ZTensorWriter(Located, StorageWriter):
 
     ``base`` is an earlier checkpoint in a folder beside this one: what changed since then is stored
     as differences from it (lossless), which loading restores. A full checkpoint is written instead
-    after ``anchor_every`` such saves, or, where that is not given, when their files take more than a
-    full one. A checkpoint that others are differences from is not overwritten; see :func:`rebase`
-    and :func:`prune`.
+    after ``anchor_every`` such saves, or, where that is not given, when their files take more than
+    a full one. A checkpoint that others are differences from is not overwritten; see
+    :func:`rebase` and :func:`prune`.
 
     The path may be a URL of an object store, which ``storage_options`` say how to reach.
     """
