@@ -96,6 +96,7 @@ def compress(
     ``blocks`` says that bytes are blocks of a quantized type of GGUF, such as ``"q4_k"``: scales
     and quants are then coded apart. ``shape`` counts bytes.
 
+    >>> import z4ai
     >>> blocks = bytes(1800)
     >>> z4ai.decompress(z4ai.compress(blocks, blocks="q4_0")) == blocks
     True
