@@ -181,19 +181,18 @@ def test_bitsandbytes() -> None:
 def test_what_is_no_scheme() -> None:
     int32, half = torch.zeros(4, 8, dtype=torch.int32), torch.zeros(4, 8, dtype=torch.float16)
     byte = torch.zeros(4, 8, dtype=torch.uint8)
-    reader = opened(
-        {
-            "a.qweight": int32,
-            "b.qweight": int32, "b.scales": half, "b.qzeros": torch.zeros(3, 1, dtype=torch.int32),
-            "c.weight_packed": int32, "c.weight_scale": half,
-            "c.weight_shape": torch.tensor([4, -1]),
-            "d_blocks": byte, "d_scales": byte,
-            "e.weight": torch.zeros(4, 8, dtype=torch.float8_e4m3fn),
-            "e.weight_scale": torch.zeros(3),
-            "f": byte, "f.absmax": torch.zeros(0), "f.quant_map": torch.zeros(16),
-            "g_packed": byte, "g_scale": half, "g_global_scale": torch.zeros(1),
-        }
-    )  # fmt: skip
+    tensors = {
+        "a.qweight": int32,
+        "b.qweight": int32, "b.scales": half, "b.qzeros": torch.zeros(3, 1, dtype=torch.int32),
+        "c.weight_packed": int32, "c.weight_scale": half,
+        "c.weight_shape": torch.tensor([4, -1]),
+        "d_blocks": byte, "d_scales": byte,
+        "e.weight": torch.zeros(4, 8, dtype=torch.float8_e4m3fn),
+        "e.weight_scale": torch.zeros(3),
+        "f": byte, "f.absmax": torch.zeros(0), "f.quant_map": torch.zeros(16),
+        "g_packed": byte, "g_scale": half, "g_global_scale": torch.zeros(1),
+    }  # fmt: skip
+    reader = opened({name: tensor.clone() for name, tensor in tensors.items()})
     assert reader.quantized() == {}
     with pytest.raises(ztensor.NotFoundError, match="no weight"):
         reader.dequantize("a")
