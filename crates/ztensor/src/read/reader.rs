@@ -443,9 +443,13 @@ impl Reader {
     }
 
     /// Whether a component is large, and any piece of it costs about as much as it holds: then
-    /// [`read_pieces`](Reader::read_pieces) needs less memory and not more time.
+    /// [`read_pieces`](Reader::read_pieces) needs less memory and not more time. One that can be viewed and has
+    /// no digest to compare needs no copy at all.
     pub fn has_pieces(&self, name: &str, role: &str) -> bool {
         let Ok(component) = self.component(name, role) else { return false };
+        if self.digest(component).is_none() && self.try_view(component).is_ok() {
+            return false;
+        }
         let (len, step) = (component.len, piece_len(component));
         // A piece in the middle: the first ones are cheap even where there is no way in but the start.
         let middle = len / 2..(len / 2).saturating_add(step).min(len);
