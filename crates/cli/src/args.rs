@@ -185,6 +185,21 @@ pub enum Command {
   ztensor sync verify local/"
     )]
     Sync(Sync),
+    /// Keep versions of models in a repository: each is stored as what is new in it.
+    ///
+    /// A repository is a folder or a URL of an object store. A version is the files that were committed,
+    /// of any format, and comes back byte for byte. Equal tensors are stored once, similar ones as
+    /// differences.
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  ztensor repo init models/
+  ztensor repo commit models/ step-1000/ -m 'step 1000'
+  ztensor repo log models/
+  ztensor repo checkout models/ main~2 restored/
+  ztensor repo push models/ s3://bucket/models"
+    )]
+    Repo(crate::commands::repo::args::Repo),
     /// Print a shell completion script.
     #[command(
         after_help = "Example:\n  ztensor completions bash > ~/.local/share/bash-completion/completions/ztensor"
@@ -198,8 +213,12 @@ pub enum Command {
 impl Command {
     /// Whether it writes a file, which an interrupt must not leave half-written.
     pub fn writes(&self) -> bool {
-        use Command::{Completions, Diff, Id, Info, Man, Scan, Show, Verify};
-        !matches!(self, Info(_) | Id(_) | Verify(_) | Scan(_) | Diff(_) | Show(_) | Completions(_) | Man)
+        use Command::{Completions, Diff, Id, Info, Man, Repo, Scan, Show, Verify};
+        match self {
+            Info(_) | Id(_) | Verify(_) | Scan(_) | Diff(_) | Show(_) | Completions(_) | Man => false,
+            Repo(command) => command.writes(),
+            _ => true,
+        }
     }
 }
 
@@ -238,7 +257,7 @@ pub enum Sort {
 }
 
 /// Tensor selection.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct Which {
     /// Only tensors whose name matches PATTERN (wildcards * and ?); repeatable.
     #[arg(long, value_name = "PATTERN")]

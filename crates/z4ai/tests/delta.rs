@@ -523,3 +523,27 @@ proptest! {
         check(&current, &reference, &options(kind));
     }
 }
+
+#[test]
+fn a_range_says_what_of_the_reference_it_reads() {
+    let before: Vec<u8> = (0..300_000u32).flat_map(|i| (i as f32).sqrt().to_le_bytes()).collect();
+    let mut after = before.clone();
+    after.iter_mut().step_by(4000).for_each(|byte| *byte ^= 1);
+    let options = Options { kind: Kind::F32, ..Options::default() };
+    let frame = delta::compress(&after, &before, &options).unwrap();
+    let parsed = delta::ParsedDelta::parse(&frame).unwrap();
+    let len = before.len() as u64;
+    for range in [0..1, 5..100, 300_000..700_001, len - 1..len, 0..len] {
+        let needed = parsed.reference_range(range.clone()).unwrap();
+        assert!(needed.start <= range.start && needed.end >= range.end && needed.end <= len, "{range:?}");
+        // Everything else may be anything.
+        let mut partial = vec![0xAA; before.len()];
+        let place = needed.start as usize..needed.end as usize;
+        partial[place.clone()].copy_from_slice(&before[place]);
+        let mut out = vec![0; (range.end - range.start) as usize];
+        parsed.decompress_bytes(&partial, range.clone(), &mut out, &DecodeOptions::default()).unwrap();
+        assert!(out == after[range.start as usize..range.end as usize], "{range:?}");
+    }
+    assert!(parsed.reference_range(0..1).unwrap().end < len / 2, "only a part");
+    assert_eq!(parsed.reference_range(len..len + 5).unwrap(), 0..0);
+}

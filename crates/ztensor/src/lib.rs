@@ -57,6 +57,7 @@ mod platform;
 pub mod progress;
 pub mod read;
 pub mod remote;
+pub mod repository;
 pub mod scan;
 pub mod schemes;
 pub mod source;

@@ -98,12 +98,17 @@ impl Distance {
 
 pub fn run(options: &Diff, common: Common) -> Outcome {
     let (a, b) = (common.open(&options.a)?, common.open(&options.b)?);
-    let (in_a, in_b) = (options.which.filter(&a), options.which.filter(&b));
+    readers(&a, &b, options, common)
+}
+
+/// Compares what two readers hold.
+pub fn readers(a: &Reader, b: &Reader, options: &Diff, common: Common) -> Outcome {
+    let (in_a, in_b) = (options.which.filter(a), options.which.filter(b));
     if in_a.is_empty() && in_b.is_empty() && !(a.is_empty() && b.is_empty()) {
         return Err(options.which.nothing());
     }
     let in_both = |name: &&str| a.contains(name) && b.contains(name);
-    for (reader, objects) in [(&a, &in_a), (&b, &in_b)] {
+    for (reader, objects) in [(a, &in_a), (b, &in_b)] {
         reader.check_limits(objects.iter().map(|(name, _)| *name).filter(in_both))?;
     }
     let mut changes: Vec<(&str, Change)> = Vec::new();
@@ -112,7 +117,7 @@ pub fn run(options: &Diff, common: Common) -> Outcome {
         let progress = Progress::new("comparing", total, common.quiet);
         for (name, object) in &in_a {
             if b.contains(name) {
-                changes.push((name, compare(&a, &b, name, options)?));
+                changes.push((name, compare(a, b, name, options)?));
             }
             ztensor::Observer::advance(&progress, object.byte_len());
         }

@@ -9,6 +9,7 @@ mod export;
 mod id;
 mod info;
 pub mod manual;
+pub mod repo;
 mod report;
 mod scan;
 mod show;
@@ -110,6 +111,7 @@ pub fn run(arguments: Arguments) -> Outcome {
             crate::z4ai::model_delta::run(options, run)
         }
         Command::Sync(options) => sync::run(options, common),
+        Command::Repo(options) => repo::run(options, common),
         Command::Completions(options) => manual::completions(options, Arguments::command()),
         Command::Man => manual::page(Arguments::command()),
     }

@@ -50,7 +50,7 @@ fn policy() -> String {
 }
 
 /// SHA-256 in base64.
-fn digest(text: &str) -> String {
+pub fn digest(text: &str) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let digest = Sha256::digest(text.as_bytes());
     let mut out = String::new();
@@ -66,7 +66,7 @@ fn digest(text: &str) -> String {
 }
 
 /// Text as it stands in HTML.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -69,7 +69,7 @@ const SHOWN_Z4AI: [(&str, &[&str]); 9] = [
 ];
 
 /// Every command, with what is run to show it.
-const SHOWN: [(&str, &[&str]); 23] = [
+const SHOWN: [(&str, &[&str]); 24] = [
     ("info", &["info model.safetensors", "info model.safetensors --csv --only 'layers.0.*'"]),
     (
         "convert",
@@ -103,6 +103,7 @@ const SHOWN: [(&str, &[&str]); 23] = [
     ("migrate", &["migrate old.zt -o new.zt"]),
     ("model-delta", &[]),
     ("sync", &[]),
+    ("repo", &[]),
     ("download-hf", &[]),
     ("completions", &[]),
     ("man", &[]),

@@ -44,6 +44,21 @@ impl<'a> ParsedDelta<'a> {
         }
     }
 
+    /// The bytes of the reference that decoding bytes `range` of the content reads: whole chunks.
+    pub fn reference_range(&self, range: Range<u64>) -> Result<Range<u64>> {
+        let len = self.content_len()?;
+        match &self.0 {
+            Version::V1(_) => Ok(0..len),
+            Version::V2(frame) => {
+                let chunks = frame.chunks_of(range.start.min(len)..range.end.min(len));
+                match chunks.is_empty() {
+                    true => Ok(0..0),
+                    false => Ok(frame.content_of(chunks.start).start..frame.content_of(chunks.end - 1).end),
+                }
+            }
+        }
+    }
+
     /// See [`decompress`](super::decompress).
     pub fn decompress(&self, reference: &[u8], options: &DecodeOptions) -> Result<Vec<u8>> {
         match &self.0 {

@@ -189,7 +189,7 @@ fn check_file(rank: &Catalog, file: &RankFile) -> Result<()> {
 }
 
 fn read(path: &Path, context: &Context) -> Result<Checkpoint> {
-    let source = source::open(path, MapMode::Never, &context.remote)?;
+    let source = context.open_as(path, MapMode::Never)?;
     if source.len() > MAX_JSON {
         return Err(Error::limit(format!("{} bytes; at most {MAX_JSON} are read", source.len())));
     }

@@ -131,6 +131,17 @@ pub(crate) struct Context {
     pub(crate) remote: Options,
     /// Whether objects that break rules of their layout are passed through, not interpreted.
     pub(crate) structural: bool,
+    /// Where siblings are, if not beside the file.
+    pub(crate) files: Option<Arc<dyn Files>>,
+}
+
+/// Files by name that are in no folder: those of a version of a repository.
+pub(crate) trait Files: Send + Sync + std::fmt::Debug {
+    /// The names of those that would be directly in the folder.
+    fn names(&self) -> Vec<String>;
+
+    /// Opens the file of that name.
+    fn open(&self, name: &Path) -> Result<Arc<dyn Source>>;
 }
 
 impl Context {
@@ -141,7 +152,15 @@ impl Context {
 
     /// Opens another file in the same way.
     pub(crate) fn open(&self, path: &Path) -> Result<Arc<dyn Source>> {
-        source::open(path, self.map_mode, &self.remote)
+        self.open_as(path, self.map_mode)
+    }
+
+    /// Opens another file, mapped or not.
+    pub(crate) fn open_as(&self, path: &Path, map_mode: MapMode) -> Result<Arc<dyn Source>> {
+        match &self.files {
+            Some(files) => files.open(path),
+            None => source::open(path, map_mode, &self.remote),
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::error::{Error, Result, quoted};
 use crate::format::json::Scanner;
 use crate::format::{Context, Format, distributed, folder_extensions, parse};
 use crate::remote::{self, store};
-use crate::source::{self, MapMode, Sources};
+use crate::source::{MapMode, Sources};
 use crate::tensor::value::{Attributes, Value};
 
 /// A larger index is refused before it is read: it would name millions of tensors.
@@ -28,7 +28,12 @@ const MAX_INDEX: u64 = 256 << 20;
 
 /// Whether a path is to be opened here rather than as a tensor file.
 pub(crate) fn handles(path: &Path) -> bool {
-    extension(path).as_deref() == Some("json") || is_folder(path)
+    is_index(path) || is_folder(path)
+}
+
+/// Whether a file's name is that of an index.
+pub(crate) fn is_index(name: &Path) -> bool {
+    extension(name).as_deref() == Some("json")
 }
 
 /// Whether a path is a folder; a URL is one if it ends like one.
@@ -57,6 +62,9 @@ fn extension(path: &Path) -> Option<String> {
 
 /// The files directly in a folder.
 fn files_in(folder: &Path, context: &Context) -> Result<Vec<PathBuf>> {
+    if let Some(files) = &context.files {
+        return Ok(files.names().into_iter().map(|name| folder.join(name)).collect());
+    }
     if remote::is_url(folder) {
         let listing = store::list(folder, &context.remote)?;
         let direct = listing.into_iter().filter(|entry| !entry.name.contains('/'));
@@ -67,7 +75,7 @@ fn files_in(folder: &Path, context: &Context) -> Result<Vec<PathBuf>> {
     Ok(listing.into_iter().map(|entry| entry.path()).filter(|path| path.is_file()).collect())
 }
 
-fn open_folder(folder: &Path, context: &Context) -> Result<Catalog> {
+pub(crate) fn open_folder(folder: &Path, context: &Context) -> Result<Catalog> {
     let mut files = files_in(folder, context)?;
     files.retain(|path| !hidden(path));
     files.sort_unstable();
@@ -206,7 +214,7 @@ pub(super) fn open_file(path: &Path, context: &Context) -> Result<Catalog> {
     parse(context.open(path)?, &context.at(path))
 }
 
-fn open_index(path: &Path, name: &Path, context: &Context) -> Result<Catalog> {
+pub(crate) fn open_index(path: &Path, name: &Path, context: &Context) -> Result<Catalog> {
     let index = read_index(path, context).map_err(|error| error.in_file(name))?;
     let folder = name.parent().unwrap_or(Path::new(""));
     let paths: Vec<PathBuf> = index.keys().map(|file| store::join(folder, file)).collect();
@@ -243,7 +251,7 @@ fn absent(error: Error, shards: &[&Path], index: &Path) -> Error {
 
 /// The tensors' names by shard.
 fn read_index(path: &Path, context: &Context) -> Result<BTreeMap<String, Vec<String>>> {
-    let source = source::open(path, MapMode::Never, &context.remote)?;
+    let source = context.open_as(path, MapMode::Never)?;
     if source.len() > MAX_INDEX {
         return Err(Error::limit(format!(
             "an index of {} bytes; at most {MAX_INDEX} are read",

@@ -115,7 +115,8 @@ impl OpenOptions {
     }
 
     fn context(&self, path: Option<PathBuf>) -> Context {
-        Context { path, map_mode: self.map, remote: self.remote.clone(), structural: self.structural }
+        let (map_mode, remote) = (self.map, self.remote.clone());
+        Context { path, map_mode, remote, structural: self.structural, files: None }
     }
 
     /// Opens a file, by its path or its URL.

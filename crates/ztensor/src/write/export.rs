@@ -410,7 +410,7 @@ enum Fetch<'o> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(
+    pub(crate) fn new(
         source: &'a dyn ExportSource,
         options: &'a ExportOptions<'a>,
         format: ExportFormat,

@@ -168,7 +168,7 @@ impl Externals {
             let context = context.clone();
             sources.push_lazy(location.clone(), move || match &context.path {
                 // What `check` lets through can only name something below the model's folder.
-                Some(model) if remote::is_url(model) => {
+                Some(model) if remote::is_url(model) || context.files.is_some() => {
                     context.open(&join(model.parent().unwrap_or(model), &location))
                 }
                 Some(model) => Ok(Arc::new(sibling::open(model, &location, context.map_mode)?)),

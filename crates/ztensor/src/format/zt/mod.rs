@@ -73,7 +73,7 @@ fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
     drop(head);
     match &context.path {
         // What an editor has not finished, or never will, is not part of the file.
-        Some(path) if source.remote().is_none() => {
+        Some(path) if source.remote().is_none() && context.files.is_none() => {
             let settled = journal::committed(path, source, context.map_mode)?;
             let mut catalog = parse_committed(settled.source)?;
             catalog.by_journal = settled.by_journal;

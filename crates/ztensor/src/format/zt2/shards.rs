@@ -27,7 +27,9 @@ pub(super) fn push_onto(sources: &mut Sources, shards: Vec<Shard>, context: &Con
         let context = context.clone();
         sources.push_lazy(shard.name.to_string(), move || {
             let opened = match &context.path {
-                Some(root) if remote::is_url(root) => open_remote(root, &shard, &context),
+                Some(root) if remote::is_url(root) || context.files.is_some() => {
+                    open_remote(root, &shard, &context)
+                }
                 Some(root) => open_local(root, &shard, context.map_mode),
                 None => Err(Error::invalid("the file has shards beside it: open it by its path")),
             };
@@ -54,7 +56,13 @@ fn addressed(shard: &Shard) -> String {
 
 fn open_remote(root: &Path, shard: &Shard, context: &Context) -> Result<Arc<dyn Source>> {
     let folder = root.parent().unwrap_or(root);
-    let source = context.open(&join(folder, &positional(root, shard)))?;
+    let named = context.open(&join(folder, &positional(root, shard)));
+    let source = match named {
+        Err(error) if is_missing(&error) && context.files.is_some() => {
+            context.open(&join(folder, &addressed(shard)))?
+        }
+        source => source?,
+    };
     check(&*source, shard).map_err(|error| error.in_file(source.label()))?;
     Ok(source)
 }

@@ -1,0 +1,176 @@
+//! The folder or the object store that a repository lies in: a few operations on small files,
+//! none of which replaces a file that is there.
+
+use std::fs::File;
+use std::io::ErrorKind as Io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::names::LOCK;
+use crate::error::{Error, ErrorKind, Result};
+use crate::platform;
+use crate::remote::store::{self, Entry, NewFile};
+use crate::remote::{self, Options, Place};
+use crate::source::{self, MapMode, Source};
+use crate::trusted;
+use crate::write::Writer;
+use crate::write::destination::Destination;
+use crate::write::disk;
+
+/// How long a lock is waited for.
+const PATIENCE: Duration = Duration::from_secs(600);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Where a repository is.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    root: PathBuf,
+    remote: Options,
+    local: Option<PathBuf>,
+}
+
+/// The lock of a repository in a folder, until it is dropped.
+pub(crate) struct Lock(#[expect(dead_code, reason = "closing the file releases the lock")] Option<File>);
+
+impl Store {
+    pub(crate) fn new(root: &Path, remote: Options) -> Result<Store> {
+        let local = match remote::place(root)? {
+            Place::Local(path) => Some(path),
+            Place::Remote(_) => None,
+        };
+        Ok(Store { root: root.to_owned(), remote, local })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn is_local(&self) -> bool {
+        self.local.is_some()
+    }
+
+    pub(crate) fn remote(&self) -> &Options {
+        &self.remote
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        match &self.local {
+            Some(folder) => folder.join(name),
+            None => store::join(&self.root, name),
+        }
+    }
+
+    /// All bytes of a small file; `None` if there is none.
+    pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
+        match store::read(self.path(name), limit, &self.remote) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a small file where none is; `false` if there is one. The disk has it when this returns.
+    pub(crate) fn write_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        let path = self.path(name);
+        if self.local.is_none() {
+            return store::write_new(path, bytes, &self.remote);
+        }
+        let written =
+            NewFile::create(Destination::explicit(path, false), &self.remote).and_then(|mut file| {
+                file.write(bytes)?;
+                file.finish(true)
+            });
+        match written {
+            Ok(()) => Ok(true),
+            Err(error) if is_taken(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a small file in the place of what is there: for what can be made again from the rest.
+    pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let mut file = NewFile::create(Destination::explicit(self.path(name), true), &self.remote)?;
+        file.write(bytes)?;
+        file.finish(true)
+    }
+
+    /// The files below a prefix; those that are being written are left out.
+    pub(crate) fn list(&self, prefix: &str) -> Result<Vec<Entry>> {
+        let mut found = store::list(self.path(prefix), &self.remote)?;
+        found.retain(|entry| !entry.name.split('/').any(|part| part.starts_with('.')));
+        Ok(found)
+    }
+
+    /// Removes a file; it is no error if there is none.
+    pub(crate) fn delete(&self, name: &str) -> Result<()> {
+        let path = self.path(name);
+        if self.local.is_none() {
+            return store::delete(path, &self.remote);
+        }
+        match disk::remove(&path) {
+            Err(error) if error.kind() != Io::NotFound => {
+                Err(Error::io("cannot remove", error).in_file(path))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens a large file.
+    pub(crate) fn source(&self, name: &str) -> Result<Arc<dyn Source>> {
+        source::open(self.path(name), MapMode::Auto, &self.remote)
+    }
+
+    /// A writer of a new `.zt` file, which the disk has when it is finished.
+    pub(crate) fn writer(&self, name: &str) -> Result<Writer<'static>> {
+        let path = self.path(name);
+        let to = Destination::explicit(&path, false);
+        if self.local.is_none() {
+            return Writer::create_remote(to, &self.remote);
+        }
+        self.make_folder(name)?;
+        Writer::create_durable(to)
+    }
+
+    fn make_folder(&self, name: &str) -> Result<()> {
+        match self.path(name).parent().filter(|_| self.local.is_some()) {
+            Some(folder) => std::fs::create_dir_all(folder)
+                .map_err(|error| Error::io("cannot create", error).in_file(folder)),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the lock: writers share it while they change a ref, collection of garbage has it alone.
+    /// Stores have none.
+    pub(crate) fn lock(&self, alone: bool) -> Result<Lock> {
+        let Some(folder) = &self.local else { return Ok(Lock(None)) };
+        let path = folder.join(LOCK);
+        let failed = |error| Error::io("cannot lock", error).in_file(&path);
+        let file = trusted::append(&path).map_err(failed)?;
+        let start = Instant::now();
+        loop {
+            let taken = match alone {
+                true => platform::try_lock_exclusive(&file),
+                false => platform::try_lock_shared(&file),
+            };
+            if taken.map_err(failed)? {
+                return Ok(Lock(Some(file)));
+            }
+            if start.elapsed() >= PATIENCE {
+                let cause = std::io::Error::new(Io::WouldBlock, "another process is at work");
+                return Err(failed(cause));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+/// Whether an error says that there is no such file.
+pub(crate) fn is_absent(error: &Error) -> bool {
+    error.kind() == ErrorKind::NotFound
+        || error.io_error().is_some_and(|cause| matches!(cause.kind(), Io::NotFound | Io::NotADirectory))
+}
+
+fn is_taken(error: &Error) -> bool {
+    error.io_error().is_some_and(|cause| cause.kind() == Io::AlreadyExists)
+}
