@@ -7,7 +7,7 @@ target=wasm32-unknown-unknown
 cross() {
     debian "$TOOLS_SUITE" $BUILD_PACKAGES libstd-rust-dev-wasm32 clang lld llvm -- \
         env CARGO_TARGET_DIR="$build/wasm" CC_wasm32_unknown_unknown=clang AR_wasm32_unknown_unknown=llvm-ar \
-        CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER="${WASM_LINKER:-wasm-ld}" RUSTFLAGS="-D warnings" \
+        CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER="${WASM_LINKER:-wasm-ld}" \
         cargo "$1" --locked --target $target "${@:2}"
 }
 
