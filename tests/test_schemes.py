@@ -29,7 +29,7 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(tensors: dict[str, torch.Tensor]) -> ztensor.Reader:
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, "m.safetensors")
+    save_file({name: t.clone().contiguous() for name, t in tensors.items()}, "m.safetensors")
     return ztensor.open("m.safetensors")
 
 
