@@ -234,35 +234,3 @@ def test_info_names_the_scheme() -> None:
     [one] = (document[0] if isinstance(document, list) else document)["quantized"]
     assert one["scheme"] == "GPTQ, 4 bits in groups of 32" and one["weights"] == 1
     assert np.isclose(one["bits_per_weight"], 4.625)
-
-
-def test_compressed_tensors_agrees() -> None:
-    pytest.importorskip("compressed_tensors", reason="pip install compressed-tensors")
-    from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
-    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
-    from compressed_tensors.quantization.lifecycle.forward import dequantize
-
-    codes = torch.randint(-8, 8, (OUTPUTS, INPUTS), dtype=torch.int8)
-    scales = (torch.rand(OUTPUTS, INPUTS // GROUP) + 0.1).bfloat16()
-    reader = opened(
-        {
-            "w_packed": pack_to_int32(codes, 4),
-            "w_scale": scales,
-            "w_shape": torch.tensor([OUTPUTS, INPUTS]),
-        }
-    )
-    assert same(dequantized(reader, "w"), dequantize(codes, scales).float())
-
-    weight = torch.randn(OUTPUTS, INPUTS).to(torch.float8_e4m3fn)
-    for shape in [(1,), (OUTPUTS, 1)]:
-        scales = (torch.rand(shape) + 0.1).bfloat16()
-        reader = opened({"w": weight, "w_scale": scales})
-        assert same(dequantized(reader, "w"), dequantize(weight, scales).float())
-
-    packed = torch.randint(0, 256, (OUTPUTS, INPUTS // 2), dtype=torch.uint8)
-    scales = (torch.rand(OUTPUTS, INPUTS // 16) * 400).to(torch.float8_e4m3fn)
-    whole = torch.tensor([1234.5])
-    reader = opened({"w_packed": packed, "w_scale": scales, "w_global_scale": whole})
-    values = unpack_fp4_from_uint8(packed, OUTPUTS, INPUTS, dtype=torch.float32)
-    expected = dequantize(values, scales, global_scale=whole, dtype=torch.float32)
-    assert same(dequantized(reader, "w"), expected.float())

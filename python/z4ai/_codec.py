@@ -97,6 +97,7 @@ def compress(
     and quants are then coded apart. ``shape`` counts bytes.
 
     >>> import z4ai
+    >>> import z4ai
     >>> blocks = bytes(1800)
     >>> z4ai.decompress(z4ai.compress(blocks, blocks="q4_0")) == blocks
     True
