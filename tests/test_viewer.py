@@ -126,7 +126,9 @@ def samples() -> list[Path]:
     kinds = ["zt", "safetensors", "gguf", "npz", "npy", "pt", "pth", "onnx", "h5", "hdf5", "zstn"]
     found = []
     for kind in kinds:
-        paths = sorted(SAMPLES.rglob(f"*.{kind}"), key=lambda path: path.stat().st_size)
+        # A part of a model in several files is shown as the part that it is.
+        whole = (path for path in SAMPLES.rglob(f"*.{kind}") if "-of-" not in path.name)
+        paths = sorted(whole, key=lambda path: path.stat().st_size)
         found.extend(paths[-2:])
     return found
 
