@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 PYTHON = Path(__file__).parent.parent / "python"
 
 PAGES: dict[str, list[str]] = {
-    "api/ztensor.md": ["ztensor", "ztensor.store"],
+    "api/ztensor.md": ["ztensor", "ztensor.store", "ztensor.repository"],
     "api/frameworks.md": [
         "ztensor.torch",
         "ztensor.numpy",

@@ -136,12 +136,18 @@ def test_damage_is_an_error(system: Any, packed: bytes) -> None:
     assert Path("back").read_bytes() == Path("whole").read_bytes()
 
 
-def test_the_entry_point_names_it() -> None:
+def test_the_entry_points_name_them() -> None:
     import tomllib
     from importlib.metadata import EntryPoint
 
     from conftest import ROOT
 
+    from ztensor.fsspec import RepositoryFileSystem
+
     entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    (value,) = entries["fsspec.specs"].values()
-    assert EntryPoint("ztensor", value, "fsspec.specs").load() is RestoredFileSystem
+    expected = {"ztensor": RestoredFileSystem, "ztensor-repo": RepositoryFileSystem}
+    found = {
+        name: EntryPoint(name, value, "fsspec.specs").load()
+        for name, value in entries["fsspec.specs"].items()
+    }
+    assert found == expected

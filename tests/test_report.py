@@ -228,3 +228,34 @@ def test_tens_of_thousands_of_tensors(tmp_path: Path, browser: Any) -> None:
     browser.execute_script("window.scrollTo(0, document.body.scrollHeight)")
     rows = "return document.querySelectorAll('tr.row').length"
     Wait(browser, 20).until(lambda _: browser.execute_script(rows) > drawn)
+
+
+def test_the_page_of_a_repository(tmp_path: Path, browser: Any) -> None:
+    """``ztensor repo page``: one row for each version, hostile messages as text, nothing loaded."""
+    import ztensor
+
+    repository = ztensor.Repository.init(tmp_path / "repo")
+    weights = np.random.default_rng(1).normal(0, 0.02, (200, 64)).astype(np.float32)
+    for step in range(4):
+        weights.reshape(-1)[step::50] *= 1.01
+        repository.commit({"w": weights}, HOSTILE if step == 2 else f"step {step}")
+    repository.tag("best", "main~1")
+    repository.gc(keep_last=3, grace=0)
+    out = tmp_path / "page.html"
+    command = [sys.executable, "-m", "ztensor", "repo", "page", str(tmp_path / "repo")]
+    subprocess.run([*command, "-o", str(out)], check=True, capture_output=True)
+    browser.get_log("browser")
+    browser.get(out.as_uri())
+    assert [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"] == []
+    rows = browser.find_elements(By.CSS_SELECTOR, "tbody tr")
+    assert len(rows) == 4
+    assert rows[1].text.endswith(HOSTILE)
+    assert "best" in rows[1].text
+    assert "forgotten" in rows[3].text
+    assert "saved" in browser.find_element(By.ID, "summary").text
+    bars = rows[0].find_elements(By.CSS_SELECTOR, "svg rect")
+    assert float(bars[1].get_attribute("width")) < float(bars[0].get_attribute("width")) / 2
+    assert bars[0].size["width"] > 0
+    # A parent's link leads to its row.
+    rows[0].find_element(By.TAG_NAME, "a").click()
+    assert browser.current_url.endswith("#" + rows[1].get_attribute("id"))

@@ -5,7 +5,7 @@ Reads ``.zt``, ``.safetensors``, ``.pt``, ``.gguf``, ``.npz``, ``.onnx`` and
 
 ``ztensor.numpy``, ``ztensor.torch`` and others have ``save_file`` and ``load_file``;
 :class:`Reader` and :class:`Writer` work tensor by tensor; ``ztensor.distributed`` is
-for checkpoints of many ranks.
+for checkpoints of many ranks, :class:`Repository` for versions of models.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from ztensor._safe_open import safe_open_handle as _safe_open_handle
 from ztensor._safetensors import TensorMeta, TensorSpec, deserialize, serialize, serialize_file
 from ztensor._tensor import Tensor
 from ztensor._writer import TensorStream, Writer
+from ztensor.repository import Repository
 
 if TYPE_CHECKING:
     from ztensor import distributed as distributed
@@ -81,6 +82,7 @@ __all__ = [
     "PySafeSlice",
     "QuantizedWeight",
     "Reader",
+    "Repository",
     "SafetensorError",
     "SharedTensorError",
     "Tensor",

@@ -298,6 +298,80 @@ class SyncPublisher:
         self, path: str | PathLike[str], name: str | None, full: bool
     ) -> _Published: ...
 
+_Commit: TypeAlias = tuple[
+    str,
+    str,
+    str | None,
+    str | None,
+    Sequence[str],
+    Sequence[str],
+    str | None,
+    dict[str, str],
+    Sequence[str],
+    str,
+    int,
+]
+
+@final
+class Repository:
+    @staticmethod
+    def init(path: str | PathLike[str], remote: dict[str, str] | None) -> Repository: ...
+    @staticmethod
+    def open(path: str | PathLike[str], remote: dict[str, str] | None) -> Repository: ...
+    def commit_path(
+        self, path: str | PathLike[str], arguments: _Commit, progress: _Progress
+    ) -> dict[str, Any]: ...
+    def commit_tensors(
+        self,
+        name: str,
+        tensors: _Tensors,
+        attributes: dict[str, str],
+        arguments: _Commit,
+        progress: _Progress,
+    ) -> dict[str, Any]: ...
+    def resolve(self, name: str) -> str: ...
+    def version(self, name: str) -> RepositoryVersion: ...
+    def log(self, name: str, limit: int | None) -> list[dict[str, Any]]: ...
+    def refs(self, tags: bool) -> dict[str, str]: ...
+    def create_ref(self, tag: bool, name: str, at: str, force: bool) -> str: ...
+    def delete_ref(self, tag: bool, name: str) -> None: ...
+    def usage(self, name: str | None) -> dict[str, Any]: ...
+    def gc(
+        self,
+        keep_last: int | None,
+        keep_every: int | None,
+        keep_within: float | None,
+        grace: float | None,
+        dry_run: bool,
+        threads: int,
+    ) -> dict[str, Any]: ...
+    def fsck(
+        self, full: bool, repair: bool, threads: int, progress: _Progress
+    ) -> dict[str, Any]: ...
+    def transfer(
+        self, target: Repository, refs: Sequence[str], force: bool, progress: _Progress
+    ) -> tuple[list[str], int, int, int]: ...
+
+@final
+class RepositoryVersion:
+    @property
+    def id(self) -> str: ...
+    def commit(self) -> dict[str, Any]: ...
+    def files(self) -> list[tuple[str, int, bool]]: ...
+    def tensors(self) -> list[tuple[str, str, str, str, list[int], int, str, int, int]]: ...
+    def reader(
+        self, path: str, threads: int, max_component: int | None, max_total: int | None
+    ) -> Reader: ...
+    def read_file(self, path: str, start: int, end: int | None) -> bytes: ...
+    def checkout(
+        self,
+        folder: str | PathLike[str],
+        overwrite: bool,
+        durable: bool,
+        threads: int,
+        progress: _Progress,
+    ) -> tuple[int, int, int]: ...
+
 @final
 class Mapping: ...
 

@@ -15,6 +15,9 @@ True
 ``fsspec.open("ztensor://packed.safetensors")`` is the same. What follows the protocol is a path, or
 a URL that this package opens: ``ztensor://s3://bucket/model.safetensors``. Other files
 are seen as they are. Read-only.
+
+``ztensor-repo://REPOSITORY@REF/PATH`` is a file of a version of a :class:`ztensor.Repository`,
+restored as it is read.
 """
 
 from __future__ import annotations
@@ -28,9 +31,10 @@ from typing import Any
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from ztensor import _native, store
-from ztensor._errors import NoSuchFileError, UnsupportedError
+from ztensor._errors import InvalidArgumentError, NoSuchFileError, NotFoundError, UnsupportedError
+from ztensor.repository import Repository, Version
 
-__all__ = ["RestoredFileSystem"]
+__all__ = ["RepositoryFileSystem", "RestoredFileSystem"]
 
 _MAGIC = b"ZSTN"
 # Other extensions are not looked into when a folder is listed.
@@ -119,6 +123,107 @@ class RestoredFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if mode != "rb":
             raise UnsupportedError(f"ztensor:// is read-only: {path} cannot be opened as {mode!r}")
         return RestoredFile(self, path, mode, content=_opened(path), **options)
+
+
+class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """The files of all versions of a repository; read-only.
+
+    Paths are ``REPOSITORY@REF/PATH``; the first ``@`` separates. A version is looked up once: open
+    another file system, or clear its cache of instances, to see a branch move.
+    """
+
+    protocol = "ztensor-repo"
+    root_marker = ""
+
+    def __init__(self, *arguments: Any, storage_options: Any = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._storage_options = storage_options
+        self._versions: dict[str, Version] = {}
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        return os.fspath(path).removeprefix("ztensor-repo://").rstrip("/")
+
+    def _located(self, path: str) -> tuple[str, Version, str]:
+        """Where a version is, the version, and the path of a file or folder in it."""
+        root, separator, rest = self._strip_protocol(path).partition("@")
+        if not separator:
+            raise InvalidArgumentError(f"{path}: expected REPOSITORY@REF/PATH")
+        parts = rest.split("/")
+        missing: NotFoundError | None = None
+        for count in range(1, len(parts) + 1):
+            ref = "/".join(parts[:count])
+            key = f"{root}@{ref}"
+            try:
+                if key not in self._versions:
+                    repository = Repository(root, storage_options=self._storage_options)
+                    self._versions[key] = repository.version(ref)
+            except NotFoundError as error:
+                missing = missing or error
+                continue
+            return key, self._versions[key], "/".join(parts[count:])
+        raise NoSuchFileError(f"{path}: {missing}")
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
+        """What is directly in a folder of a version, or the file itself."""
+        key, version, inner = self._located(path)
+        prefix = f"{inner}/" if inner else ""
+        found: dict[str, dict[str, Any]] = {}
+        for file in version.files():
+            if file.path == inner:
+                full = f"{key}/{inner}"
+                found[full] = {"name": full, "size": file.bytes, "type": "file"}
+            elif file.path.startswith(prefix):
+                first, below, _ = file.path.removeprefix(prefix).partition("/")
+                full = f"{key}/{prefix}{first}"
+                kind, size = ("directory", 0) if below else ("file", file.bytes)
+                found[full] = {"name": full, "size": size, "type": kind}
+        if not found:
+            raise NoSuchFileError(f"{path}: no such file or folder")
+        return list(found.values()) if detail else list(found)
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        """The size and the type of one file or folder."""
+        key, version, inner = self._located(path)
+        full = f"{key}/{inner}" if inner else key
+        for file in version.files():
+            if file.path == inner:
+                return {"name": full, "size": file.bytes, "type": "file"}
+        self.ls(path)
+        return {"name": full, "size": 0, "type": "directory"}
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **options: Any
+    ) -> bytes:
+        """The bytes of a file, or those of a range; negative positions count from its end."""
+        size = self.info(path)["size"]
+        first, last, _ = slice(start, end).indices(size)
+        _, version, inner = self._located(path)
+        return version.read_bytes(inner, first, max(first, last))
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> RepositoryFile:
+        if mode != "rb":
+            raise UnsupportedError(
+                f"ztensor-repo:// is read-only: {path} cannot be opened as {mode!r}"
+            )
+        _, version, inner = self._located(path)
+        size = self.info(path)["size"]
+        return RepositoryFile(self, path, mode, version=version, inner=inner, size=size, **options)
+
+
+class RepositoryFile(AbstractBufferedFile):  # type: ignore[misc]
+    """An open file of :class:`RepositoryFileSystem`."""
+
+    def __init__(
+        self, fs: Any, path: str, mode: str, *, version: Version, inner: str, **options: Any
+    ) -> None:
+        self._version, self._inner = version, inner
+        super().__init__(fs, path, mode, **options)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self._version.read_bytes(self._inner, start, end)
 
 
 class RestoredFile(AbstractBufferedFile):  # type: ignore[misc]

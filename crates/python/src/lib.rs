@@ -18,6 +18,7 @@ mod memory;
 mod model_delta;
 mod packed;
 mod reader;
+mod repository;
 mod store;
 mod sync;
 mod values;
@@ -85,6 +86,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     export::register(module)?;
     identity::register(module)?;
     packed::register(module)?;
+    repository::register(module)?;
     store::register(module)?;
     sync::register(module)?;
     chain::register(module)?;

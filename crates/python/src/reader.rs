@@ -36,7 +36,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    fn new(inner: ztensor::Reader) -> Reader {
+    pub(crate) fn new(inner: ztensor::Reader) -> Reader {
         Reader {
             inner: Arc::new(inner),
             pool: arrays::Pool::default(),
