@@ -119,6 +119,8 @@ def test_all_histograms(show: Open, browser: Any, tmp_path: Path) -> None:
     Wait(browser, 60).until(
         lambda browser: len(browser.find_elements(By.CSS_SELECTOR, "svg.spark")) == 12
     )
+    facts = browser.find_element(By.ID, "facts").text
+    assert "8.3 %\nzeros" in facts and "0\nNaN or Inf" in facts
 
 
 def samples() -> list[Path]:

@@ -2,7 +2,7 @@
 // The page of a report, as `ztensor report` writes it, as a function: it shows what #data holds.
 function showReport() {
 {{report}}
-  return { tensors, refresh };
+  return { tensors, refresh, writeFacts };
 }
 
 (() => {
@@ -91,7 +91,10 @@ function showReport() {
       part("status").textContent = `${index + 1} of ${shown.tensors.length} tensors`;
     }
     part("progress").hidden = true;
-    if (mine === turn) shown.refresh();
+    if (mine !== turn) return;
+    part("facts").replaceChildren();
+    shown.writeFacts();
+    shown.refresh();
   }
 
   // A click on a row reads its tensor first, then opens the row as the report does.

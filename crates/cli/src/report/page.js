@@ -88,7 +88,7 @@ function writeFacts() {
     ["parameters", short(elements)],
     [stored < total ? "of tensors, decoded" : "of tensors", bytes(total)],
     ["zeros", values ? percent(zeros / values) : "–"],
-    ["NaN or Inf", whole(odd)],
+    ["NaN or Inf", values ? whole(odd) : "–"],
     ["estimated z4ai saving", before ? percent(1 - after / before) : "–"],
     ["estimated packed size", before ? bytes(after + total - before) : "–"],
   ];
