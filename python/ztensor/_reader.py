@@ -341,9 +341,9 @@ class Reader(Closing):
     def dequantize(self, name: str) -> AnyArray:
         """The numbers of a weight of :meth:`quantized`, as ``float32``.
 
-        They are those of the library whose scheme it is, bit for bit: products are rounded to the
-        type of the scales. Weights of GPTQ and AWQ are inputs by outputs. Quantized tensors that
-        a format has by itself, such as GGUF's, are ``reader.read(name).dequantize()``.
+        They are computed by the scheme's definition: products are rounded to the type of the
+        scales. Weights of GPTQ and AWQ are inputs by outputs. Quantized tensors that a format has
+        by itself, such as GGUF's, are ``reader.read(name).dequantize()``.
         """
         numbers = self._native.dequantize(name)
         return numbers.reshape(self.quantized()[name].shape)
