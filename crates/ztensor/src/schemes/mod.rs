@@ -12,7 +12,7 @@
 //! | fp8 | `weight`, `weight_scale` or `weight_scale_inv` | value × scale |
 //! | MXFP4 | `…_blocks`, `…_scales` | value × 2^(scale - 127) |
 //! | NVFP4 (compressed-tensors) | `weight_packed`, `weight_scale`, `weight_global_scale` | value × (scale / global scale) |
-//! | NF4, FP4 (bitsandbytes) | `weight`, `weight.absmax`, `weight.quant_map` | table[q] × absmax |
+//! | NF4, FP4 (bitsandbytes) | `weight`, `weight.absmax`, `weight.quant_map` | `table[q]` × absmax |
 //!
 //! Products are rounded to the type of the scales, as these libraries compute them.
 
