@@ -111,8 +111,17 @@ fn check_schema(document: &Value) {
     };
     let mut keys: Vec<_> = document.as_object().unwrap().keys().map(String::as_str).collect();
     keys.sort_unstable();
-    let promised =
-        ["by_dtype", "dead_bytes", "file", "format", "limited_by_journal", "metadata", "tensors", "totals"];
+    let promised = [
+        "by_dtype",
+        "dead_bytes",
+        "file",
+        "format",
+        "limited_by_journal",
+        "metadata",
+        "quantized",
+        "tensors",
+        "totals",
+    ];
     assert_eq!(keys, promised);
     assert!(document["limited_by_journal"].is_boolean());
     assert!(document["file"].is_string() && document["format"].is_string());

@@ -84,7 +84,7 @@ fn every_option_restores() {
         ("--level 23", "1..=22"),
         ("--width 3", "1, 2, 4 or 8"),
         ("--shape 3x", "4096x1024"),
-        ("--shape 3x3", "no tensor of shape"),
+        ("--shape 3x3", "not a tensor of shape"),
         ("--escalate 23", "1..=22"),
     ] {
         let line = format!("compress w.bin -o g {wrong}");
