@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,7 +61,12 @@ class RepositoryWriter(ZTensorWriter):
         if not isinstance(repository, Repository):
             repository = Repository(repository, create=True)
         self.committed = repository.commit(self._staging, self._message, **self._commit)  # type: ignore[arg-type]
-        shutil.rmtree(self._staging)
+        # The folder may have been there before, with files of its own.
+        for name in os.listdir(self._staging):
+            if name == "checkpoint.json" or name.endswith(".zt"):
+                os.unlink(os.path.join(self._staging, name))
+        if not os.listdir(self._staging):
+            os.rmdir(self._staging)
 
 
 class RepositoryReader(ZTensorReader):
