@@ -19,7 +19,7 @@ programs() {
 }
 
 wine() { # LIST OF PROGRAMS, FOLDER OF THE PACKAGE, ARGUMENTS
-    debian trixie wine wine64 -- env WINEDEBUG=-all WINEPREFIX=/root/wine XDG_RUNTIME_DIR=/tmp bash -c '
+    debian trixie wine wine64 -- env WINEDEBUG=-all WINEPREFIX=/var/tmp/wine XDG_RUNTIME_DIR=/tmp bash -c '
         list=$1 folder=$2
         shift 2
         failed=0
