@@ -64,9 +64,8 @@ rust-test: $(VENV)/.tools simd-test
 	cargo test --workspace
 
 # The codec's tests at every SIMD level below the machine's best one, at which all tests run anyway.
-simd-test:
-	levels=$$(cargo run --quiet -p z4ai --example simd_levels) && for level in $$levels; do \
-		echo "z4ai at the level $$level"; Z4AI_CPU=$$level cargo test --quiet -p z4ai || exit 1; done
+simd-test: $(VENV)/.tools
+	$(PYTHON) tests/simd_levels.py
 
 # ---- other platforms ----
 # Each of these sets up a Debian in a folder (target/platforms, about 3 GB; PLATFORMS chooses another),
