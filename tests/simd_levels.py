@@ -1,4 +1,4 @@
-"""The codec's tests at every SIMD level below the machine's best one, at which `cargo test` runs them anyway.
+"""The codec's tests at every SIMD level below the machine's best one, which `cargo test` covers.
 
 The test programs are those of `cargo test --workspace`: testing the package alone would compile the
 codec once more, with the features that it has alone.
@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "crates" / "z4ai"
 
 def programs() -> tuple[list[str], str]:
     """The codec's test programs, and the example that prints the levels."""
-    command = ["cargo", "test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]
+    command = ["cargo", "test", "--workspace", "--no-run"]
+    command += ["--message-format=json-render-diagnostics"]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     tests, levels = [], ""
     for line in output.splitlines():
@@ -36,8 +37,9 @@ def main() -> None:
     levels = subprocess.run([example], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     for level in levels:
         print(f"z4ai at the level {level}", flush=True)
+        environment = {**os.environ, "Z4AI_CPU": level}
         for test in tests:
-            subprocess.run([test, "--quiet"], check=True, cwd=PACKAGE, env={**os.environ, "Z4AI_CPU": level})
+            subprocess.run([test, "--quiet"], check=True, cwd=PACKAGE, env=environment)
 
 
 if __name__ == "__main__":
