@@ -59,7 +59,7 @@ fn packed(path: &Path, source: Arc<dyn Source>, json: bool) -> Outcome {
         None => None,
         Some(_) => Some(OpenOptions::default().open_source(source).map_err(named)?),
     };
-    let object = |name: &str| reader.as_ref().and_then(|reader| reader.get(name).ok());
+    let object = |name: &str| reader.as_ref().and_then(|reader| reader.find(name));
     let mut out = crate::output::stdout();
     if json {
         let tensors: Vec<Json> = info

@@ -77,7 +77,7 @@ pub fn apply_in_place(
     writer.catalog.attributes = target.attributes().clone();
     writer.reorder(target.keys());
     // What stayed is done, too.
-    let written: u64 = changed.iter().filter_map(|name| target.get(name).ok()).map(Object::byte_len).sum();
+    let written: u64 = changed.iter().filter_map(|name| target.find(name)).map(Object::byte_len).sum();
     advance(options.observer, target.catalog().sources.get(0)?.len().saturating_sub(written))?;
     finish(options.observer)?;
     stats.len = writer.finish()?;
@@ -108,7 +108,7 @@ fn kept(object: &Object, restored: &Restored) -> Option<Object> {
 
 /// The kind of digest that the tensor of that name had.
 fn checksum(target: &Reader, before: &crate::catalog::Objects, name: &str) -> Checksum {
-    let had = before.get(name).or_else(|| target.get(name).ok());
+    let had = before.get(name).or_else(|| target.find(name));
     let digest = had.and_then(|object| object.components.first()?.1.digest.as_ref());
     digest.and_then(|digest| digest.checksum()).unwrap_or_default()
 }

@@ -93,9 +93,15 @@ impl Reader {
         self.catalog.objects.contains_key(name)
     }
 
+    /// The object of that name, if there is one: for names that may well be absent, since the error
+    /// of [`get`](Self::get) costs a search for similar ones.
+    pub fn find(&self, name: &str) -> Option<&Object> {
+        self.catalog.objects.get(name)
+    }
+
     /// The object of that name: shape, layout, components.
     pub fn get(&self, name: &str) -> Result<&Object> {
-        self.catalog.objects.get(name).ok_or_else(|| {
+        self.find(name).ok_or_else(|| {
             let near = suggest::nearest(name, self.catalog.objects.keys().map(|name| &**name));
             let hint = near.map(|key| format!("; did you mean {}?", quoted(key))).unwrap_or_default();
             let error = Error::not_found(format!("no tensor is named {}{hint}", quoted(name)));

@@ -137,7 +137,7 @@ fn is_float(object: &Object) -> bool {
 
 impl File<'_> {
     fn get(&self, name: &str) -> Option<&Object> {
-        self.reader.get(name).ok()
+        self.reader.find(name)
     }
 
     fn made(

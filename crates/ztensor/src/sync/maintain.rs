@@ -163,7 +163,7 @@ pub fn fold(
     let type_of = |name: &str| {
         let described = deltas.type_of(name).map(|(dtype, shape)| (dtype, shape.clone()));
         described.or_else(|| {
-            let object = base?.get(name).ok()?;
+            let object = base?.find(name)?;
             Some((object.dtype()?, object.shape.clone()))
         })
     };
