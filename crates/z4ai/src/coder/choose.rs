@@ -152,7 +152,10 @@ pub(crate) fn encode_opaque(
     }
     let sample = &bytes[bytes.len() / 2..][..bytes.len().div_ceil(2).min(ZSTD_SAMPLE)];
     let by_symbols = (payload.len() - start) as u64 * sample.len() as u64 / bytes.len() as u64;
-    let promising = zstd::bulk::compress(sample, 1)
+    let promising = scratch
+        .zstd_fast
+        .get_or_insert_with(|| zstd::bulk::Compressor::new(1).expect("a level that zstd has"))
+        .compress(sample)
         .is_ok_and(|packed| packed.len() as u64 + by_symbols / MIN_ZSTD_SAVING < by_symbols);
     if promising
         && let Ok(packed) = zstd::bulk::compress(bytes, level)

@@ -60,6 +60,8 @@ pub(crate) struct DecodeScratch {
 pub(crate) struct EncodeScratch {
     pub(crate) huffman: HuffmanScratch,
     pub(crate) tans: TansScratch,
+    /// zstd at its first level, for samples: making its tables takes longer than a sample does.
+    pub(crate) zstd_fast: Option<zstd::bulk::Compressor<'static>>,
     pub(crate) prefetch: Prefetcher,
 }
 

@@ -7,11 +7,13 @@
 //!    extracting fields.
 //! 3. Where vectors can do it, eight or sixteen codes are concatenated before they are appended
 //!    ([`CodeWindow`], and [`CodeTable`] where vectors are wide enough to look up any symbol).
-//! 4. Two streams are interleaved, so that neither waits for the other's dependency chain.
-//! 5. Every group ends with an unaligned store of a whole word that ends with the group; bits
+//! 4. Codes of large alphabets are looked up one by one, at the top of a word ([`TopStream`]): one
+//!    shift places a code, and the only chain is the sum of the lengths.
+//! 5. Two streams are interleaved, so that neither waits for the other's dependency chain.
+//! 6. Every group ends with an unaligned store of a whole word that ends with the group; bits
 //!    before it in the word are stored again unchanged. No branch depends on the data, and nothing
 //!    but the number of bits is carried from one store to the next.
-//! 6. Memory that the caller needs next is prefetched meanwhile ([`Prefetcher`]).
+//! 7. Memory that the caller needs next is prefetched meanwhile ([`Prefetcher`]).
 
 #[cfg(target_arch = "x86_64")]
 use crate::coder::huffman::code_table::{self, CodeTable, PackedCodes};
@@ -30,15 +32,18 @@ const _: () = assert!(2 * MAX_LEN + CODE_SHIFT <= u32::BITS);
 const HELD: u32 = u64::BITS;
 /// Bits that may be appended before a store. (structural)
 const MAX_PENDING: u32 = HELD - 7;
-/// Codes that always fit. (structural)
+/// Codes that always fit, behind the bits of an unfinished byte. (structural)
 const GROUP: usize = 5;
-const _: () = assert!(GROUP as u32 * MAX_LEN + 7 <= HELD);
+const _: () = assert!(GROUP as u32 * MAX_LEN + 7 < HELD);
 /// Fewer symbols than this are one stream: the lengths of eight would cost more than they gain.
 /// (unmeasured)
 const MIN_EIGHT_STREAMS: usize = 4096;
 /// More symbols than this have too many pairs for the first-level cache.
 /// (structural: 48² words of 4 bytes are 9 KiB)
 const MAX_PAIRED_SYMBOLS: usize = 48;
+
+/// Groups between two steps of the prefetcher, which takes as long as a group. (structural)
+const GROUPS: usize = 4;
 
 /// Words of single codes.
 type Codes = [u32; 256];
@@ -100,7 +105,7 @@ impl HuffmanScratch {
             self.encode_by(symbols, out, prefetch, |runs, rooms, prefetch| match (filled, &window) {
                 (Some(pairs), Some(window)) => encode_windowed(runs, &codes, pairs, window, rooms, prefetch),
                 (Some(pairs), None) => encode_paired(runs, &codes, pairs, rooms, prefetch),
-                (None, _) => encode_single(runs, &codes, rooms, prefetch),
+                (None, _) => encode_single(runs, &TopCodes::new(lengths, &bits), rooms, prefetch),
             });
         self.pairs = pairs;
         stored
@@ -136,10 +141,10 @@ impl HuffmanScratch {
     }
 }
 
-/// Bytes that the stream of `symbols` symbols may take: the longest codes, behind a word that the
-/// first stores overwrite.
+/// Bytes that the stream of `symbols` symbols may take: the longest codes, between a word that the
+/// first stores overwrite ([`Stream`]) and one that the last ones do ([`TopStream`]).
 fn room_for(symbols: usize) -> usize {
-    (symbols * MAX_LEN as usize).div_ceil(8) + WORD
+    (symbols * MAX_LEN as usize).div_ceil(8) + 2 * WORD
 }
 
 fn words(lengths: &Lengths, codes: &[u16; 256]) -> Codes {
@@ -172,7 +177,7 @@ dispatch! {
     /// bytes.
     fn encode_single(
         runs: [&[u8]; 2],
-        codes: &Codes,
+        codes: &TopCodes,
         rooms: [&mut Vec<u8>; 2],
         prefetch: &mut Prefetcher,
     ) -> [usize; 2] = encode_single_with
@@ -205,11 +210,30 @@ dispatch! {
 fn encode_single_with(
     _: impl Isa,
     runs: [&[u8]; 2],
-    codes: &Codes,
+    codes: &TopCodes,
     rooms: [&mut Vec<u8>; 2],
     prefetch: &mut Prefetcher,
 ) -> [usize; 2] {
-    encode_two(runs, codes, rooms, prefetch, Single(codes))
+    let [room_a, room_b] = rooms;
+    let (groups_a, rest_a) = runs[0].as_chunks::<{ GROUPS * GROUP }>();
+    let (groups_b, rest_b) = runs[1].as_chunks::<{ GROUPS * GROUP }>();
+    let mut a = TopStream::new(room_a, runs[0].len());
+    let mut b = TopStream::new(room_b, runs[1].len());
+    for (groups_a, groups_b) in groups_a.iter().zip(groups_b) {
+        let groups_b = groups_b.as_chunks::<GROUP>().0;
+        for (group_a, group_b) in groups_a.as_chunks::<GROUP>().0.iter().zip(groups_b) {
+            a.put(group_a, codes);
+            b.put(group_b, codes);
+        }
+        prefetch.advance(2 * GROUPS * GROUP);
+    }
+    let both = groups_a.len().min(groups_b.len());
+    for (stream, groups, rest) in [(&mut a, groups_a, rest_a), (&mut b, groups_b, rest_b)] {
+        for &symbol in groups[both..].as_flattened().iter().chain(rest) {
+            stream.put(&[symbol], codes);
+        }
+    }
+    [a.finish(), b.finish()]
 }
 
 #[inline(always)]
@@ -284,19 +308,6 @@ fn encode_wide<const TABLES: usize, const SIXTEEN: bool>(
 /// `#[inline(always)]` code is compiled for the same instructions.
 trait Put<const GROUP: usize>: Copy {
     fn put(self, stream: &mut Stream<'_>, group: &[u8; GROUP]);
-}
-
-#[derive(Clone, Copy)]
-struct Single<'a>(&'a Codes);
-
-impl Put<GROUP> for Single<'_> {
-    #[inline(always)]
-    fn put(self, stream: &mut Stream<'_>, group: &[u8; GROUP]) {
-        for &symbol in group {
-            stream.append(self.0[usize::from(symbol)]);
-        }
-        stream.store();
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -400,7 +411,63 @@ fn encode_two<const GROUP: usize>(
     [a.finish(), b.finish()]
 }
 
-/// A bit stream being written.
+/// The code of every symbol at the top of a word, and its length.
+struct TopCodes {
+    codes: [u64; 256],
+    lens: [u64; 256],
+}
+
+impl TopCodes {
+    fn new(lengths: &Lengths, codes: &[u16; 256]) -> Self {
+        let top = |symbol: usize| u64::from(codes[symbol]) << 1 << (63 - u32::from(lengths.0[symbol]));
+        Self { codes: std::array::from_fn(top), lens: lengths.0.map(u64::from) }
+    }
+}
+
+/// A bit stream being written, whose unstored bits are at the top of a word.
+struct TopStream<'a> {
+    room: &'a mut [u8],
+    /// Whole bytes that are stored.
+    at: usize,
+    /// The bits of the byte behind them, then zeros.
+    bits: u64,
+    /// How many of `bits` are in use: 0 to 7 between groups.
+    held: u64,
+}
+
+impl<'a> TopStream<'a> {
+    fn new(room: &'a mut [u8], symbols: usize) -> Self {
+        assert!(room.len() >= room_for(symbols), "room for the longest codes");
+        Self { room, at: 0, bits: 0, held: 0 }
+    }
+
+    /// Appends the codes of at most [`GROUP`] symbols.
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, group: &[u8; N], codes: &TopCodes) {
+        const { assert!(N <= GROUP) };
+        for &symbol in group {
+            self.bits |= codes.codes[usize::from(symbol)] >> (self.held & 63);
+            self.held += codes.lens[usize::from(symbol)];
+        }
+        debug_assert!(WORD + self.at + WORD <= self.room.len());
+        // SAFETY: codes take at most MAX_LEN bits per symbol, so that the bytes before this group's
+        // are fewer than `room_for` less the word before them and the one that is stored.
+        unsafe {
+            let target = self.room.as_mut_ptr().add(WORD + self.at);
+            target.cast::<[u8; WORD]>().write(self.bits.to_be_bytes());
+        }
+        self.at += (self.held / 8) as usize;
+        self.bits <<= self.held & 56;
+        self.held &= 7;
+    }
+
+    /// The length of all in bytes.
+    fn finish(self) -> usize {
+        self.at + usize::from(self.held > 0)
+    }
+}
+
+/// A bit stream being written, whose last bits are at the bottom of a word.
 struct Stream<'a> {
     room: &'a mut [u8],
     /// The bits that were stored, and 7 more: divided by eight, the bytes that they take.
@@ -503,6 +570,7 @@ mod tests {
             prop_assert_eq!(&stored, &expected.concat());
             // The other loops, whatever this machine has.
             let codes = words(&lengths, &lengths.codes());
+            let top = TopCodes::new(&lengths, &lengths.codes());
             let mut pairs = None;
             let pairs = fill_pairs(&mut pairs, &codes, usize::MAX);
             let last = lens.streams() - 1;
@@ -522,8 +590,8 @@ mod tests {
                         encode_paired_with(Portable, runs, &codes, pairs, [a, b], prefetch)
                     }
                     (1, Some(pairs), _) => encode_paired(runs, &codes, pairs, [a, b], prefetch),
-                    _ if portable => encode_single_with(Portable, runs, &codes, [a, b], prefetch),
-                    _ => encode_single(runs, &codes, [a, b], prefetch),
+                    _ if portable => encode_single_with(Portable, runs, &top, [a, b], prefetch),
+                    _ => encode_single(runs, &top, [a, b], prefetch),
                 };
                 prop_assert_eq!(&rooms[0][WORD..WORD + lens[0]], &expected[0][..]);
                 prop_assert_eq!(&rooms[1][WORD..WORD + lens[1]], &expected[last][..]);
