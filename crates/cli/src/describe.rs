@@ -1,8 +1,10 @@
 //! Tensors and metadata in a few words.
 
-use ztensor::{Digest, Format, Object, Value};
+#[cfg(not(target_family = "wasm"))]
+use ztensor::{Digest, Format};
+use ztensor::{Object, Value};
 
-use crate::output::Untrusted;
+use crate::untrusted::Untrusted;
 use crate::{human, json};
 
 /// What the elements of an object are called: the layout says more than the
@@ -20,6 +22,7 @@ pub fn encoding(object: &Object) -> Untrusted<'_> {
 }
 
 /// A format as people call it.
+#[cfg(not(target_family = "wasm"))]
 pub fn format_name(format: Format) -> &'static str {
     match format {
         Format::Pickle => "pytorch",
@@ -30,6 +33,7 @@ pub fn format_name(format: Format) -> &'static str {
 }
 
 /// Which checksums tensors carry: `no checksums`, `crc32c checksums`, or on how many.
+#[cfg(not(target_family = "wasm"))]
 pub fn checksums(objects: &[(&str, &Object)]) -> String {
     let mut kinds: Vec<&str> = Vec::new();
     let mut covered = 0;
@@ -57,6 +61,7 @@ pub fn checksums(objects: &[(&str, &Object)]) -> String {
     }
 }
 
+#[cfg(not(target_family = "wasm"))]
 fn digest_name(digest: &Digest) -> &'static str {
     match digest {
         Digest::Crc32c(_) => "crc32c",

@@ -117,20 +117,6 @@ fn range(numbers: &BTreeSet<u64>) -> String {
     }
 }
 
-/// The part of a model that a tensor belongs to: its name up to the first number
-/// that stands alone, or without its last word where there is none.
-pub fn layer(name: &str) -> &str {
-    let mut end = 0;
-    for piece in name.split_inclusive(['.', '/']) {
-        let word = piece.trim_end_matches(['.', '/']);
-        if !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()) {
-            return &name[..end + word.len()];
-        }
-        end += piece.len();
-    }
-    name.rfind(['.', '/']).filter(|end| *end > 0).map_or(name, |end| &name[..end])
-}
-
 /// Cuts a name at the numbers that stand alone between separators.
 fn split(name: &str, key: &mut Vec<u8>, numbers: &mut Vec<u64>) {
     for piece in name.split_inclusive(['.', '/']) {
@@ -169,24 +155,6 @@ mod tests {
         let object = Object::dense(&[1u64][..], Component::plain(DType::U8, Extent::new(64, 1)));
         let objects: Vec<_> = names.iter().map(|name| (*name, &object)).collect();
         folded(&objects).into_iter().map(|row| format!("{} {}", row.count, row.name)).collect()
-    }
-
-    #[test]
-    fn layers_end_at_the_first_number() {
-        for (name, expected) in [
-            ("model.layers.12.mlp.up.weight", "model.layers.12"),
-            ("blk.0.attn_q.weight", "blk.0"),
-            ("encoder/layer/3/kernel", "encoder/layer/3"),
-            ("lm_head.weight", "lm_head"),
-            ("a.b.c", "a.b"),
-            ("norm", "norm"),
-            ("0", "0"),
-            (".x", ".x"),
-            ("", ""),
-            ("é.7.w", "é.7"),
-        ] {
-            assert_eq!(layer(name), expected, "{name}");
-        }
     }
 
     #[test]

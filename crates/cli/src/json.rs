@@ -1,11 +1,14 @@
 //! Objects and attributes as JSON.
 
-use serde_json::{Map, Value as Json, json};
-use ztensor::{Attributes, Object, Value};
+use serde_json::{Value as Json, json};
+use ztensor::Value;
+#[cfg(not(target_family = "wasm"))]
+use ztensor::{Attributes, Object};
 
 /// One tensor: what it is and how it is stored.
+#[cfg(not(target_family = "wasm"))]
 pub fn object(name: &str, object: &Object) -> Json {
-    let components: Map<String, Json> = object
+    let components: serde_json::Map<String, Json> = object
         .components
         .iter()
         .map(|(role, component)| {
@@ -33,6 +36,7 @@ pub fn object(name: &str, object: &Object) -> Json {
 }
 
 /// Attributes as an object.
+#[cfg(not(target_family = "wasm"))]
 pub fn attributes(attributes: &Attributes) -> Json {
     Json::Object(attributes.iter().map(|(name, value)| (name.clone(), self::value(value))).collect())
 }

@@ -5,7 +5,6 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 // Commands need files, a terminal and signals; a report needs none of them, so that the viewer in a
 // browser (WebAssembly) makes it with the same code.
-#![cfg_attr(target_family = "wasm", allow(dead_code))]
 
 #[cfg(not(target_family = "wasm"))]
 mod args;
@@ -20,6 +19,7 @@ mod describe;
 mod failure;
 #[cfg(not(target_family = "wasm"))]
 mod files;
+#[cfg(not(target_family = "wasm"))]
 mod fold;
 #[cfg(all(feature = "remote", not(target_family = "wasm")))]
 mod hub;
@@ -31,6 +31,7 @@ pub mod library;
 mod limits;
 #[cfg(not(target_family = "wasm"))]
 mod llama_cpp;
+#[cfg(not(target_family = "wasm"))]
 mod output;
 #[cfg(not(target_family = "wasm"))]
 mod programs;
@@ -47,6 +48,7 @@ mod statistics;
 mod table;
 #[cfg(not(target_family = "wasm"))]
 mod ui;
+mod untrusted;
 mod values;
 #[cfg(not(target_family = "wasm"))]
 mod z4ai;

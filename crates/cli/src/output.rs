@@ -3,13 +3,10 @@
 //! Names, layouts, types and attributes come from untrusted files, and a terminal interprets
 //! what is printed to it. So commands print through the writers here and nowhere else (`clippy.toml`
 //! disallows the streams themselves): no control character but the line end gets through, whatever
-//! a command passes on. Text from files is also [`Untrusted`] where it becomes a field of a table,
+//! a command passes on. Text from files is also [`Untrusted`](crate::untrusted::Untrusted) where it becomes a field of a table,
 //! in which line ends and characters that turn the direction of text deceive too.
 
-use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
-
-use crate::human;
 
 /// A writer that writes control characters (C0, DEL and C1) out as `\u001b`, the form that JSON has
 /// for them inside of strings. Line ends stay.
@@ -71,7 +68,6 @@ pub fn raw() -> io::Stdout {
 }
 
 /// A line on standard error, perhaps behind a word in red.
-#[cfg(not(target_family = "wasm"))]
 #[allow(clippy::disallowed_methods, reason = "the one place where text is printed")]
 pub fn say(label: Option<&str>, line: impl std::fmt::Display) {
     // With standard error closed there is nothing to tell it to.
@@ -82,41 +78,6 @@ pub fn say(label: Option<&str>, line: impl std::fmt::Display) {
     let mut text = line.to_string();
     text.push('\n');
     let _ = Escaping::new(out).write_all(text.as_bytes());
-}
-
-/// Text that comes from a file. It has no `Display`: it is printed in one of these forms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Untrusted<'a>(&'a str);
-
-impl<'a> From<&'a str> for Untrusted<'a> {
-    fn from(text: &'a str) -> Untrusted<'a> {
-        Untrusted(text)
-    }
-}
-
-impl<'a> Untrusted<'a> {
-    /// On one line of a table or a message.
-    pub fn line(self) -> Cow<'a, str> {
-        human::escaped(self.0)
-    }
-
-    /// As a string or a key of a JSON document, which is printed through [`stdout`].
-    pub fn json(self) -> &'a str {
-        self.0
-    }
-
-    /// As a field of a CSV file (RFC 4180). Spreadsheets take a field that begins with `=`, `+`, `-`
-    /// or `@` for a formula, so an apostrophe is put before it, as they do to mark text.
-    pub fn csv(self) -> String {
-        let mut field = self.line();
-        if field.starts_with(['=', '+', '-', '@']) {
-            field = Cow::Owned(format!("'{field}"));
-        }
-        match field.contains([',', '"', '\'']) {
-            true => format!("\"{}\"", field.replace('"', "\"\"")),
-            false => field.into_owned(),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -136,17 +97,5 @@ mod tests {
             writer.write_all(&text.as_bytes()[cut..]).unwrap();
             assert_eq!(String::from_utf8(out).unwrap(), expected, "{cut}");
         }
-    }
-
-    #[test]
-    fn fields_of_spreadsheets_are_text() {
-        let csv = |text: &'static str| Untrusted::from(text).csv();
-        assert_eq!(csv("layers.0.w"), "layers.0.w");
-        assert_eq!(csv("a,b"), "\"a,b\"");
-        assert_eq!(csv("=HYPERLINK(\"http://x\")"), "\"'=HYPERLINK(\"\"http://x\"\")\"");
-        for text in ["=1", "+1", "-1", "@x"] {
-            assert!(csv(text).starts_with("\"'"), "{text}");
-        }
-        assert_eq!(csv("a\n=1\u{1b}"), "a\\n=1\\u{1b}");
     }
 }

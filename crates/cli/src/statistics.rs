@@ -1,7 +1,6 @@
 //! Summary statistics and histograms.
 
-use std::io::Write;
-
+#[cfg(not(target_family = "wasm"))]
 use crate::human;
 
 /// Count, range, moments and a histogram of some numbers.
@@ -95,7 +94,8 @@ impl Statistics {
     }
 
     /// Prints them in three lines.
-    pub fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+    #[cfg(not(target_family = "wasm"))]
+    pub fn print(&self, out: &mut impl std::io::Write) -> std::io::Result<()> {
         writeln!(
             out,
             "{}, {} zero, {} NaN, {} Inf",
@@ -214,6 +214,7 @@ impl Histogram {
     }
 
     /// One line of blocks.
+    #[cfg(not(target_family = "wasm"))]
     pub fn bars(&self) -> String {
         const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let most = self.counts.iter().copied().max().unwrap_or(0).max(1);

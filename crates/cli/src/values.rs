@@ -37,6 +37,7 @@ impl<'a> Values<'a> {
     }
 
     /// How many there are.
+    #[cfg(not(target_family = "wasm"))]
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -67,6 +68,7 @@ impl<'a> Values<'a> {
     }
 
     /// Calls `each` with all of them, a few thousand at a time.
+    #[cfg(not(target_family = "wasm"))]
     pub fn for_chunks(&self, each: &mut dyn FnMut(&[f64])) -> Result<()> {
         self.for_range(0, self.count, each)
     }
@@ -94,6 +96,7 @@ impl<'a> Values<'a> {
     }
 
     /// Calls `each` with the numbers of two arrays of one type and length, side by side.
+    #[cfg(not(target_family = "wasm"))]
     pub fn for_pairs(&self, other: &Values<'_>, each: &mut dyn FnMut(f64, f64)) -> Result<()> {
         let mut start = 0;
         let mut theirs = Vec::new();

@@ -383,7 +383,7 @@ fn things_that_are_not_files_are_refused_at_once() {
     std::os::unix::fs::symlink(path("loop.zt"), path("loop.zt")).unwrap();
     assert_eq!(Reader::open(path("loop.zt")).unwrap_err().kind(), ErrorKind::Io);
     let fifo = path("pipe.zt");
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     assert_eq!(Reader::open(&fifo).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(Reader::open("/dev/zero").unwrap_err().kind(), ErrorKind::InvalidArgument);
     std::fs::write(path("text.zt"), b"just some text").unwrap();

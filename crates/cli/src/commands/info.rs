@@ -12,8 +12,8 @@ use crate::args::{Info, Sort};
 use crate::describe::{dtype, encoding, preview};
 use crate::failure::{FINE, Failure, Outcome};
 use crate::fold::{Row, folded, unfolded};
-use crate::output::Untrusted;
 use crate::table::{self, Align, Table};
+use crate::untrusted::Untrusted;
 use crate::{describe, files, human, json};
 
 pub fn run(options: &Info, common: Common) -> Outcome {

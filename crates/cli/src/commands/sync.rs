@@ -14,9 +14,10 @@ use ztensor::sync::{
 use super::Common;
 use crate::args::Sync;
 use crate::failure::{DIFFERS, FINE, Failure, Outcome};
-use crate::output::{Untrusted, stdout};
+use crate::output::stdout;
 use crate::table::{Align, Table};
 use crate::ui::Progress;
+use crate::untrusted::Untrusted;
 use crate::{human, output};
 
 pub fn run(options: &Sync, common: Common) -> Outcome {

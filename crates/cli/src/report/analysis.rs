@@ -8,7 +8,7 @@ use ztensor::{Array, Layout, Object, Reader, Tensor};
 
 use crate::statistics::{Statistics, Steps};
 use crate::values::{Values, block_statistics};
-use crate::{describe, fold, human};
+use crate::{describe, human};
 
 /// Bins of a histogram; values beyond this many standard deviations are only counted.
 const STEPS: Steps = Steps { count: 64, within: 5.0 };
@@ -24,7 +24,7 @@ pub fn described(name: &str, object: &Object) -> Json {
     let roles: Vec<_> = object.components.iter().map(|(role, _)| human::escaped(role)).collect();
     json!({
         "name": human::escaped(name),
-        "layer": human::escaped(fold::layer(name)),
+        "layer": human::escaped(layer(name)),
         "shape": object.shape.as_slice(),
         "dtype": describe::dtype(object).line(),
         "layout": human::escaped(object.layout.name()),
@@ -34,6 +34,20 @@ pub fn described(name: &str, object: &Object) -> Json {
         "bytes": object.byte_len(),
         "stored": object.stored_len(),
     })
+}
+
+/// The part of a model that a tensor belongs to: its name up to the first number
+/// that stands alone, or without its last word where there is none.
+fn layer(name: &str) -> &str {
+    let mut end = 0;
+    for piece in name.split_inclusive(['.', '/']) {
+        let word = piece.trim_end_matches(['.', '/']);
+        if !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()) {
+            return &name[..end + word.len()];
+        }
+        end += piece.len();
+    }
+    name.rfind(['.', '/']).filter(|end| *end > 0).map_or(name, |end| &name[..end])
 }
 
 /// What the page is told of one tensor, whose values are read.
@@ -158,6 +172,24 @@ fn sample<'a>(array: &'a Array<'_>, row: u64) -> Cow<'a, [u8]> {
 mod tests {
     use super::*;
     use ztensor::DType;
+
+    #[test]
+    fn layers_end_at_the_first_number() {
+        for (name, expected) in [
+            ("model.layers.12.mlp.up.weight", "model.layers.12"),
+            ("blk.0.attn_q.weight", "blk.0"),
+            ("encoder/layer/3/kernel", "encoder/layer/3"),
+            ("lm_head.weight", "lm_head"),
+            ("a.b.c", "a.b"),
+            ("norm", "norm"),
+            ("0", "0"),
+            (".x", ".x"),
+            ("", ""),
+            ("é.7.w", "é.7"),
+        ] {
+            assert_eq!(layer(name), expected, "{name}");
+        }
+    }
 
     #[test]
     fn samples_are_whole_rows_and_not_from_the_ends() {

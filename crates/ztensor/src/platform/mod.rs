@@ -31,16 +31,17 @@ pub(crate) use windows::*;
 
 use std::fs::File;
 
-/// What opening a path without following a link found.
-#[derive(Debug)]
-pub(crate) enum Opened {
-    /// A file, or anything else that can be opened: look at its metadata.
-    File(File),
-    /// A symbolic link, or another kind of reparse point.
-    Link,
-    /// A pipe without a reader, a socket, a folder.
-    NotRegular,
-}
+/// What opening a path without following a link found: a file or anything else that can be opened (look
+/// at its metadata), or what it is instead.
+pub(crate) type Opened = Result<File, &'static str>;
+
+/// A symbolic link, or another kind of reparse point.
+#[cfg(any(unix, windows))]
+const LINK: &str = "it is a symbolic link";
+
+/// A pipe without a reader, a socket, a folder.
+#[cfg(any(unix, windows))]
+const NOT_REGULAR: &str = "it is not a regular file";
 
 /// Pages of a mapping that are not needed any more.
 #[derive(Debug, Clone, Copy)]

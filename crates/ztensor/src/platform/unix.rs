@@ -9,7 +9,7 @@ use std::path::{Component, Path};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 
-use super::Opened;
+use super::{LINK, NOT_REGULAR, Opened};
 use crate::base::trusted::refused;
 
 /// Write permission of the group and of everyone. (structural)
@@ -51,9 +51,9 @@ pub(crate) fn open_nonblocking(path: &Path, write: bool) -> io::Result<File> {
 pub(crate) fn open_no_follow(path: &Path, options: &mut OpenOptions) -> io::Result<Opened> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     match options.custom_flags(flags.bits() as i32).open(path) {
-        Ok(file) => Ok(Opened::File(file)),
-        Err(error) if is(&error, Errno::LOOP) => Ok(Opened::Link),
-        Err(error) if is(&error, Errno::NXIO) || is(&error, Errno::ISDIR) => Ok(Opened::NotRegular),
+        Ok(file) => Ok(Ok(file)),
+        Err(error) if is(&error, Errno::LOOP) => Ok(Err(LINK)),
+        Err(error) if is(&error, Errno::NXIO) || is(&error, Errno::ISDIR) => Ok(Err(NOT_REGULAR)),
         Err(error) => Err(error),
     }
 }

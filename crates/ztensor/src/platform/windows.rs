@@ -31,7 +31,7 @@ use windows_sys::Win32::System::Memory::{PrefetchVirtualMemory, WIN32_MEMORY_RAN
 use windows_sys::Win32::System::SystemInformation::{GetSystemInfo, SYSTEM_INFO};
 use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
-use super::{Mapped, Opened};
+use super::{LINK, Mapped, NOT_REGULAR, Opened};
 use crate::base::trusted::refused;
 
 /// Locks exclude reads and writes of the bytes that they cover, so they cover one that no file has:
@@ -94,9 +94,9 @@ pub(crate) fn open_no_follow(path: &Path, options: &mut OpenOptions) -> io::Resu
     let file = options.custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     Ok(match metadata.file_attributes() & FILE_ATTRIBUTE_REPARSE_POINT != 0 {
-        true => Opened::Link,
-        false if metadata.is_dir() => Opened::NotRegular,
-        false => Opened::File(file),
+        true => Err(LINK),
+        false if metadata.is_dir() => Err(NOT_REGULAR),
+        false => Ok(file),
     })
 }
 

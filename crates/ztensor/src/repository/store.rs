@@ -30,8 +30,10 @@ pub(crate) struct Store {
     local: Option<PathBuf>,
 }
 
-/// The lock of a repository in a folder, until it is dropped.
-pub(crate) struct Lock(#[expect(dead_code, reason = "closing the file releases the lock")] Option<File>);
+/// The lock of a repository in a folder, until it is dropped: closing the file releases it.
+pub(crate) struct Lock {
+    _file: Option<File>,
+}
 
 impl Store {
     pub(crate) fn new(root: &Path, remote: Options) -> Result<Store> {
@@ -143,7 +145,7 @@ impl Store {
     /// Takes the lock: writers share it while they change a ref, collection of garbage has it alone.
     /// Stores have none.
     pub(crate) fn lock(&self, alone: bool) -> Result<Lock> {
-        let Some(folder) = &self.local else { return Ok(Lock(None)) };
+        let Some(folder) = &self.local else { return Ok(Lock { _file: None }) };
         let path = folder.join(LOCK);
         let failed = |error| Error::io("cannot lock", error).in_file(&path);
         let file = trusted::append(&path).map_err(failed)?;
@@ -154,7 +156,7 @@ impl Store {
                 false => platform::try_lock_shared(&file),
             };
             if taken.map_err(failed)? {
-                return Ok(Lock(Some(file)));
+                return Ok(Lock { _file: Some(file) });
             }
             if start.elapsed() >= PATIENCE {
                 let cause = std::io::Error::new(Io::WouldBlock, "another process is at work");

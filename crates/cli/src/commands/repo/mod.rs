@@ -19,9 +19,10 @@ use self::args::Repo;
 use super::{Common, diff};
 use crate::failure::{DIFFERS, FINE, Failure, Outcome};
 use crate::human;
-use crate::output::{Untrusted, stdout};
+use crate::output::stdout;
 use crate::table::{Align, Table};
 use crate::ui::Progress;
+use crate::untrusted::Untrusted;
 
 pub fn run(command: &Repo, common: Common) -> Outcome {
     match command {

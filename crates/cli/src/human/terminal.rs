@@ -1,36 +1,6 @@
-//! Numbers and names, the way people read them.
+//! Forms that only commands print.
 
-use std::borrow::Cow;
-
-/// Bytes with a unit: `1.5 GB`.
-pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
-    let mut value = count as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    match unit {
-        0 => format!("{count} B"),
-        _ if value < 9.995 => format!("{value:.2} {}", UNITS[unit]),
-        _ if value < 99.95 => format!("{value:.1} {}", UNITS[unit]),
-        _ => format!("{value:.0} {}", UNITS[unit]),
-    }
-}
-
-/// A count with thousands separated: `1,234,567`.
-pub fn count(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
+use super::escaped;
 
 /// A shape: `[1024, 768]`.
 pub fn shape(shape: &[u64]) -> String {
@@ -56,7 +26,7 @@ pub fn short(count: u64) -> String {
 
 /// `1 tensor`, `1,234 tensors`.
 pub fn counted(count: u64, what: &str) -> String {
-    format!("{} {what}{}", self::count(count), plural(count))
+    format!("{} {what}{}", super::count(count), plural(count))
 }
 
 /// `1 element`, `22.7 M elements`.
@@ -104,36 +74,12 @@ pub fn path(path: &std::path::Path) -> String {
     escaped(&path.display().to_string()).into_owned()
 }
 
-/// A name or text from a file, with its control characters escaped: untrusted
-/// text does not get to steer terminals.
-pub fn escaped(text: &str) -> Cow<'_, str> {
-    // Characters that turn the direction of text deceive as well as control characters do.
-    let odd = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    match text.contains(odd) {
-        false => Cow::Borrowed(text),
-        true => {
-            text.chars().flat_map(|c| if odd(c) { c.escape_default().collect() } else { vec![c] }).collect()
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
-        assert_eq!(bytes(999), "999 B");
-        assert_eq!(bytes(1000), "1.00 kB");
-        assert_eq!(bytes(999_999), "1.00 MB");
-        assert_eq!(bytes(12_345_678), "12.3 MB");
-        assert_eq!(count(0), "0");
-        assert_eq!(count(1_234_567), "1,234,567");
-        assert_eq!(escaped("layers.0"), "layers.0");
-        assert_eq!(escaped("a\u{1b}[31m\u{202e}b"), "a\\u{1b}[31m\\u{202e}b");
+    fn numbers_are_short() {
         assert_eq!(shape(&[]), "[]");
         assert_eq!(shape(&[3, 4]), "[3, 4]");
         assert_eq!(
