@@ -82,7 +82,7 @@ test-aarch64:
 	tests/platforms/aarch64.sh
 
 # macOS by type checks, Windows by a build and its tests under Wine, WebAssembly by viewer.html.
-check-platforms:
+check-platforms: $(VENV)/.installed
 	status=0; for system in macos windows wasm; do tests/platforms/$$system.sh || status=1; done; exit $$status
 
 # The wheel of dist/ with the Pythons of three Debian releases.
@@ -93,9 +93,9 @@ test-pythons:
 viewer:
 	tests/platforms/wasm.sh
 
-# Whether each crate could be published: the files that it consists of.
+# Whether each crate could be published: all but the upload, with a build of the files that it consists of.
 crates:
-	cargo package --locked --allow-dirty --no-verify -p z4ai-v1 -p z4ai -p ztensor -p ztensor-cli
+	cargo publish --dry-run --locked --allow-dirty -p z4ai-v1 -p z4ai -p ztensor -p ztensor-cli
 
 doc: $(VENV)/.tools
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps

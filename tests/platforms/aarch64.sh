@@ -5,25 +5,42 @@
 source "$(dirname "$0")/common.sh"
 target=aarch64-unknown-linux-gnu
 wanted=${*:-z4ai portable ztensor cli python}
+emulator="qemu-aarch64 -L /usr/aarch64-linux-gnu"
 
-cross() {
+inside() {
     debian "$TOOLS_SUITE" $BUILD_PACKAGES libstd-rust-dev:arm64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user -- \
-        env CARGO_TARGET_DIR="$build/aarch64" CARGO_PROFILE_DEV_DEBUG=false RUSTFLAGS="-D warnings" \
+        env CARGO_TARGET_DIR="$build/aarch64" RUSTFLAGS="-D warnings" \
         CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
         CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc \
-        TEST_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
-        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
-        Z4AI_CPU="${level:-}" cargo test --locked --no-fail-fast --target $target "$@"
+        TEST_RUNNER="$emulator" CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$emulator" Z4AI_CPU="${level:-}" "$@"
 }
 
+# All crates at once, so that each is compiled with one set of features.
+packages=
 for part in $wanted; do
     case $part in
-    z4ai) step aarch64 "test z4ai (qemu)" cross -p z4ai --lib --tests ;;
-    portable) level=portable step aarch64 "test z4ai, portable (qemu)" cross -p z4ai --lib ;;
+    z4ai | portable) packages="$packages -p z4ai" ;;
+    ztensor) packages="$packages -p ztensor" ;;
+    cli) packages="$packages -p ztensor-cli" ;;
+    esac
+done
+compile() {
+    inside cargo test --locked --target $target --no-run --message-format=json-render-diagnostics \
+        $packages --lib --tests | python3 "$here/programs.py" >"$build/aarch64.list"
+}
+
+emulate() { # CRATE, then arguments of its tests
+    inside "$here/run.sh" "$build/aarch64.list" "$1" $emulator -- "${@:2}"
+}
+
+[ -z "$packages" ] || step aarch64 "compile crates and tests" compile
+for part in $wanted; do
+    case $part in
+    z4ai) step aarch64 "test z4ai (qemu)" emulate z4ai ;;
+    portable) level=portable step aarch64 "test z4ai, portable (qemu)" emulate z4ai ;;
     # Left out: tests that start themselves as a child, which an emulator of one process cannot.
-    ztensor) step aarch64 "test ztensor (qemu)" cross -p ztensor --lib --tests -- \
-        --skip killed_at_any_moment --skip read_only_files_and_folders ;;
-    cli) step aarch64 "test command line (qemu)" cross -p ztensor-cli --lib ;;
+    ztensor) step aarch64 "test ztensor (qemu)" emulate ztensor --skip killed_at_any_moment --skip read_only_files_and_folders ;;
+    cli) step aarch64 "test command line (qemu)" emulate cli ;;
     python) "$here/python.sh" aarch64 || failures=$((failures + 1)) ;;
     *) echo "unknown part: $part" >&2; exit 2 ;;
     esac

@@ -3,7 +3,7 @@ set -euo pipefail
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 here=$source/tests/platforms
 # Build folders are inside the sources, because those are what the Debian folders see.
-build=$source/target/cross
+build=$source/${PLATFORMS_BUILD:-target/cross}
 records=$build/results
 mkdir -p "$records" "$build/logs"
 cd "$source"
@@ -11,6 +11,8 @@ cd "$source"
 TOOLS_SUITE=${TOOLS_SUITE:-testing}
 # Packages of every build in it.
 BUILD_PACKAGES="rustc cargo libstd-rust-dev rust-src gcc g++ libc6-dev make pkg-config python3 python3-venv"
+# Where CPython without its global lock is in it: see free-threaded.sh.
+FREE_THREADED=/opt/python-free-threaded
 failures=0
 
 debian() {

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The wheels of dist/ with interpreters other than the one that built them: their import, and the
 # Python tests that need no torch. `python.sh NAME...` runs some of bookworm (3.11, the oldest Debian
-# that has one), trixie (3.13), testing (the newest), aarch64 (under qemu-aarch64).
+# that has one), trixie (3.13), testing (the newest), free-threaded (3.14t), aarch64 (under qemu-aarch64).
 source "$(dirname "$0")/common.sh"
-wanted=${*:-bookworm trixie testing}
+wanted=${*:-bookworm trixie testing free-threaded}
 # Files that use neither torch nor the other large libraries.
 TESTS="tests/test_npz.py tests/test_numpy_api.py tests/test_threads.py tests/test_z4ai_chunked.py tests/test_z4ai_decoder.py
     tests/test_z4ai_modules.py tests/test_zt_decoder.py"
@@ -13,7 +13,7 @@ native() {
     debian "$1" python3 python3-venv -- bash -ec '
         python3 -m venv --clear /opt/test
         /opt/test/bin/pip install --quiet --only-binary :all: $2
-        /opt/test/bin/pip install --quiet --no-deps --force-reinstall $(ls dist/ztensor-*manylinux*x86_64.whl | tail -1)
+        /opt/test/bin/pip install --quiet --no-deps --force-reinstall $(ls dist/ztensor-*abi3-manylinux*x86_64.whl | tail -1)
         /opt/test/bin/python -VV
         ldd --version | head -1
         /opt/test/bin/python -m pytest -q $1' run "$TESTS" "$NEEDED"
@@ -35,14 +35,27 @@ emulated() {
     python3 -m pip install --quiet --target "$build/arm64-site" --only-binary :all: --python-version $version \
         --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 $NEEDED
     python3 -m pip install --quiet --no-deps --target "$build/arm64-site" --only-binary :all: --python-version $version \
-        --platform manylinux_2_17_aarch64 "$(ls dist/ztensor-*manylinux*aarch64.whl | tail -1)"
+        --platform manylinux_2_17_aarch64 "$(ls dist/ztensor-*abi3-manylinux*aarch64.whl | tail -1)"
     PYTHONPATH=$build/arm64-site PYTHONDONTWRITEBYTECODE=1 qemu-aarch64 -L "$root" "$root/usr/bin/python$version" \
         -m pytest -q -p no:cacheprovider -k "not subprocess and not fork and not child" \
         $TESTS
 }
 
+# What has wheels for an interpreter without the global lock, and the tests that need no more.
+free_threaded() {
+    debian "$TOOLS_SUITE" python3 -- bash -ec '
+        "$1/bin/python3" -m venv --clear /opt/test-free-threaded
+        python=/opt/test-free-threaded/bin/python
+        $python -m pip install --quiet --only-binary :all: numpy pytest ml_dtypes
+        $python -m pip install --quiet --no-deps --force-reinstall $(ls dist/ztensor-*cp314t*x86_64.whl | tail -1)
+        $python -VV
+        $python -m pytest -q tests/test_threads.py tests/test_npz.py tests/test_numpy_api.py \
+            tests/test_z4ai_chunked.py tests/test_z4ai_modules.py' run "$FREE_THREADED"
+}
+
 for part in $wanted; do
     case $part in
+    free-threaded) step free-threaded "Python tests of the wheel" free_threaded ;;
     aarch64) step aarch64 "Python tests of the wheel (qemu)" emulated ;;
     *) step "$part" "Python tests of the wheel" native "$part" ;;
     esac

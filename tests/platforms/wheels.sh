@@ -2,9 +2,10 @@
 # The wheels of Linux and the source distribution, in dist/: x86-64 and AArch64, for glibc 2.17 and
 # later (manylinux2014) and, where a standard library can be built, for musl. Zig (from PyPI) links
 # against the symbols of the oldest system; auditwheel, abi3audit and a look at the symbols check it.
-# `wheels.sh NAME...` builds only some of x86_64, aarch64, x86_64-musl, aarch64-musl, sdist.
+# Interpreters without the global lock have no stable ABI: one more wheel for 3.14t.
+# `wheels.sh NAME...` builds only some of x86_64, free-threaded, aarch64, x86_64-musl, aarch64-musl, sdist.
 source "$(dirname "$0")/common.sh"
-wanted=${*:-x86_64 aarch64 x86_64-musl aarch64-musl sdist}
+wanted=${*:-x86_64 free-threaded aarch64 x86_64-musl aarch64-musl sdist}
 GLIBC=2_17
 tools=/opt/wheels
 packages="$BUILD_PACKAGES libstd-rust-dev:arm64 patchelf binutils"
@@ -19,9 +20,10 @@ install_tools() {
 }
 
 wheel() { # TARGET COMPATIBILITY, then options of maturin
-    local target=$1 compatibility=$2
+    local target=$1 compatibility=$2 interpreter=PYO3_NO_PYTHON=1
     shift 2
-    inside env PATH="$tools/bin:/usr/bin:/bin" CARGO_TARGET_DIR="$build/wheels" PYO3_NO_PYTHON=1 \
+    [ -z "${python:-}" ] || interpreter=PYO3_PYTHON=$python
+    inside env PATH="$tools/bin:/usr/bin:/bin" CARGO_TARGET_DIR="$build/wheels" "$interpreter" \
         RUSTC_BOOTSTRAP="${bootstrap:-}" RUSTFLAGS="${flags:-}" CARGO_PROFILE_RELEASE_DEBUG=false \
         maturin build --release --zig --locked --strip --out dist --target "$target" \
         --compatibility "$compatibility" "$@"
@@ -39,8 +41,14 @@ audited() { # GLOB
             echo "$1: newest symbol version ${newest:-none}"
             test -z "$newest" || test "$(printf "%s\n%s\n" "$newest" "GLIBC_$3" | sort -V | tail -1)" = "GLIBC_$3"
             "$2/bin/auditwheel" show "$1" || echo "auditwheel cannot look at this architecture"
-            "$2/bin/abi3audit" --strict "$1"' audit "$wheel" "$tools" "${GLIBC/_/.}"
+            "$2/bin/abi3audit" --strict "$1"' audit "$wheel" "$tools" "${GLIBC/_/.}" || return 1
     done
+}
+
+free_threaded() {
+    "$here/free-threaded.sh" &&
+        python=$FREE_THREADED/bin/python3 wheel x86_64-unknown-linux-gnu "manylinux_$GLIBC" \
+            --interpreter "$FREE_THREADED/bin/python3"
 }
 
 sdist() {
@@ -51,16 +59,17 @@ mkdir -p dist
 step wheels "tools" install_tools
 for part in $wanted; do
     case $part in
+    free-threaded) step wheels "x86_64, free-threaded (3.14t)" free_threaded ;;
     sdist) step wheels "source distribution" sdist ;;
     *-musl)
         # No standard library for musl in Debian: it is built from its sources.
         bootstrap=1 flags="-C target-feature=-crt-static" step wheels "$part" wheel "${part%-musl}-unknown-linux-musl" \
             musllinux_1_2 -Z build-std=std,panic_abort,panic_unwind
-        step wheels "audit $part" audited "ztensor-*musllinux*${part%-musl}.whl"
+        step wheels "audit $part" audited "ztensor-*abi3-musllinux*${part%-musl}.whl"
         ;;
     *)
         step wheels "$part" wheel "$part-unknown-linux-gnu" "manylinux_$GLIBC"
-        step wheels "audit $part" audited "ztensor-*manylinux*$part.whl"
+        step wheels "audit $part" audited "ztensor-*abi3-manylinux*$part.whl"
         ;;
     esac
 done
