@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def messages_are_collected() -> Iterator[None]:
 
     original = ZTensorError.__init__
 
-    def noted(self: ZTensorError, *args: Any) -> None:
+    def noted(self: Any, *args: Any) -> None:
         original(self, *args)
         with open(listing, "a") as file:
             file.write(" ".join(str(self).split()) + "\n")
@@ -137,3 +138,23 @@ def s3(one_s3: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     for key in one_s3.keys():
         one_s3.client.delete_object(Bucket=one_s3.bucket, Key=key)
     return one_s3
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium without a window, with logs of its console and its network."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if not program or not driver:
+        pytest.skip("needs Chromium and its driver: Debian packages chromium, chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    # Chromium's sandbox does not work as root in a container.
+    arguments = ["headless=new", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"]
+    for argument in [*arguments, "force-prefers-no-reduced-motion", "window-size=1320,1400"]:
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield started
+    started.quit()

@@ -14,7 +14,7 @@ from pathlib import Path
 REPLACED = [
     (re.compile(r"(/[\w.+-]+)+/(?=[\w.+<(-])"), ""),  # folders
     (re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{16,}\b"), "HEX"),
-    (re.compile(r"\b\d[\d,]{3,}\b"), "N"),
+    (re.compile(r"\b\d[\d,]+\b"), "N"),
 ]
 
 

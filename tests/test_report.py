@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 import subprocess
 import sys
@@ -16,30 +15,11 @@ import pytest
 
 from ztensor.numpy import save_file
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-By = pytest.importorskip("selenium.webdriver.common.by").By
+By = pytest.importorskip("selenium.webdriver.common.by", reason="selenium is not installed").By
 Wait = pytest.importorskip("selenium.webdriver.support.wait").WebDriverWait
 Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
 
 HOSTILE = "</script><img src=x onerror=alert(1)><script>alert(2)</script>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    if not program or not driver:
-        pytest.skip("needs Chromium and its driver: Debian packages chromium, chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    # A sandbox is not to be had everywhere that tests run, as in containers as root.
-    arguments = ["headless=new", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"]
-    for argument in [*arguments, "force-prefers-no-reduced-motion", "window-size=1320,1400"]:
-        options.add_argument(f"--{argument}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield started
-    started.quit()
 
 
 @pytest.fixture

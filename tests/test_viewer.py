@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ import pytest
 import ztensor
 from ztensor.numpy import save_file
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-By = pytest.importorskip("selenium.webdriver.common.by").By
+By = pytest.importorskip("selenium.webdriver.common.by", reason="selenium is not installed").By
 Wait = pytest.importorskip("selenium.webdriver.support.wait").WebDriverWait
 
 ROOT = Path(__file__).parents[1]
@@ -26,28 +24,6 @@ SAMPLES = ROOT / "crates" / "ztensor" / "tests" / "data"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="`make viewer` builds target/viewer.html")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    if not program or not driver:
-        pytest.skip("needs Chromium and its driver: Debian packages chromium, chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    # A sandbox is not to be had everywhere that tests run, as in containers as root.
-    for argument in [
-        "headless=new",
-        "no-sandbox",
-        "disable-dev-shm-usage",
-        "window-size=1320,1400",
-    ]:
-        options.add_argument(f"--{argument}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield started
-    started.quit()
 
 
 Open = Callable[[Path], None]

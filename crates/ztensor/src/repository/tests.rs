@@ -45,25 +45,6 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// Lets the steps from number `at` on fail; says whether any did.
-fn killed_at(at: usize, work: impl FnOnce()) -> bool {
-    let (count, failed) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
-    let (counted, seen) = (count, failed.clone());
-    let watcher = move |_: crate::write::disk::Step<'_>| {
-        let step = counted.get();
-        counted.set(step + 1);
-        match step < at {
-            true => Ok(()),
-            false => {
-                seen.set(true);
-                Err(std::io::Error::other("killed"))
-            }
-        }
-    };
-    watch::during(watcher, work);
-    failed.get()
-}
-
 fn clean(repository: &Repository) {
     let found = repository.fsck(&FsckOptions { full: true, threads: 1, ..FsckOptions::default() }).unwrap();
     assert_eq!(found.errors, [""; 0]);
@@ -88,7 +69,7 @@ fn a_killed_commit_leaves_the_old_or_the_new_version() {
         let _ = std::fs::remove_dir_all(path("repo"));
         let repository = Repository::init(path("repo"), Default::default()).unwrap();
         repository.commit(path("step0"), &options("0")).unwrap();
-        let killed = killed_at(at, || {
+        let killed = watch::killed_at(at, || {
             let tagged = CommitOptions { tag: Some("t".into()), ..options("1") };
             let _ = repository.commit(path("step1"), &tagged);
         });
@@ -130,7 +111,7 @@ fn a_killed_collection_loses_nothing_that_is_needed() {
         repository.delete_ref(RefKind::Branch, "dead").unwrap();
         let retention = Retention { keep_last: Some(1), ..Retention::default() };
         let collect = GcOptions { retention, grace: Duration::ZERO, threads: 1, ..GcOptions::default() };
-        let killed = killed_at(at, || drop(repository.gc(&collect)));
+        let killed = watch::killed_at(at, || drop(repository.gc(&collect)));
         for again in [false, true] {
             let repository = Repository::open(path("repo"), Default::default()).unwrap();
             clean(&repository);
@@ -163,7 +144,7 @@ fn a_killed_transfer_or_checkout_can_be_repeated() {
     loop {
         let _ = std::fs::remove_dir_all(path("target"));
         let target = Repository::init(path("target"), Default::default()).unwrap();
-        let killed = killed_at(at, || drop(source.push(&target, &TransferOptions::default())));
+        let killed = watch::killed_at(at, || drop(source.push(&target, &TransferOptions::default())));
         let target = Repository::open(path("target"), Default::default()).unwrap();
         clean(&target);
         let there = target.refs().unwrap().len();
@@ -184,7 +165,7 @@ fn a_killed_transfer_or_checkout_can_be_repeated() {
         let _ = std::fs::remove_dir_all(path("out"));
         let version = source.version("main").unwrap();
         let checkout = CheckoutOptions { threads: 1, ..CheckoutOptions::default() };
-        let killed = killed_at(at, || drop(version.checkout(path("out"), &checkout)));
+        let killed = watch::killed_at(at, || drop(version.checkout(path("out"), &checkout)));
         assert!(!path("out").exists() || files(&path("out")) == files(&path("step2")), "step {at}");
         let hidden = std::fs::read_dir(dir.path()).unwrap();
         let hidden =
@@ -205,12 +186,9 @@ fn a_full_disk_changes_nothing() {
     (0..2).for_each(|step| save(&path(&format!("step{step}")), step));
     let repository = Repository::init(path("repo"), Default::default()).unwrap();
     repository.commit(path("step0"), &options("0")).unwrap();
-    let full = |step: crate::write::disk::Step<'_>| match step {
-        crate::write::disk::Step::Write(..) => Err(rustix::io::Errno::NOSPC.into()),
-        _ => Ok(()),
-    };
-    let error = watch::during(full, || repository.commit(path("step1"), &options("1"))).unwrap_err();
-    assert_eq!(error.io_error().unwrap().raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+    let error =
+        watch::during(watch::full_disk, || repository.commit(path("step1"), &options("1"))).unwrap_err();
+    assert_eq!(error.io_error().unwrap().kind(), std::io::ErrorKind::StorageFull);
     clean(&repository);
     assert_eq!(std::fs::read_dir(path("repo").join(PACKS)).unwrap().count(), 1);
     assert_eq!(repository.log("main", None).unwrap().len(), 1);

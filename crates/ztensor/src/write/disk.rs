@@ -108,7 +108,8 @@ pub(crate) fn folder(path: &Path) -> &Path {
 pub(crate) mod watch {
     //! How tests see the steps that the current thread takes.
 
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
 
     use super::*;
 
@@ -132,6 +133,29 @@ pub(crate) mod watch {
         WATCHER.set(Some(Box::new(watcher)));
         let _unset = Unset;
         work()
+    }
+
+    /// Runs `work` with every step from number `at` on failing, as after a kill; returns whether any did.
+    pub(crate) fn killed_at(at: usize, work: impl FnOnce()) -> bool {
+        let taken = Rc::new(Cell::new(0));
+        let counted = taken.clone();
+        let watcher = move |_: Step<'_>| {
+            counted.set(counted.get() + 1);
+            match counted.get() <= at {
+                true => Ok(()),
+                false => Err(io::Error::other("killed")),
+            }
+        };
+        during(watcher, work);
+        taken.get() > at
+    }
+
+    /// A watcher that fails every write for want of space. Other steps, such as removing files, work.
+    pub(crate) fn full_disk(step: Step<'_>) -> io::Result<()> {
+        match step {
+            Step::Write(..) => Err(io::ErrorKind::StorageFull.into()),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn step(step: Step<'_>) -> io::Result<()> {

@@ -1,0 +1,215 @@
+"""Cursors over bytes and bits, and the streams of a chunk with their coders."""
+
+from __future__ import annotations
+
+import xxhash
+
+SIZES = (1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 1, 1, 2, 2, 4, 8)
+EXPONENT_BITS = {12: 5, 13: 8, 14: 8, 15: 11}
+
+
+def check(holds: bool, rule: int) -> None:
+    if not holds:
+        raise ValueError(f"the frame breaks rule {rule}")
+
+
+class Cursor:
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def take(self, length: int) -> bytes:
+        check(length <= len(self.data) - self.at, 5)
+        self.at += length
+        return self.data[self.at - length : self.at]
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "little")
+
+
+def low_bits_first(data: bytes, width: int, count: int, rule: int) -> list[int]:
+    bits = int.from_bytes(data, "little")
+    check(bits >> (width * count) == 0, rule)
+    return [bits >> (i * width) & ((1 << width) - 1) for i in range(count)]
+
+
+class Stream:
+    """A stream as its description says."""
+
+    def __init__(self, index: Cursor, length: int) -> None:
+        self.coder, self.length = index.number(1), length
+        if self.coder == 0:
+            self.value, self.stored = index.take(1), 0
+        elif self.coder == 1:
+            self.stored = length
+        elif self.coder == 2:
+            self.width = index.number(1)
+            check(self.width in (1, 2, 4), 9)
+            self.palette = index.take(1 << self.width)
+            self.stored = -(-length * self.width // 8)
+        elif self.coder == 3:
+            streams = index.number(1)
+            check(streams in (1, 8), 11)
+            self.lengths = [index.number(4) for _ in range(streams)]
+            self.codes = read_codes(index)
+            self.stored = sum(self.lengths)
+        elif self.coder == 4:
+            self.stored, self.hash = index.number(4), index.number(8)
+        elif self.coder == 5:
+            self.width = index.number(1)
+            check(self.width in (1, 2, 4), 9)
+            self.palette = index.take(1 << self.width)
+            self.inner = Stream(index, -(-length * self.width // 8))
+            check(self.inner.coder not in (2, 5), 17)
+            self.stored = self.inner.stored
+        elif self.coder == 6:
+            self.lengths = [index.number(4) for _ in range(4)]
+            self.log, self.table = read_states(index)
+            self.stored = sum(self.lengths)
+        else:
+            raise ValueError(f"coder {self.coder} is not known")
+
+    def decode(self, payload: Cursor) -> bytes:
+        stored = payload.take(self.stored)
+        if self.coder == 0:
+            return self.value * self.length
+        if self.coder == 1:
+            return stored
+        if self.coder == 2:
+            return bytes(
+                self.palette[i] for i in low_bits_first(stored, self.width, self.length, 9)
+            )
+        if self.coder == 3:
+            return self.decode_huffman(Cursor(stored))
+        if self.coder == 6:
+            return self.decode_states(Cursor(stored))
+        if self.coder == 5:
+            packed = self.inner.decode(Cursor(stored))
+            return bytes(
+                self.palette[i] for i in low_bits_first(packed, self.width, self.length, 9)
+            )
+        import zstandard
+
+        check(xxhash.xxh3_64_intdigest(stored) == self.hash, 10)
+        content = zstandard.ZstdDecompressor().decompress(stored, max_output_size=self.length)
+        check(len(content) == self.length, 10)
+        return content
+
+    def decode_huffman(self, stored: Cursor) -> bytes:
+        out = bytearray()
+        run = -(-self.length // len(self.lengths))
+        for length in self.lengths:
+            data = stored.take(length)
+            bits = "".join(f"{byte:08b}" for byte in data)
+            at = 0
+            for _ in range(min(run, self.length - len(out))):
+                for width in range(1, 12):
+                    symbol = self.codes.get(bits[at : at + width])
+                    if symbol is not None:
+                        break
+                check(symbol is not None, 12)
+                out.append(symbol)
+                at += width
+            check(len(bits) - at < 8 and "1" not in bits[at:], 12)
+        return bytes(out)
+
+    def decode_states(self, stored: Cursor) -> bytes:
+        out = bytearray()
+        run = -(-self.length // 4)
+        for length in self.lengths:
+            bits = Bits(stored.take(length))
+            symbols = min(run, self.length - len(out))
+            states = [bits.take(self.log, 25), bits.take(self.log, 25)] if symbols else [0, 0]
+            for i in range(symbols):
+                symbol, width, base = self.table[states[i % 2]]
+                out.append(symbol)
+                states[i % 2] = base + bits.take(width, 25)
+            check(states == [0, 0] and bits.is_at_end(), 25)
+        return bytes(out)
+
+
+class Bits:
+    """Bits, lowest of a byte first."""
+
+    def __init__(self, data: bytes) -> None:
+        self.bits, self.left = int.from_bytes(data, "little"), 8 * len(data)
+
+    def take(self, width: int, rule: int) -> int:
+        check(width <= self.left, rule)
+        value = self.bits & ((1 << width) - 1)
+        self.bits >>= width
+        self.left -= width
+        return value
+
+    def is_at_end(self) -> bool:
+        return self.left < 8 and self.bits == 0
+
+
+def read_states(index: Cursor) -> tuple[int, list[tuple[int, int, int]]]:
+    log, first, last = index.number(1), index.number(1), index.number(1)
+    check(9 <= log <= 12, 24)
+    word = left = 0
+
+    def take(width: int) -> int:
+        nonlocal word, left
+        while left < width:
+            word |= index.number(1) << left
+            left += 8
+        value = word & ((1 << width) - 1)
+        word >>= width
+        left -= width
+        return value
+
+    counts, symbol = {}, first
+    while symbol <= last:
+        width = take(4)
+        if width == 15:
+            symbol += take(4) + 2
+            continue
+        check(width <= 12, 24)
+        if width:
+            counts[symbol] = 1 << (width - 1) | take(width - 1)
+        symbol += 1
+    size = 1 << log
+    check(symbol == last + 1 and word == 0 and sum(counts.values()) == size, 24)
+    symbols, at = [0] * size, 0
+    for symbol, count in sorted(counts.items()):
+        for _ in range(count):
+            symbols[at] = symbol
+            at = (at + (size >> 1) + (size >> 3) + 3) % size
+    table = []
+    for symbol in symbols:
+        rank = counts[symbol]
+        counts[symbol] += 1
+        width = log + 1 - rank.bit_length()
+        table.append((symbol, width, (rank << width) - size))
+    return log, table
+
+
+def read_codes(index: Cursor) -> dict[str, int]:
+    first, last = index.number(1), index.number(1)
+    nibbles: list[int] = []
+
+    def nibble() -> int:
+        if not nibbles:
+            byte = index.number(1)
+            nibbles.extend((byte >> 4, byte & 15))
+        return nibbles.pop()
+
+    lengths, symbol = [], first
+    while symbol <= last:
+        value = nibble()
+        if value == 15:
+            symbol += nibble() + 2
+            continue
+        check(value <= 11, 11)
+        if value:
+            lengths.append((value, symbol))
+        symbol += 1
+    check(symbol == last + 1 and not any(nibbles), 11)
+    check(sum(2 ** (11 - length) for length, _ in lengths) == 2**11, 11)
+    codes, code, before = {}, 0, 0
+    for length, symbol in sorted(lengths):
+        code <<= length - before
+        codes[f"{code:0{length}b}"] = symbol
+        code, before = code + 1, length
+    return codes
