@@ -17,7 +17,13 @@ from mkdocs.structure.files import File, Files
 PYTHON = Path(__file__).parent.parent / "python"
 
 PAGES: dict[str, list[str]] = {
-    "api/ztensor.md": ["ztensor", "ztensor.store", "ztensor.repository"],
+    "api/ztensor.md": [
+        "ztensor",
+        "ztensor.store",
+        "ztensor.repository",
+        "ztensor.trainer",
+        "ztensor.fsspec",
+    ],
     "api/frameworks.md": [
         "ztensor.torch",
         "ztensor.numpy",
@@ -27,7 +33,8 @@ PAGES: dict[str, list[str]] = {
         "ztensor.mlx",
         "ztensor.paddle",
     ],
-    "api/distributed.md": ["ztensor.distributed"],
+    "api/distributed.md": ["ztensor.distributed", "ztensor.distributed.stream"],
+    "api/sync.md": ["ztensor.sync"],
     "api/z4ai.md": [
         "z4ai",
         "z4ai.integrations",
@@ -41,6 +48,7 @@ TITLES = {
     "api/ztensor.md": "API reference: ztensor",
     "api/frameworks.md": "API reference: frameworks",
     "api/distributed.md": "API reference: ztensor.distributed",
+    "api/sync.md": "API reference: ztensor.sync",
     "api/z4ai.md": "API reference: z4ai",
 }
 
@@ -168,6 +176,7 @@ def _entry(full: str, node: _Definition, level: int = 3) -> str:
         parts.append(_fenced(_class_signature(full.rpartition(".")[2], node)))
     parts.append(_markdown(ast.get_docstring(node) or ""))
     if isinstance(node, ast.ClassDef):
+        parts.append(_fields(node))
         for member in node.body:
             if (
                 isinstance(member, ast.FunctionDef)
@@ -177,6 +186,20 @@ def _entry(full: str, node: _Definition, level: int = 3) -> str:
             ):
                 parts.append(_entry(f"{full}.{member.name}", member, 4))
     return "\n".join(parts)
+
+
+def _fields(node: ast.ClassDef) -> str:
+    """A table of the fields of a data class or a named tuple, with the strings that follow them."""
+    rows = []
+    for member, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if not isinstance(member, ast.AnnAssign) or ast.unparse(member.target).startswith("_"):
+            continue
+        about = ""
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            about = _inline(" ".join(str(after.value.value).split()))
+        kind = ast.unparse(member.annotation).replace("|", "\\|")
+        rows.append(f"| `{ast.unparse(member.target)}` | `{kind}` | {about} |")
+    return "\n".join(["| field | type | |", "|---|---|---|", *rows]) + "\n" if rows else ""
 
 
 def _class_signature(name: str, node: ast.ClassDef) -> str:

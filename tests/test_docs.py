@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import z4ai
 import ztensor
 import ztensor.distributed
+import ztensor.torch
 
 MODULES = [
     module.name
@@ -44,25 +47,28 @@ def test_docstrings(name: str) -> None:
     assert doctest.testmod(module, optionflags=OPTIONS).failed == 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "index.md",
-        "python.md",
-        "sync.md",
-        "z4ai.md",
-        "tutorials/from-safetensors.md",
-        "tutorials/shrink-a-model.md",
-        "tutorials/deltas.md",
-        "identity.md",
-    ],
-)
+GUIDES = [
+    "index.md",
+    "python.md",
+    "sync.md",
+    "z4ai.md",
+    "tutorials/from-safetensors.md",
+    "tutorials/shrink-a-model.md",
+    "tutorials/deltas.md",
+    "identity.md",
+    "repository.md",
+]
+# These need an S3-compatible server.
+STORE_GUIDES = ["remote.md", "distributed.md", "tutorials/object-stores.md"]
+
+
+@pytest.mark.parametrize("name", GUIDES)
 def test_the_guides(name: str) -> None:
     guide = DOCS / name
     assert doctest.testfile(str(guide), module_relative=False, optionflags=OPTIONS).failed == 0
 
 
-@pytest.mark.parametrize("name", ["remote.md", "distributed.md", "tutorials/object-stores.md"])
+@pytest.mark.parametrize("name", STORE_GUIDES)
 def test_the_guides_to_stores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("moto", reason="needs moto, the S3-compatible test server")
     from remote_servers import s3_server
@@ -72,6 +78,44 @@ def test_the_guides_to_stores(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
             monkeypatch.setenv(variable, value)
         guide = str(DOCS / name)
         assert doctest.testfile(guide, module_relative=False, optionflags=OPTIONS).failed == 0
+
+
+def test_every_page_with_examples_is_run() -> None:
+    found = {
+        str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if ">>> " in page.read_text()
+    }
+    assert found == {*GUIDES, *STORE_GUIDES}
+    # Blocks that are not run are `py`.
+    for page in DOCS.rglob("*.md"):
+        for block in re.findall(
+            r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+        ):
+            assert ">>> " in block, f"{page.name}: an example that is not run:\n{block}"
+
+
+def _parameters(signature: inspect.Signature) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
+    """Names and defaults: of positional parameters, in order, and of keyword-only ones."""
+    found = [each for each in signature.parameters.values() if each.name != "self"]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return (
+        [(each.name, each.default) for each in found if each.kind != keyword],
+        {each.name: each.default for each in found if each.kind == keyword},
+    )
+
+
+@pytest.mark.parametrize("page", ["python.md", "z4ai.md", "distributed.md"])
+def test_signatures_are_those_of_the_code(page: str) -> None:
+    modules = [z4ai] if page == "z4ai.md" else [ztensor.torch, ztensor, ztensor.distributed]
+    blocks = re.findall(
+        r"^```py\n([\w.]+)(\([^…]*?\))\n```", (DOCS / page).read_text(), re.MULTILINE
+    )
+    assert blocks
+    for name, parameters in blocks:
+        bare = name.rpartition(".")[2]
+        module = next(module for module in modules if hasattr(module, bare))
+        stated = eval(f"(lambda {parameters[1:-1]}: None)")
+        expected = _parameters(inspect.signature(getattr(module, bare)))
+        assert _parameters(inspect.signature(stated)) == expected, name
 
 
 def test_the_distributed_tutorial(tmp_path: Path) -> None:

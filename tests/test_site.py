@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     import z4ai
     import ztensor
     import ztensor.distributed
+    import ztensor.sync
     import ztensor.torch
 
     pages = {page: (site / "api" / page).read_text() for page in os.listdir(site / "api")}
@@ -37,6 +36,7 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
         (ztensor, "ztensor.html"),
         (ztensor.torch, "frameworks.html"),
         (ztensor.distributed, "distributed.html"),
+        (ztensor.sync, "sync.html"),
         (z4ai, "z4ai.html"),
     ):
         names = [name for name in module.__all__ if not name.startswith("_")]
@@ -45,22 +45,6 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     # Options that functions take as a group are shown one by one.
     assert 'id="ztensor.torch.load_file"' in pages["frameworks.html"]
     assert "max_total_bytes" in pages["frameworks.html"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    if not program or not driver:
-        pytest.skip("needs Chromium and its driver: Debian packages chromium, chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"):
-        options.add_argument(f"--{argument}")
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield started
-    started.quit()
 
 
 @pytest.mark.parametrize("width", [1280, 400])

@@ -42,8 +42,8 @@ if the file is not in it. The plain read that cold loads are measured by uses th
 of memory again and again, which no library that gives out memory of its own can do.
 """
 
-COLD = """A copying load of a file that is not cached at all reads half of it past the page cache,
-at the same time as the other half through it: that is how it can be faster than a plain read.
+COLD = """A copying load of a file that is not cached reads half of it with `O_DIRECT`, at the
+same time as the other half through the page cache: so it can be faster than a plain read.
 The second load finds half of the file cached, and caches the rest.
 """
 
@@ -56,11 +56,11 @@ another on one thread, straight into the file, holds less and takes longer.
 LEVELS = """## The codec by SIMD level, on one thread
 
 `python benchmark/codec.py table`. Ratios of speeds within a run: decompressing into the caller's
-memory and compressing as a multiple of ZipNN's speed, decompressing the `fast` tier as a multiple
-of a memory copy; then the default tier's ratio, and that divided by the best of the peers that
-decode at half of ZipNN's speed or more, and by the best of the slower ones. Deltas as a multiple of
-XOR with zstd level 1. An asterisk marks what misses its aim: 2.0, 1.5 for fp16, fp32 and bytes;
-2.0; 0.75 from 20 MB on; 1.0; 0.995; deltas 2.0 and 4.0.
+memory and compressing as a multiple of ZipNN's speed, decompressing the effort `fast` as a multiple
+of a memory copy; then the ratio of the effort `default`, and that divided by the best of the peers
+that decode at half of ZipNN's speed or more, and by the best of the slower ones. Deltas as a
+multiple of XOR with zstd level 1. An asterisk marks what misses its aim: 2.0, 1.5 for fp16, fp32
+and bytes; 2.0; 0.75 from 20 MB on; 1.0; 0.995; deltas 2.0 and 4.0.
 """
 REPEAT = """
 ## Again, on your machine
@@ -165,9 +165,9 @@ def reading(newest: Newest, dist: str, cache: str, backend: str = "numpy") -> st
         )
     head = [
         "file",
-        "ztensor, in place",
+        "ztensor, zero-copy",
         "ztensor, copied",
-        "others: in place / copied",
+        "others: zero-copy / copied",
         "plain read",
         "fresh read",
     ]
@@ -186,7 +186,7 @@ def workloads(newest: Newest, modes: list[str], cache: str) -> str:
     rows = []
     for peer, format, mode in names:
         label = f"{peer} `.{format}`" if format and peer not in results.LIMITS else peer
-        how = {"zero_copy": ", in place", "full_load": ", copied"}.get(mode, "")
+        how = {"zero_copy": ", zero-copy", "full_load": ", copied"}.get(mode, "")
         cells = [speed(newest.one(dist, peer, format, mode, cache)) for dist in WORKLOADS]
         if peer not in results.LIMITS or format in ("zt", ""):
             rows.append([label + ("" if peer in results.LIMITS else how), *cells])
@@ -216,7 +216,7 @@ def memory(newest: Newest, dist: str) -> str:
             and entry.case.endswith("warm")
             and entry.peak_anonymous is not None
         ):
-            how = "in place" if entry.mode == "zero_copy" else "copied"
+            how = "zero-copy" if entry.mode == "zero_copy" else "copied"
             rows.append(
                 [
                     f"`.{entry.format}`",
@@ -313,7 +313,7 @@ def claims(newest: Newest, across: str) -> str:
         for format in ("zt", "safetensors", "gguf", "pt", "npz"):
             ours = newest.one(across, OURS, format, "zero_copy", cache)
             best = others(across, format, "zero_copy", cache)
-            rows += judged(f"`.{format}` in place, {cache}", ours, best, 1)
+            rows += judged(f"`.{format}` zero-copy, {cache}", ours, best, 1)
     for cache, bar in (("warm", 1.5), ("cold", 0.9)):
         for format in ("zt", "safetensors", "gguf", "pt", "npz", "onnx", "h5"):
             ours, plain, fresh = (
@@ -325,7 +325,7 @@ def claims(newest: Newest, across: str) -> str:
     for format in ("zt", "safetensors", "gguf", "pt", "npz"):
         ours = newest.one("small", OURS, format, "zero_copy", "warm")
         best = others("small", format, "zero_copy", "warm")
-        rows += judged(f"`.{format}` in place, 50,000 tensors", ours, best, 3)
+        rows += judged(f"`.{format}` zero-copy, 50,000 tensors", ours, best, 3)
     for dist in WORKLOADS:
         ours = newest.one(dist, OURS, "zt", "write", "")
         rows += judged(f"write, {dist}", ours, best_peer(newest.entries(dist, mode="write")), 1)
@@ -422,7 +422,7 @@ def plot() -> list[Path]:
     made = []
     for dist in dict.fromkeys(dist for dist, _ in newest.documents):
         groups: dict[str, list[tuple[str, float, str]]] = {}
-        for mode, how in (("zero_copy", "in place"), ("full_load", "copied")):
+        for mode, how in (("zero_copy", "zero-copy"), ("full_load", "copied")):
             for entry in newest.entries(dist, mode=mode):
                 if entry.case.endswith("warm") and entry.peer not in results.LIMITS:
                     kind = "ours" if entry.peer == OURS else "bar"
