@@ -210,7 +210,7 @@ def test_comfyui(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_comfyui_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ztensor.UnsupportedError, match="within ComfyUI"):
+    with pytest.raises(ztensor.UnsupportedError, match="inside ComfyUI"):
         ztensor.comfyui.enable()
     module(monkeypatch, "folder_paths")
     with pytest.raises(ztensor.UnsupportedError, match=r"no folder_paths\.supported_pt_ext"):

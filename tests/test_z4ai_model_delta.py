@@ -54,7 +54,8 @@ def test_as_documented() -> None:
     assert stats["ratio"] == pytest.approx(stats["original"] / stats["stored"])
     assert stats["ratio"] > 2 and stats["copied"] >= 1 and stats["deltas"] >= 1
     done = model_delta.decompress_file("finetuned.z4dm", "base.safetensors", "again.safetensors")
-    assert done == {"stored": len(blob), "restored": len(finetuned_bytes)}
+    size = len(finetuned_bytes)
+    assert done == {"bytes": size, "stored": len(blob), "restored": size}
     assert Path("again.safetensors").read_bytes() == finetuned_bytes
     assert model_delta.peek_is_model_delta(blob) and blob.startswith(model_delta.MAGIC)
     assert not model_delta.peek_is_model_delta(base_bytes)

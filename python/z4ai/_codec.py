@@ -97,7 +97,6 @@ def compress(
     and quants are then coded apart. ``shape`` counts bytes.
 
     >>> import z4ai
-    >>> import z4ai
     >>> blocks = bytes(1800)
     >>> z4ai.decompress(z4ai.compress(blocks, blocks="q4_0")) == blocks
     True
@@ -247,7 +246,9 @@ def decompress_array(
             raise UnsupportedError(f"torch has no {name}")
         flat = _memory.empty_array("|u1", [size], size)
         if size * 8 != element.bits * int(np.prod(shape, dtype=object)):
-            raise InvalidArgumentError(f"an array of {name} and shape {shape} in {size} bytes")
+            raise InvalidArgumentError(
+                f"the frame has {size} bytes, which are not a {name} array of shape {shape}"
+            )
         _native.z4ai_decompress_into(frame, flat, threads_checked(threads))
         return _frameworks.array_to_torch(flat, element, shape)
     restored = _memory.empty_array(name, shape, size)

@@ -186,7 +186,7 @@ def _sizes(shape: Sequence[int] | None) -> list[int]:
     except TypeError:
         raise TypeError(f"shape is a list of sizes, not {shape!r}") from None
     if any(size < 0 for size in sizes):
-        raise InvalidArgumentError(f"a shape of negative sizes: {sizes}")
+        raise InvalidArgumentError(f"a shape has no negative sizes, as {sizes} does")
     return sizes
 
 
@@ -238,7 +238,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
     except UnsupportedError:
         raise
     except (TypeError, ValueError, SyntaxError, KeyError, MemoryError, RecursionError) as error:
-        raise CorruptError(f"the frame names an array type that is none: {name!r}") from error
+        raise CorruptError(f"the frame names an invalid array type: {name!r}") from error
     if dtype.hasobject or dtype.subdtype is not None:
         raise CorruptError(f"the frame names an array type that has no bytes: {name!r}")
     return dtype
@@ -264,7 +264,9 @@ def empty_array(name: str, shape: Sequence[int], nbytes: int) -> AnyArray:
     """An uninitialised array for the content of a frame."""
     dtype = dtype_named(name)
     if math.prod(shape) * dtype.itemsize != nbytes:
-        raise CorruptError(f"an array of {dtype} and shape {list(shape)} in {nbytes} bytes")
+        raise CorruptError(
+            f"the frame has {nbytes} bytes, which are not a {dtype} array of shape {list(shape)}"
+        )
     try:
         return np.empty(tuple(shape), dtype)
     except MemoryError:

@@ -498,7 +498,7 @@ def packing(
     """
     _needed("torch")
     if _SAVING.is_on():
-        raise InvalidArgumentError("packing() is in force already")
+        raise InvalidArgumentError("packing() is already active")
     _packed._settings(level, threads, None, effort)
 
     def saving(original: Any) -> Any:
@@ -522,7 +522,7 @@ def packing(
 
 
 def is_enabled() -> bool:
-    """Whether :func:`enable_hf` is in force."""
+    """Whether safetensors is patched. With ``Z4AI_HF=1`` that happens when it is imported."""
     return _PATCHES.is_on()
 
 
@@ -557,7 +557,9 @@ def pack_model(
     source = _Path(folder)
     target = _Path(out_folder) if out_folder is not None else source
     if not variant or not variant.replace("-", "").replace("_", "").isalnum():
-        raise InvalidArgumentError(f"a variant is a short name of letters and digits: {variant!r}")
+        raise InvalidArgumentError(
+            f"a variant is a short name of letters and digits, not {variant!r}"
+        )
     stem = _stem(source)
     own_index = f"{stem}.safetensors.index.json"
     index_name = f"{stem}.safetensors.index.{variant}.json"

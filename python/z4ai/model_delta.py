@@ -125,7 +125,8 @@ def decompress_file(
     ``delta_path`` may be a list: each delta is applied to what the one before it made. A list
     with a gap, or in the wrong order, is refused before anything is done.
 
-    Returns ``stored`` and ``restored``, both in bytes.
+    Returns the size of the new file as ``bytes``; ``restored`` is its older name, ``stored`` the
+    size of the deltas.
     """
     paths = [delta_path] if isinstance(delta_path, str | os.PathLike) else list(delta_path)
     stored = sum(os.stat(path).st_size for path in paths)
@@ -139,7 +140,7 @@ def decompress_file(
             tell,
             max_total_bytes=max_total_bytes,
         )
-    return {"stored": stored, "restored": restored}
+    return {"bytes": restored, "stored": stored, "restored": restored}
 
 
 def apply_in_place(

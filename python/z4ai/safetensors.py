@@ -64,11 +64,11 @@ def compress_file(
     effort: Effort | None = None,
     progress: Progress = None,
 ) -> dict[str, Any]:
-    """Packs a ``.safetensors`` file.
+    """Packs a file of any format that ztensor reads.
 
     Tensors of equal bytes are stored once. Memory is needed for a few tensors, not for the
-    file. A file that breaks a rule of the format is packed all the same, as a whole, and
-    restored as it was; single tensors of it cannot be read then.
+    file. Files of other formats than ``.safetensors``, and ``.safetensors`` files that break a rule
+    of the format, are restored byte for byte too, but must be unpacked to be read.
 
     For ``level``, ``threads`` and ``effort`` see :func:`z4ai.compress`; ``workers`` is another
     name for ``threads``. ``progress`` is ``True`` for a bar, or a function of the bytes done and
@@ -280,7 +280,9 @@ class ZstnReader(Closing):
         elif isinstance(rows, int) and not isinstance(rows, bool):
             row = rows + shape[0] if rows < 0 else rows
             if not 0 <= row < shape[0]:
-                raise IndexOutOfRangeError(f"row {rows} of tensor {name!r}, which has {shape[0]}")
+                raise IndexOutOfRangeError(
+                    f"row {rows} is out of range: tensor {name!r} has {shape[0]} rows"
+                )
             return row, row + 1
         if not isinstance(rows, slice | tuple) or (isinstance(rows, tuple) and len(rows) != 2):
             raise TypeError(f"rows is a slice, a range, (start, stop) or a number, not {rows!r}")

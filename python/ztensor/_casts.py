@@ -19,9 +19,7 @@ def floating(dtype: DType | None) -> _dtypes.Element | None:
         return None
     element = _dtypes.named(dtype)
     if not element.name.startswith(("float", "bfloat")):
-        raise InvalidArgumentError(
-            f"dtype= converts floating-point tensors, so it is one of their types, not {dtype!r}"
-        )
+        raise InvalidArgumentError(f"dtype= must be a floating-point type, not {dtype!r}")
     return element
 
 

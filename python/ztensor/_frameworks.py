@@ -98,7 +98,10 @@ def from_torch(tensor: _torch.Tensor) -> Tensor:
     tensor = tensor.detach()
     if tensor.layout == torch.sparse_csr:
         if tensor.ndim != 2 or tensor.values().ndim != 1:
-            raise InvalidArgumentError("only two-dimensional CSR tensors without dense dimensions")
+            raise InvalidArgumentError(
+                "only two-dimensional CSR tensors without dense dimensions can be stored: "
+                "use to_sparse_coo() or to_dense()"
+            )
         parts = {
             "values": torch_to_array(tensor.values()),
             "indices": torch_to_array(tensor.col_indices()).astype(np.uint64),

@@ -27,7 +27,7 @@ def reporting(
         show, close = progress, lambda: None
     else:
         raise InvalidArgumentError(
-            "progress is True, False or a function of (bytes done, bytes in all)"
+            "progress is True, False or a function of (bytes done, bytes in total)"
         )
     done = 0
 

@@ -176,8 +176,7 @@ class Reader(Closing):
     @property
     def format(self) -> str:
         """The format that was found: ``"zt"``, ``"safetensors"``, ``"pickle"``,
-        ``"gguf"``, ``"npz"``, ``"onnx"``, ``"hdf5"``, ``"zstn"``
-        or ``"unknown"``."""
+        ``"gguf"``, ``"npz"``, ``"onnx"``, ``"hdf5"``, ``"zstn"`` or ``"zt2"``."""
         return self._native.format
 
     @property

@@ -139,7 +139,7 @@ class safe_open:
         found = _bridges.made(self._framework, tensor, device)
         if isinstance(found, Tensor):
             raise UnsupportedError(
-                f"{self._framework} has no tensors like {tensor!r}: use ztensor.Reader"
+                f"{self._framework} cannot represent {tensor!r}: use ztensor.Reader"
             )
         return found
 

@@ -35,7 +35,7 @@ def _module(name: str, attribute: str) -> Any:
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise UnsupportedError(f"this runs within ComfyUI, which has {name}: {error}") from None
+        raise UnsupportedError(f"this must run inside ComfyUI: {error}") from None
     if not hasattr(module, attribute):
         raise UnsupportedError(f"this version of ComfyUI has no {name}.{attribute}")
     return module

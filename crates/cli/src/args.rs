@@ -19,7 +19,8 @@ pub use sync::Sync;
 ///
 /// Reads .zt, .safetensors, .pt/.pth/.bin, .gguf, .npz/.npy, .onnx, .h5 and .zstn files and
 /// never executes code from them. A file may also be a URL of an object store
-/// (s3://, gs://, az://) or an HTTP server; only the byte ranges that are needed are fetched.
+/// (s3://, gs://, az://), of the Hugging Face Hub (hf://) or an HTTP server; only the byte
+/// ranges that are needed are fetched.
 #[derive(Debug, Parser)]
 #[command(name = "ztensor", version, arg_required_else_help = true)]
 #[command(
@@ -27,16 +28,16 @@ pub use sync::Sync;
 )]
 pub struct Arguments {
     /// Suppress progress and summary.
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, help_heading = "Global options")]
     pub quiet: bool,
     /// Number of threads; 0 means one per core.
-    #[arg(long, global = true, default_value_t = 0, value_name = "N")]
+    #[arg(long, global = true, default_value_t = 0, value_name = "N", help_heading = "Global options")]
     pub threads: usize,
     #[command(flatten)]
     pub limits: LimitArguments,
-    /// Refuse pickles that run code in tools that unpickle them; in scan, fail for everything that is
-    /// not on the allow list.
-    #[arg(long, global = true)]
+    /// Refuse pickles that would run code in tools that unpickle them; `scan` then also fails for
+    /// everything that is not on its allow list.
+    #[arg(long, global = true, help_heading = "Global options")]
     pub strict: bool,
     /// The command to run.
     #[command(subcommand)]
@@ -104,10 +105,10 @@ pub enum Command {
   ztensor id checkpoint/ --per-tensor
   ztensor id s3://models/llama/model.safetensors --json")]
     Id(Id),
-    /// Sign a model: its files, and its content whatever the format.
+    /// Sign the files of a model, and its content id, which does not depend on the format.
     ///
     /// Writes a signature in the format of OpenSSF Model Signing 1.0 with an ECDSA P-256 key, over all
-    /// files of a folder, or one file. It also covers the content id, so that `verify --signature` accepts
+    /// files of a folder, or one file. Since it also covers the content id, `verify --signature` accepts
     /// the same tensors in another format.
     #[command(after_help = "Examples:
   openssl ecparam -name prime256v1 -genkey -noout -out key.pem
@@ -115,11 +116,11 @@ pub enum Command {
   ztensor sign checkpoint/ --key key.pem -o checkpoint.sig
   ztensor verify checkpoint/ --signature checkpoint.sig --key key.pub")]
     Sign(Sign),
-    /// Say what untrusted files would run or access in other tools, without running any of it.
+    /// List what untrusted files would run or access in other tools, without running any of it.
     ///
     /// Looks through pickles (.pt, .pth, .bin, .ckpt, .pkl, .joblib, object arrays in .npy and .npz),
-    /// Keras models (.keras, .h5) and ONNX models, inside zip, tar and gzip archives too; folders with
-    /// all that is in them. 7z, RAR, xz, bzip2, zstd and LZ4 are not unpacked, which is said.
+    /// Keras models (.keras, .h5) and ONNX models, also inside zip, tar and gzip archives and in
+    /// folders. 7z, RAR, xz, bzip2, zstd and LZ4 archives are reported, not unpacked.
     /// Exit codes: 0 nothing dangerous, 1 something dangerous (with --strict: anything that is not on
     /// the allow list), 4 a file could not be read.
     #[command(after_help = "Examples:
@@ -185,7 +186,7 @@ pub enum Command {
   ztensor sync verify local/"
     )]
     Sync(Sync),
-    /// Keep versions of models in a repository: each is stored as what is new in it.
+    /// Version models in a repository that stores only what is new in each version.
     ///
     /// A repository is a folder or a URL of an object store. A version is the files that were committed,
     /// of any format, and comes back byte for byte. Equal tensors are stored once, similar ones as
@@ -395,13 +396,13 @@ pub struct Verify {
     /// Also check the canonical form of .zt version 2; broken rules are listed with their first byte.
     #[arg(long, conflicts_with = "signature")]
     pub canonical: bool,
-    /// Compare with a signature instead: all files as signed, or at least the same tensors.
+    /// Check against a signature instead: all files as signed, or at least the same tensors.
     #[arg(long, value_name = "SIG", requires = "key", conflicts_with = "values")]
     pub signature: Option<PathBuf>,
     /// The public key that verifies SIG (ECDSA P-256, PEM).
     #[arg(long, value_name = "PEM", requires = "signature")]
     pub key: Option<PathBuf>,
-    /// With --signature: refuse the same tensors in other files.
+    /// With --signature: the same tensors in other files are not enough.
     #[arg(long, requires = "signature")]
     pub exact: bool,
 }
@@ -412,7 +413,7 @@ pub struct Id {
     /// Tensor files, shard indexes, folders, patterns such as '*.gguf', or - for stdin.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Print the id of every tensor, too.
+    /// Also print the id of every tensor.
     #[arg(long)]
     pub per_tensor: bool,
     /// Trust the BLAKE3 checksums that a .zt file stores for raw tensors, instead of reading them.
@@ -437,7 +438,7 @@ pub struct Sign {
     /// Overwrite SIG if it exists.
     #[arg(long)]
     pub force: bool,
-    /// Path in the folder to leave out; repeatable. Files of git always are.
+    /// Path in the folder to leave out, besides the files of git; repeatable.
     #[arg(long, value_name = "PATH")]
     pub ignore: Vec<String>,
     /// Sign the files that symbolic links lead to, instead of refusing links.
@@ -451,7 +452,7 @@ pub struct Scan {
     /// Files and folders.
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// List what is on the allow list, too.
+    /// Also list what is on the allow list.
     #[arg(long)]
     pub all: bool,
     /// Print JSON.

@@ -18,13 +18,13 @@ pub enum Codec {
 /// Options that choose a codec.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Coding {
-    /// Compression codec (implies --compress).
+    /// Compress with this codec.
     #[arg(long, value_enum)]
     pub codec: Option<Codec>,
-    /// Compression level (implies --compress): 1 to 22 for zstd, 1 to 9 for deflate.
+    /// Compress at this level: 1 to 22 for zstd, 1 to 9 for deflate (.npz).
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
     pub level: Option<i32>,
-    /// z4ai effort (implies --codec z4ai).
+    /// Compress with z4ai at this effort.
     #[arg(long, value_parser = efforts(), conflicts_with = "level")]
     pub effort: Option<Effort>,
 }

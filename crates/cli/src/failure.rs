@@ -77,7 +77,7 @@ impl Failure {
     /// Prints the line and returns the code.
     pub fn report(self) -> u8 {
         if !self.message.is_empty() {
-            output::say(Some("error"), human::escaped(&self.message));
+            output::say(Some(output::Label::Error), human::escaped(&self.message));
         }
         self.code
     }
@@ -100,7 +100,7 @@ impl From<std::io::Error> for Failure {
         // `ztensor info … | head` is not a failure.
         match error.kind() {
             std::io::ErrorKind::BrokenPipe => Failure { code: FINE, message: String::new(), error: None },
-            _ => Failure { code: IO, message: error.to_string(), error: None },
+            _ => Failure { code: IO, message: human::cause(&error), error: None },
         }
     }
 }

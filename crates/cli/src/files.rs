@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ztensor::source::{MemorySource, Source};
 
 use crate::failure::{FINE, Failure, Outcome};
+use crate::human;
 use crate::select::glob;
 
 /// Whether a path stands for standard input or output.
@@ -20,7 +21,7 @@ pub fn stdin() -> Result<Arc<dyn Source>, Failure> {
     std::io::stdin()
         .lock()
         .read_to_end(&mut data)
-        .map_err(|error| Failure::io(format!("cannot read -: {error}")))?;
+        .map_err(|error| Failure::io(format!("cannot read -: {}", human::cause(&error))))?;
     Ok(Arc::new(MemorySource::new(data)))
 }
 

@@ -103,7 +103,9 @@ impl Model {
         if !is_right(file, &part)? {
             std::fs::remove_file(&part)?;
             let name = &file.name;
-            return Err(Failure::bad_file(format!("{name}: arrived damaged and was deleted: run again")));
+            return Err(Failure::bad_file(format!(
+                "{name}: the download was damaged and has been deleted: run the command again"
+            )));
         }
         ztensor::rename_new(&part, &Destination::derived(folder, &file.name)?)?;
         Ok(())

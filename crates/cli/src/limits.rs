@@ -6,11 +6,11 @@ use ztensor::Limits;
 /// How much may be decoded.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct LimitArguments {
-    /// Refuse tensors of more bytes than this, such as 500000 or 8G.
-    #[arg(long, global = true, value_name = "BYTES", value_parser = bytes)]
+    /// Refuse tensors larger than this, e.g. 500000 or 8G.
+    #[arg(long, global = true, value_name = "BYTES", value_parser = bytes, help_heading = "Global options")]
     pub max_bytes: Option<u64>,
-    /// Refuse to decode more bytes than this in all, instead of more than 4 GiB and 1000 times the file's size.
-    #[arg(long, global = true, value_name = "BYTES", value_parser = bytes)]
+    /// Refuse to decode more than this in total [default: the larger of 4 GiB and 1000 times the file's size]
+    #[arg(long, global = true, value_name = "BYTES", value_parser = bytes, help_heading = "Global options")]
     pub max_total_bytes: Option<u64>,
 }
 

@@ -14,12 +14,50 @@ pub struct Escaping<W: Write> {
     inner: W,
     /// Whether the last byte began a character of two bytes that may be a C1 control.
     after_c2: bool,
+    /// Whether words are coloured.
+    coloured: bool,
 }
 
 impl<W: Write> Escaping<W> {
     pub fn new(inner: W) -> Escaping<W> {
-        Escaping { inner, after_c2: false }
+        Escaping { inner, after_c2: false, coloured: false }
     }
+
+    /// Writes a word, in bold and colour where the stream shows colours.
+    pub fn word(&mut self, colour: Colour, word: impl std::fmt::Display) -> io::Result<()> {
+        if !self.coloured || colour == Colour::None {
+            return write!(self, "{word}");
+        }
+        self.inner.write_all(colour.start().as_bytes())?;
+        write!(self, "{word}")?;
+        self.inner.write_all(b"\x1b[0m")
+    }
+}
+
+/// The colour of a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Colour {
+    None,
+    Red,
+    Yellow,
+}
+
+impl Colour {
+    /// The escape sequence that turns it on.
+    fn start(self) -> &'static str {
+        match self {
+            Colour::None => "",
+            Colour::Red => "\x1b[1;31m",
+            Colour::Yellow => "\x1b[1;33m",
+        }
+    }
+}
+
+/// What a line on standard error begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Label {
+    Error,
+    Warning,
 }
 
 impl<W: Write> Write for Escaping<W> {
@@ -57,8 +95,12 @@ impl<W: Write> Write for Escaping<W> {
 
 /// Standard output for text; what is written arrives when it is flushed.
 #[allow(clippy::disallowed_methods, reason = "the one place where text is printed")]
-pub fn stdout() -> Escaping<BufWriter<io::StdoutLock<'static>>> {
-    Escaping::new(BufWriter::new(io::stdout().lock()))
+pub fn stdout() -> Escaping<BufWriter<Box<dyn Write>>> {
+    if anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never {
+        let terminal = anstream::AutoStream::auto(io::stdout().lock());
+        return Escaping { coloured: true, ..Escaping::new(BufWriter::new(Box::new(terminal))) };
+    }
+    Escaping::new(BufWriter::new(Box::new(io::stdout().lock())))
 }
 
 /// Standard output for what is no text from a file: data of a pipe, manual pages, completions.
@@ -67,17 +109,20 @@ pub fn raw() -> io::Stdout {
     io::stdout()
 }
 
-/// A line on standard error, perhaps behind a word in red.
+/// A line on standard error, perhaps behind a label.
 #[allow(clippy::disallowed_methods, reason = "the one place where text is printed")]
-pub fn say(label: Option<&str>, line: impl std::fmt::Display) {
-    // With standard error closed there is nothing to tell it to.
-    let mut out = anstream::stderr();
-    if let Some(label) = label {
-        let _ = write!(out, "\x1b[1;31m{label}\x1b[0m: ");
-    }
+pub fn say(label: Option<Label>, line: impl std::fmt::Display) {
     let mut text = line.to_string();
     text.push('\n');
-    let _ = Escaping::new(out).write_all(text.as_bytes());
+    // This stream drops colours itself where they are not shown.
+    let mut out = Escaping { coloured: true, ..Escaping::new(anstream::stderr()) };
+    // A closed standard error is no failure of the command.
+    let _ = match label {
+        Some(Label::Error) => out.word(Colour::Red, "error").and_then(|()| out.write_all(b": ")),
+        Some(Label::Warning) => out.word(Colour::Yellow, "warning").and_then(|()| out.write_all(b": ")),
+        None => Ok(()),
+    };
+    let _ = out.write_all(text.as_bytes());
 }
 
 #[cfg(test)]

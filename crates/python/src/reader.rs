@@ -378,7 +378,8 @@ impl Reader {
         for request in &requests {
             let memory = Memory::of_destination(&request.5)?;
             if request.byte_len() != Some(memory.len() as u64) {
-                let message = format!("a box of {:?} items does not fill {} bytes", request.4, memory.len());
+                let message =
+                    format!("a subarray of {:?} elements does not fill {} bytes", request.4, memory.len());
                 return Err(invalid(py, message));
             }
             destinations.push(memory);

@@ -43,7 +43,7 @@ def resolve(place: Store) -> list[Link]:
         wanted += [(store, copy.base) for store, copy in copies if copy.base is not None]
     way = _native.chain_way([_described(checkpoint) for _, checkpoint in links], first.save)
     if way is None:
-        raise MismatchError(f"{place.root} and its bases are differences from each other")
+        raise MismatchError(f"{place.root} and its bases are based on each other")
     return [links[index] for index in reversed(way)]
 
 

@@ -172,7 +172,7 @@ class Checkpoint:
                 raise CorruptError(f"{name!r} is a tensor and an object")
             kind = _string(entry, "kind")
             if kind not in (PLAIN, PICKLE):
-                raise UnsupportedError(f"object {name!r} is of the unknown kind {kind!r}")
+                raise UnsupportedError(f"object {name!r} has the unknown kind {kind!r}")
             file = _index(entry, len(self.files))
             self.objects[name] = Object(file, _string(entry, "object"), kind)
         if "paths" in document:
@@ -308,21 +308,21 @@ class Files:
 def _list(parent: Any, key: str) -> list[Any]:
     value = parent.get(key) if isinstance(parent, dict) else None
     if not isinstance(value, list):
-        raise CorruptError(f"there is no list {key!r} where there should be")
+        raise CorruptError(f"the list {key!r} is missing")
     return value
 
 
 def _object(parent: Any, key: str) -> Mapping[str, Any]:
     value = parent.get(key) if isinstance(parent, dict) else None
     if not isinstance(value, dict):
-        raise CorruptError(f"there is no object {key!r} where there should be")
+        raise CorruptError(f"the object {key!r} is missing")
     return value
 
 
 def _string(parent: Any, key: str) -> str:
     value = parent.get(key) if isinstance(parent, dict) else None
     if not isinstance(value, str):
-        raise CorruptError(f"there is no text {key!r} where there should be")
+        raise CorruptError(f"the string {key!r} is missing")
     return value
 
 
@@ -339,7 +339,7 @@ def _numbers(values: Iterable[Any]) -> tuple[int, ...]:
 def _index(parent: Any, count: int) -> int:
     index = _number(parent.get("file") if isinstance(parent, dict) else None)
     if index >= count:
-        raise CorruptError(f"file {index} of {count}")
+        raise CorruptError(f"there is no file {index}: {count} are listed")
     return index
 
 
@@ -383,7 +383,7 @@ def _base(entry: Mapping[str, Any]) -> Base:
         raise CorruptError(f"{name!r} is not the name of a folder")
     deltas, length = _number(entry.get("deltas")), _number(entry.get("bytes"))
     if not 1 <= deltas <= MAX_CHAIN:
-        raise CorruptError(f"a chain of {deltas} checkpoints: there may be {MAX_CHAIN}")
+        raise CorruptError(f"a chain of {deltas} checkpoints; at most {MAX_CHAIN} are allowed")
     return Base(name, save, deltas, length)
 
 

@@ -65,7 +65,7 @@ def consolidate(
     ``prefix`` takes only what has it, without it. ``max_shard_size``, bytes or a text such as
     ``"5GB"``, cuts the model into files ``model-00001-of-00003.safetensors`` and writes the index
     that transformers and :func:`ztensor.open` read. ``compression`` and ``checksum`` are those of
-    :func:`ztensor.torch.save_file`, for ``.zt``. Values that are no tensors are kept as attributes.
+    :func:`ztensor.torch.save_file`, for ``.zt``. Non-tensor values are kept as attributes.
 
     In a process group every rank calls it and copies its share; all must see both folders. Returns
     the files that were written, which appear when they are complete. Both paths may be URLs of

@@ -85,7 +85,8 @@ def distribute(
     def prepare() -> None:
         if not overwrite and _checkpoint.exists(place):
             raise InvalidArgumentError(
-                f"{os.fspath(checkpoint)} has a checkpoint: overwrite is False"
+                f"{os.fspath(checkpoint)} has a checkpoint already: choose another folder, "
+                "or overwrite=True"
             )
         place.prepare()
 
@@ -143,7 +144,7 @@ def _written(
 
 
 def _objects(reader: Reader, prefix: str) -> list[ObjectToWrite]:
-    """Values that are no tensors, as a consolidated file keeps them."""
+    """Non-tensor values, as a consolidated file keeps them."""
     objects = []
     for name, value in _attribute(reader, OBJECTS).items():
         _values.restored(value)  # refuses what could not be read again
@@ -155,7 +156,7 @@ def _objects(reader: Reader, prefix: str) -> list[ObjectToWrite]:
 def _attribute(reader: Reader, name: str) -> dict[str, Any]:
     found = _values.parsed(reader.attributes.get(name, "{}"))
     if not isinstance(found, dict):
-        raise CorruptError(f"the attribute {name} holds no JSON object")
+        raise CorruptError(f"the attribute {name} is not a JSON object")
     return found
 
 

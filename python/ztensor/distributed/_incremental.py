@@ -122,7 +122,7 @@ def rebase(
         if base is not None:
             reference = Reference(place, place_of(base, storage_options))
             if source.checkpoint.save in reference.saves():
-                raise InvalidArgumentError(f"{os.fspath(base)!r} is stored as differences from it")
+                raise InvalidArgumentError(f"{os.fspath(base)!r} is based on this checkpoint")
         options = _rank_file.Options(compression, checksum, durable)
         made = _rewritten(place, source, reference, options)
     finally:

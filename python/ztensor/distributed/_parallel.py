@@ -24,7 +24,7 @@ def shard_range(size: int, rank: int, world: int) -> tuple[int, int]:
     [(0, 3), (3, 6), (6, 9), (9, 10)]
     """
     if not 0 <= rank < world:
-        raise InvalidArgumentError(f"rank {rank} of {world}")
+        raise InvalidArgumentError(f"rank {rank} is not one of 0 to {world - 1}")
     each = -(-size // world)
     return min(rank * each, size), min((rank + 1) * each, size)
 
@@ -122,7 +122,7 @@ def _dim(plan: Mapping[str, int | None], name: str) -> int | None:
 def _around(tensors: Tensors, names: list[str], rank: int, world: int) -> list[str]:
     """The names, from a place on that is this rank's, and round to it again."""
     if not 0 <= rank < world:
-        raise InvalidArgumentError(f"rank {rank} of {world}")
+        raise InvalidArgumentError(f"rank {rank} is not one of 0 to {world - 1}")
     sizes = [torch.Size(tensors.shape(name)).numel() * tensors.element(name).bits for name in names]
     before, start = 0, 0
     while start < len(names) and before * world < sum(sizes) * rank:

@@ -158,7 +158,7 @@ class _Pickled:
         if stored.kind != PLAIN:
             if not self._allow_pickle:
                 raise UnsupportedError(
-                    f"{name!r} is pickled, and unpickling can run anything: set allow_pickle "
+                    f"{name!r} is pickled, and unpickling can run any code: set allow_pickle "
                     "if you trust this checkpoint"
                 )
             return io.BytesIO(data)

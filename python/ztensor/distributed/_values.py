@@ -1,4 +1,4 @@
-"""Values that are no tensors, as plain JSON: nothing in a checkpoint has to be unpickled.
+"""Non-tensor values, as plain JSON: nothing in a checkpoint has to be unpickled.
 
 Numbers, texts, ``None``, lists and dictionaries with text keys are themselves. Whatever JSON lacks
 is an object with a single key that starts with ``$``:
@@ -49,7 +49,7 @@ def parsed(text: str | bytes) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise CorruptError(f"this is not the JSON that belongs here: {error}") from None
+        raise CorruptError(f"this is not valid JSON: {error}") from None
 
 
 def restored(value: Any) -> Any:
@@ -101,7 +101,7 @@ def _plain(value: Any, depth: int) -> Any:
         data = np.ascontiguousarray(value).tobytes()
         described = [value.dtype.str, list(value.shape), _text(data)]
         return {"$array" if kind is np.ndarray else "$scalar": described}
-    raise NotPlain(f"a {kind.__module__}.{kind.__qualname__} has no plain form")
+    raise NotPlain(f"a {kind.__module__}.{kind.__qualname__} has no JSON form")
 
 
 def _ordered(items: Any) -> list[Any]:
@@ -141,7 +141,7 @@ def _special(key: str, inner: Any, depth: int) -> Any:
     try:
         make = _MAKE[key]
     except KeyError:
-        raise CorruptError(f"a value of the unknown kind {key!r}") from None
+        raise CorruptError(f"a value has the unknown kind {key!r}") from None
     try:
         return make(_value(inner, depth + 1) if key in _NESTED else inner)
     except CorruptError:

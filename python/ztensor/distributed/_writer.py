@@ -69,7 +69,7 @@ class ZTensorWriter(Located, StorageWriter):
     is ``"crc32c"``, ``"sha256"`` or ``"none"``. ``durable`` waits until the disk has everything.
     ``overwrite=False`` refuses a folder that has a checkpoint.
 
-    Values that are no tensors are stored as plain JSON. Those that have no such form, objects of
+    Non-tensor values are stored as plain JSON. Those that have no such form, objects of
     classes for example, are refused unless ``allow_pickle`` is set.
 
     ``base`` is an earlier checkpoint in a folder beside this one: what changed since then is stored
@@ -96,7 +96,7 @@ class ZTensorWriter(Located, StorageWriter):
     ) -> None:
         super().__init__(path, storage_options, allow_pickle=allow_pickle)
         if anchor_every is not None and anchor_every < 1:
-            raise InvalidArgumentError(f"anchor_every is {anchor_every}: at least 1")
+            raise InvalidArgumentError(f"anchor_every must be at least 1, not {anchor_every}")
         self._base, self._anchor_every = base, anchor_every
         codec(compression)  # refuses what is wrong before anybody waits for it
         self._options = _rank_file.Options(compression, checksum, durable)
@@ -121,7 +121,9 @@ class ZTensorWriter(Located, StorageWriter):
         place = self._store
         place.prepare()
         if self._is_coordinator and not self._overwrite and _checkpoint.exists(place):
-            raise InvalidArgumentError(f"{self._path} has a checkpoint, and overwrite is False")
+            raise InvalidArgumentError(
+                f"{self._path} has a checkpoint already: choose another folder, or overwrite=True"
+            )
         if self._is_coordinator:
             _chain.refuse_loss(place)
         # Refuses a base that is missing before anything is written.
@@ -214,7 +216,7 @@ class ZTensorWriter(Located, StorageWriter):
         except _values.NotPlain as error:
             if not self._allow_pickle:
                 raise InvalidArgumentError(
-                    f"{name!r} cannot be stored: {error}; make it of numbers, texts, lists, "
+                    f"{name!r} cannot be stored: {error}; use numbers, strings, lists, "
                     "dictionaries and tensors, or set allow_pickle"
                 ) from None
         return PICKLE, pickled if pickled is not None else _bytes_of(planner, item)

@@ -162,7 +162,7 @@ class _Decompressing(io.RawIOBase):
             self._ended = True
             return b""
         if length > _LONGEST:
-            raise CorruptError(f"stream.z4ai: a block of {length} bytes, at most are {_LONGEST}")
+            raise CorruptError(f"stream.z4ai: a block of {length} bytes; at most {_LONGEST}")
         block = _codec.decompress(self._exactly(length), max_bytes=_BLOCK)
         if not block:
             raise CorruptError("stream.z4ai: an empty block before the end")

@@ -30,7 +30,8 @@ pub struct Convert {
     /// Overwrite OUT if it exists.
     #[arg(long)]
     pub force: bool,
-    /// Compress: .zt with zstd (or --codec), .npz with deflate. A .zstn file is always compressed (z4ai).
+    /// Compress: .zt with zstd, .npz with deflate; implied by --codec, --level and --effort. A .zstn
+    /// file is always compressed (z4ai).
     #[arg(long, short)]
     pub compress: bool,
     #[command(flatten)]
@@ -115,7 +116,7 @@ fn size(text: &str) -> Result<u64, String> {
 /// An engine that models are written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// llama.cpp, and what is built on it.
+    /// llama.cpp and engines built on it.
     Gguf,
 }
 
@@ -125,10 +126,10 @@ pub struct Export {
     /// The folder of a model, with its config.json.
     #[arg(value_name = "FOLDER")]
     pub model: PathBuf,
-    /// The form to write.
+    /// Target engine.
     #[arg(long, value_enum)]
     pub to: Engine,
-    /// Output file [default: the folder's name with the extension of the form].
+    /// Output file [default: the folder's name with .gguf]
     #[arg(long, short, value_name = "OUT")]
     output: Option<PathBuf>,
     /// Overwrite OUT if it exists.
@@ -137,7 +138,7 @@ pub struct Export {
     /// Convert matrices to this type; vectors are always float32.
     #[arg(long, value_enum, value_name = "DTYPE")]
     pub dtype: Option<Float>,
-    /// Write no vocabulary: the model is then evaluated by token ids.
+    /// Write no vocabulary: the engine then takes token ids only.
     #[arg(long)]
     pub no_tokenizer: bool,
 }

@@ -21,11 +21,11 @@ pub enum Sync {
         /// Model file or folder of the stream's newest version; version 0 if it has none.
         #[arg(long, value_name = "OLD")]
         previous: PathBuf,
-        /// What the payloads of zstd deltas are.
+        /// Encoding of zstd deltas.
         #[arg(long, value_name = "ENCODING", default_value = "xor")]
         #[arg(value_parser = ["xor", "overwrite"])]
         encoding: String,
-        /// zstd is read by every receiver, z4ai is smaller and faster.
+        /// Compression of deltas: zstd is read by every receiver, z4ai is smaller and faster.
         #[arg(long, value_name = "FORMAT", default_value = "zstd")]
         #[arg(value_parser = ["zstd", "z4ai"])]
         compression: String,
@@ -81,6 +81,7 @@ pub enum Sync {
         json: bool,
     },
     /// Show the newest versions of a stream, and the version of a local checkpoint.
+    #[command(after_help = "Example:\n  ztensor sync status stream/ local/")]
     Status {
         /// Folder or URL of the stream.
         #[arg(value_name = "STREAM")]
@@ -93,6 +94,7 @@ pub enum Sync {
         json: bool,
     },
     /// Show what each version changed: share of elements, norm, bytes.
+    #[command(after_help = "Example:\n  ztensor sync log stream/ --json")]
     Log {
         /// Folder or URL of the stream.
         #[arg(value_name = "STREAM")]
@@ -120,6 +122,7 @@ pub enum Sync {
         base: Option<PathBuf>,
     },
     /// Remove versions that no host needs: those before the newest full version.
+    #[command(after_help = "Example:\n  ztensor sync prune stream/ --keep 20 --dry-run")]
     Prune {
         /// Folder or URL of the stream.
         #[arg(value_name = "STREAM")]
@@ -127,7 +130,7 @@ pub enum Sync {
         /// Keep the N newest versions.
         #[arg(long, value_name = "N", default_value_t = 10)]
         keep: u64,
-        /// Version that a host holds, which must be able to go on; repeatable.
+        /// Version that a host still holds and must be able to update from; repeatable.
         #[arg(long, value_name = "N")]
         in_use: Vec<u64>,
         /// Only show what would be removed.
@@ -135,6 +138,7 @@ pub enum Sync {
         dry_run: bool,
     },
     /// Hash the tensors of a local checkpoint and compare them with what was applied.
+    #[command(after_help = "Example:\n  ztensor sync verify local/")]
     Verify {
         /// Local checkpoint.
         #[arg(value_name = "LOCAL")]

@@ -29,7 +29,8 @@ pub fn run(options: &DownloadHf, common: Common) -> Outcome {
     if !files.iter().any(|file| is_weights(&file.name)) {
         return Err(Failure::usage(format!("{} has no .safetensors files", options.repo)));
     }
-    std::fs::create_dir_all(folder)?;
+    std::fs::create_dir_all(folder)
+        .map_err(|error| Failure::from(error).about(&folder.display().to_string()))?;
     let missing = missing(&files, folder)?;
     let total = files.iter().map(|file| file.size).fold(0, u64::saturating_add);
     {
@@ -39,8 +40,8 @@ pub fn run(options: &DownloadHf, common: Common) -> Outcome {
             model.fetch(file, folder, &progress)?;
         }
     }
-    let (shown, count) = (folder.display(), files.len());
-    common.say(format_args!("{shown}: {count} files, {}, {} new", human::bytes(total), missing.len()));
+    let (shown, count) = (folder.display(), human::counted(files.len() as u64, "file"));
+    common.say(format_args!("{shown}: {count}, {}, {} new", human::bytes(total), missing.len()));
     match packed {
         Some(packed) => pack(options, &files, packed, common),
         None => Ok(FINE),

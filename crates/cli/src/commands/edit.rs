@@ -23,7 +23,12 @@ pub fn merge(options: &Merge, common: Common) -> Outcome {
         let progress = Progress::new("merging", sizes(&inputs), common.quiet);
         CopyOptions::default().clash(clash).observer(&progress).merge(&inputs, output.clone())?
     };
-    common.say(format_args!("{}: {} files, {}", output.path().display(), inputs.len(), human::bytes(size)));
+    common.say(format_args!(
+        "{}: {}, {}",
+        output.path().display(),
+        human::counted(inputs.len() as u64, "file"),
+        human::bytes(size)
+    ));
     Ok(FINE)
 }
 
@@ -43,8 +48,8 @@ pub fn append(options: &Append, common: Common) -> Outcome {
         writer.write_from(&reader, &names, write, Some(&progress))?;
     }
     let size = writer.finish()?;
-    let (target, count) = (options.target.display(), names.len());
-    common.say(format_args!("{target}: {count} tensors added, now {}", human::bytes(size)));
+    let (target, count) = (options.target.display(), human::counted(names.len() as u64, "tensor"));
+    common.say(format_args!("{target}: {count} added, now {}", human::bytes(size)));
     Ok(FINE)
 }
 
@@ -59,9 +64,9 @@ pub fn remove(options: &Remove, common: Common) -> Outcome {
         )?
     };
     common.say(format_args!(
-        "{}: {} tensors fewer, {}",
+        "{}: {} removed, {}",
         output.path().display(),
-        options.names.len(),
+        human::counted(options.names.len() as u64, "tensor"),
         human::bytes(size)
     ));
     Ok(FINE)

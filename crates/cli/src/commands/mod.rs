@@ -48,8 +48,8 @@ impl Common {
             false => options.open(path)?,
         };
         if !reader.unsafe_globals().is_empty() {
-            self.say(format_args!(
-                "\x1b[1;33mwarning\x1b[0m: {}: tools that unpickle this file would reach {}; nothing was run",
+            self.warn(format_args!(
+                "{}: tools that unpickle this file would reach {}; nothing was run",
                 human::escaped(&path.to_string_lossy()),
                 human::escaped(&reader.unsafe_globals().join(", "))
             ));
@@ -62,6 +62,13 @@ impl Common {
     fn say(self, line: impl std::fmt::Display) {
         if !crate::ui::noted(&line) && !self.quiet {
             crate::output::say(None, line);
+        }
+    }
+
+    /// A warning about a file, on standard error.
+    fn warn(self, line: impl std::fmt::Display) {
+        if !crate::ui::noted(&format_args!("warning: {line}")) && !self.quiet {
+            crate::output::say(Some(crate::output::Label::Warning), line);
         }
     }
 }

@@ -9,9 +9,10 @@ use super::Common;
 use crate::args::Scan;
 use crate::failure::{DIFFERS, FINE, IO, Outcome};
 use crate::human;
+use crate::output::{self, Colour, Escaping};
 
 pub fn run(options: &Scan, common: Common) -> Outcome {
-    let mut out = crate::output::stdout();
+    let mut out = output::stdout();
     let (mut severities, mut documents, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for path in &options.paths {
         let files = match path.is_dir() {
@@ -46,13 +47,13 @@ pub fn run(options: &Scan, common: Common) -> Outcome {
         let text = serde_json::to_string_pretty(&document).map_err(std::io::Error::from)?;
         writeln!(out, "{}", ascii(&text))?;
     } else {
-        let scanned = human::count(severities.len() as u64);
-        writeln!(out, "{scanned} files scanned: {dangerous} dangerous, {suspicious} suspicious")?;
+        let scanned = human::counted(severities.len() as u64, "file");
+        writeln!(out, "{scanned} scanned: {dangerous} dangerous, {suspicious} suspicious")?;
     }
     out.flush()?;
     for failure in &failures {
         let failure = human::escaped(failure);
-        crate::output::say(Some("error"), failure);
+        output::say(Some(output::Label::Error), failure);
     }
     Ok(match (dangerous, suspicious) {
         (1.., _) => DIFFERS,
@@ -62,19 +63,20 @@ pub fn run(options: &Scan, common: Common) -> Outcome {
     })
 }
 
-fn print(out: &mut impl Write, report: &Report, all: bool) -> std::io::Result<()> {
+fn print<W: Write>(out: &mut Escaping<W>, report: &Report, all: bool) -> std::io::Result<()> {
     let path = report.path.to_string_lossy();
     let path = human::escaped(&path);
     for finding in &report.findings {
         if finding.severity == Severity::Innocuous && !all {
             continue;
         }
-        let color = match finding.severity {
-            Severity::Dangerous => "\x1b[1;31m",
-            Severity::Suspicious => "\x1b[1;33m",
-            Severity::Innocuous => "",
+        let colour = match finding.severity {
+            Severity::Dangerous => Colour::Red,
+            Severity::Suspicious => Colour::Yellow,
+            Severity::Innocuous => Colour::None,
         };
-        write!(out, "{color}{:<10}\x1b[0m {path}", finding.severity.name())?;
+        out.word(colour, format_args!("{:<10}", finding.severity.name()))?;
+        write!(out, " {path}")?;
         if !finding.place.is_empty() {
             write!(out, " > {}", human::escaped(&finding.place))?;
         }

@@ -123,7 +123,7 @@ fn parse(text: &str, shape: &[u64]) -> Result<Vec<Range<u64>>, Failure> {
     let wrong = |why: String| Failure::usage(format!("--slice {text}: {why}"));
     let parts: Vec<&str> = text.split(',').map(str::trim).collect();
     if parts.len() > shape.len() {
-        return Err(wrong(format!("{} dimensions of a tensor that has {}", parts.len(), shape.len())));
+        return Err(wrong(format!("{} dimensions for a tensor of rank {}", parts.len(), shape.len())));
     }
     let mut ranges = Vec::new();
     for (index, &size) in shape.iter().enumerate() {

@@ -134,7 +134,11 @@ fn difference(
         match lookup(&found, name) {
             None => return Ok(Some(format!("the file {} is missing", human::escaped(name)))),
             Some(other) if other != *digest => {
-                return Ok(Some(format!("the file {} is not the one that was signed", human::escaped(name))));
+                // A single file has the name "." in its signature.
+                return Ok(Some(match name.as_str() {
+                    "." => "it is not the file that was signed".to_owned(),
+                    name => format!("the file {} is not the one that was signed", human::escaped(name)),
+                }));
             }
             Some(_) => {}
         }
@@ -171,9 +175,10 @@ fn inside(model: &Path, file: &Path) -> Option<String> {
 /// A model on this machine: signatures are about files.
 fn local(path: &Path) -> Result<&Path, Failure> {
     match ztensor::remote::is_url(path) || files::is_pipe(path) {
-        true => {
-            Err(Failure::usage(format!("{}: signatures are about files on this machine", path.display())))
-        }
+        true => Err(Failure::usage(format!(
+            "{}: only files on this machine can be signed and verified: download it first",
+            path.display()
+        ))),
         false => Ok(path),
     }
 }
@@ -199,7 +204,7 @@ fn text(path: &Path, most: u64) -> Result<String, Failure> {
 
 fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
     use std::io::Read;
-    let failed = |error| Failure::io(format!("cannot read {}: {error}", path.display()));
+    let failed = |error| Failure::io(format!("cannot read {}: {}", path.display(), human::cause(&error)));
     let mut bytes = Vec::new();
     std::fs::File::open(path).map_err(failed)?.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
     match bytes.len() as u64 > most {

@@ -6,7 +6,7 @@ mod terminal;
 use std::borrow::Cow;
 
 #[cfg(not(target_family = "wasm"))]
-pub use terminal::{counted, counted_short, number, path, shape, short};
+pub use terminal::{cause, counted, counted_short, number, path, shape, short};
 
 /// Bytes with a unit: `1.5 GB`.
 pub fn bytes(count: u64) -> String {

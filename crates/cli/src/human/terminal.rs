@@ -38,6 +38,15 @@ fn plural(count: u64) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
+/// What the operating system says of an error, without its number.
+pub fn cause(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match (error.raw_os_error(), text.rfind(" (os error ")) {
+        (Some(_), Some(end)) => text[..end].to_owned(),
+        _ => text,
+    }
+}
+
 /// A number in about six significant digits, as people write it: `1.0494`, `-0.25`, `3.1e-07`.
 pub fn number(value: f64) -> String {
     let magnitude = value.abs();

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use ztensor::source::{FileSource, MapMode, Source};
 
 use crate::failure::Failure;
+use crate::human;
 
 /// Paths that belong to a version control system and not to the model.
 pub const USUALLY_IGNORED: [&str; 4] = [".git", ".gitattributes", ".github", ".gitignore"];
@@ -72,7 +73,7 @@ impl Listing<'_> {
     }
 
     fn kind(&self, path: &Path) -> Result<std::fs::FileType, Failure> {
-        let failed = |error| Failure::io(format!("cannot read {}: {error}", path.display()));
+        let failed = |error| Failure::io(format!("cannot read {}: {}", path.display(), human::cause(&error)));
         let kind = std::fs::symlink_metadata(path).map_err(failed)?.file_type();
         match kind.is_symlink() {
             false => Ok(kind),
@@ -97,7 +98,8 @@ impl Listing<'_> {
         depth: usize,
         files: &mut Vec<(String, PathBuf)>,
     ) -> Result<(), Failure> {
-        let failed = |error| Failure::io(format!("cannot read {}: {error}", folder.display()));
+        let failed =
+            |error| Failure::io(format!("cannot read {}: {}", folder.display(), human::cause(&error)));
         if depth > MAX_DEPTH {
             return Err(Failure::usage(format!("{} is nested too deep", folder.display())));
         }

@@ -19,10 +19,10 @@ use crate::limits::LimitArguments;
 )]
 pub struct Arguments {
     /// Suppress progress and summary.
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, help_heading = "Global options")]
     pub quiet: bool,
     /// Number of threads; 0 means one per core. The output does not depend on it.
-    #[arg(long, global = true, default_value_t = 0, value_name = "N")]
+    #[arg(long, global = true, default_value_t = 0, value_name = "N", help_heading = "Global options")]
     pub threads: usize,
     #[command(flatten)]
     pub limits: LimitArguments,

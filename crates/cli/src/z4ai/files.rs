@@ -81,7 +81,8 @@ const LONGEST_BODY: u64 = 64 << 30;
 
 /// A file, mapped, so that it costs no memory; or what comes through a pipe, read.
 pub fn open(path: &Path) -> Result<Arc<dyn Source>, Failure> {
-    let failed = |error: std::io::Error| Failure::io(format!("cannot read {}: {error}", name(path)));
+    let failed =
+        |error: std::io::Error| Failure::io(format!("cannot read {}: {}", name(path), human::cause(&error)));
     if is_pipe(path) {
         return Ok(Arc::new(MemorySource::new(read(&mut std::io::stdin().lock(), path)?)));
     }
@@ -108,7 +109,7 @@ fn read(from: &mut dyn Read, path: &Path) -> Result<Vec<u8>, Failure> {
     let mut data = Vec::new();
     match from.read_to_end(&mut data) {
         Ok(_) => Ok(data),
-        Err(error) => Err(Failure::io(format!("cannot read {}: {error}", name(path)))),
+        Err(error) => Err(Failure::io(format!("cannot read {}: {}", name(path), human::cause(&error)))),
     }
 }
 
@@ -213,7 +214,7 @@ impl Watched<'_> {
         match self.failure.take() {
             None => failure,
             Some(error) if error.kind() == std::io::ErrorKind::BrokenPipe => error.into(),
-            Some(error) => Failure::io(format!("cannot write {}: {error}", name(path))),
+            Some(error) => Failure::io(format!("cannot write {}: {}", name(path), human::cause(&error))),
         }
     }
 

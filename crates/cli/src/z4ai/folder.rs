@@ -69,7 +69,7 @@ pub fn unpack(options: &Unpack, run: Run) -> Outcome {
 }
 
 fn cannot(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::io(format!("{}: {error}", human::path(path)))
+    Failure::io(format!("{}: {}", human::path(path), human::cause(error)))
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {

@@ -8,6 +8,7 @@ use z4ai::{DecodeOptions, Kind, Options, ParsedFrame};
 use super::args::{Compress, Decompress, Encoding};
 use super::files::{self, Run, Target};
 use crate::failure::{FINE, Failure, Outcome};
+use crate::human;
 use crate::ui::Progress;
 
 impl Encoding {
@@ -81,7 +82,7 @@ fn compress_pipe(options: &Compress, kind: Kind, target: &Target, run: Run) -> O
         .by_ref()
         .take(WHOLE)
         .read_to_end(&mut head)
-        .map_err(|error| Failure::io(format!("cannot read -: {error}")))?;
+        .map_err(|error| Failure::io(format!("cannot read -: {}", human::cause(&error))))?;
     let (mut before, mut after) = (head.len() as u64, 0);
     if before < WHOLE {
         let frame = z4ai::compress(&head, &codec)?;

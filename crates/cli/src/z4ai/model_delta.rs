@@ -82,9 +82,9 @@ fn apply_in_place(
         let stats = model_delta::apply_in_place(path, delta, &settings)?;
         drop(progress);
         run.say(format_args!(
-            "{}: {} tensors written, {} removed, {} now",
+            "{}: {} written, {} removed, {} now",
             files::name(path),
-            human::count(stats.written),
+            human::counted(stats.written, "tensor"),
             human::count(stats.removed),
             human::bytes(stats.len)
         ));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ztensor::Writer;
 
-use crate::manners::{commands, commands_of};
+use crate::manners::{commands, commands_in, commands_of};
 use crate::support::{Place, Run};
 
 const START: &str = "# The command line
@@ -20,10 +20,10 @@ Results go to standard output. Status messages (summary line, progress) go to st
 files are written atomically: a command that fails or is interrupted leaves nothing behind, and no
 file is overwritten without `--force`.
 
-`info --json` and `diff --json` print documents whose form is written down in
-[schema/info.json](schema/info.json) and [schema/diff.json](schema/diff.json). `download-hf` trusts
-the authorities that the system trusts, or those in the PEM file that `SSL_CERT_FILE` names. Where the
-system has none, as in minimal containers, install its package `ca-certificates` or set that variable.
+The output of `info --json` and `diff --json` is specified by
+[schema/info.json](schema/info.json) and [schema/diff.json](schema/diff.json). TLS certificates are
+checked against the system's authorities, or those in the PEM file that `SSL_CERT_FILE` names; minimal
+containers have none until `ca-certificates` is installed.
 
 | exit code | meaning |
 |---|---|
@@ -161,13 +161,35 @@ fn document() -> String {
     text
 }
 
+/// The heading of the options that every command has.
+const GLOBAL: &str = "Global options:";
+
+/// A help text in two parts: without the global options, and these alone.
+fn without_global(help: &str) -> (String, String) {
+    let (mut own, mut global) = (String::new(), String::new());
+    let mut inside = false;
+    for line in help.lines().map(str::trim_end) {
+        if !line.is_empty() && !line.starts_with(' ') {
+            inside = line == GLOBAL;
+        }
+        let part = if inside { &mut global } else { &mut own };
+        writeln!(part, "{line}").unwrap();
+    }
+    (own, global)
+}
+
 fn describe(place: &Place, program: &str, shown: &[(&str, &[&str])], text: &mut String) {
-    let start = |args: &[&str]| Run::from(place.program(program, args).output().unwrap());
+    // Both programs have a `compress`.
+    let own = if program == "ztensor" { "" } else { "z4ai " };
+    // As wide as the page.
+    let start =
+        |args: &[&str]| Run::from(place.program(program, args).env("COLUMNS", "80").output().unwrap());
+    let (_, global) = without_global(&start(&["man", "--help"]).ends(0).out);
+    let global = global.strip_prefix(GLOBAL).unwrap().trim_matches('\n');
+    write!(text, "\nEvery command of `{program}` takes these options:\n\n```text\n{global}\n```\n").unwrap();
     for (command, runs) in shown {
         let help = start(&[command, "--help"]).ends(0).out;
-        let (about, rest) = help.split_once("\n\n").unwrap();
-        // Both programs have a `compress`.
-        let own = if program == "ztensor" { "" } else { "z4ai " };
+        let (about, usage) = parts(&help);
         write!(text, "\n## {own}{command}\n\n{about}\n").unwrap();
         if !runs.is_empty() {
             text.push_str("\n```console\n");
@@ -182,9 +204,19 @@ fn describe(place: &Place, program: &str, shown: &[(&str, &[&str])], text: &mut 
             }
             text.push_str("```\n");
         }
-        let lines: Vec<&str> = rest.lines().map(str::trim_end).collect();
-        write!(text, "\n```text\n{}\n```\n", lines.join("\n").trim_end()).unwrap();
+        write!(text, "\n```text\n{usage}\n```\n").unwrap();
+        for inner in commands_in(&help) {
+            let (about, usage) = parts(&start(&[command, &inner, "--help"]).ends(0).out);
+            write!(text, "\n### {own}{command} {inner}\n\n{about}\n\n```text\n{usage}\n```\n").unwrap();
+        }
     }
+}
+
+/// What a help text says first, and the rest of it without the global options.
+fn parts(help: &str) -> (String, String) {
+    let (own, _) = without_global(help);
+    let (about, usage) = own.split_once("\n\n").unwrap();
+    (about.to_owned(), usage.trim_end().to_owned())
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn tensors_are_appended_and_removed() {
     place.single("a.zt", "extra", &[1.0, 2.0]);
     place.run(&["convert", "a.zt", "-o", "a.safetensors"]).ends(0);
     let run = place.run(&["append", "m.zt", "--from", "a.safetensors", "-l", "3"]).ends(0);
-    assert!(run.err.starts_with("m.zt: 1 tensors added, now "), "{}", run.err);
+    assert!(run.err.starts_with("m.zt: 1 tensor added, now "), "{}", run.err);
     let reader = ztensor::open(place.path("m.zt")).unwrap();
     assert_eq!(reader.len(), 5);
     assert_eq!(reader.read_as::<f32>("extra").unwrap(), [1.0, 2.0]);

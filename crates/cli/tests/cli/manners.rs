@@ -12,8 +12,12 @@ pub fn commands(place: &Place) -> Vec<String> {
 
 /// Every command of a program, from the help itself.
 pub fn commands_of(place: &Place, program: &str) -> Vec<String> {
-    let help = Run::from(place.program(program, &["--help"]).output().unwrap()).ends(0).out;
-    let list = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    commands_in(&Run::from(place.program(program, &["--help"]).output().unwrap()).ends(0).out)
+}
+
+/// The commands that a help text lists; none if it has no such list.
+pub fn commands_in(help: &str) -> Vec<String> {
+    let list = help.split("Commands:\n").nth(1).unwrap_or_default().split("\n\n").next().unwrap_or_default();
     let own = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
     let names = list.lines().filter(own).filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != "help").map(str::to_owned).collect()
@@ -72,6 +76,19 @@ fn colour_is_for_terminals() {
     };
     assert!(error(&[("CLICOLOR_FORCE", "1")]).contains('\u{1b}'));
     assert!(!error(&[("NO_COLOR", "1")]).contains('\u{1b}'));
+
+    // On standard output too: words of ours, never what a file says.
+    std::fs::write(place.path("evil.pkl"), b"cos\nsystem\n(S'\\x1b[31m'\ntR.").unwrap();
+    let found = |variable: &str| {
+        let mut command = place.command(&["scan", "evil.pkl"]);
+        command.env(variable, "1");
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let plain = found("NO_COLOR");
+    assert!(plain.starts_with("dangerous  evil.pkl: os.system("), "{plain:?}");
+    let coloured = found("CLICOLOR_FORCE");
+    assert!(coloured.starts_with("\u{1b}[1;31mdangerous \u{1b}[0m evil.pkl: "), "{coloured:?}");
+    assert_eq!(coloured.matches('\u{1b}').count(), 2, "{coloured:?}");
 }
 
 #[test]

@@ -490,7 +490,7 @@ fn model_deltas() {
     place.run(&["convert", "model.safetensors", "-o", "place.zt"]).ends(0);
     let deltas = ["model-delta", "apply", "place.zt", "tuned.safetensors.z4dm", "l.z4dm", "--in-place"];
     let run = place.run(&deltas).ends(0);
-    assert!(run.err.contains("1 tensors written"), "{}", run.err);
+    assert!(run.err.contains("1 tensor written"), "{}", run.err);
     place.run(&["diff", "place.zt", "last.safetensors"]).ends(0);
     let before = place.list();
     place.z4ai(&["model-delta", "apply", "model.safetensors", "l.z4dm", "-o", "no"]).fails(3, &[]);

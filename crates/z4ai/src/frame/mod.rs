@@ -134,7 +134,7 @@ impl<D: FrameFormat> FrameIndex<D> {
         SimdLevel::current()?;
         let head = stored.head();
         if !starts_like::<D>(head) {
-            return Err(Error::unsupported("not a frame of this codec, or of another version"));
+            return Err(Error::unsupported("not a z4ai frame, or one of an unknown version"));
         }
         let mut reader = Reader::new(head);
         let magic = [reader.u8()?, reader.u8()?, reader.u8()?, reader.u8()?];

@@ -46,7 +46,7 @@ const _: () = assert!(HEAD >= (frame::FIXED + 2 + 255 + 255 * 8) as u64);
 /// Where the index of a frame of `frame_len` bytes is, by its first [`HEAD`] bytes.
 pub fn index_range(head: &[u8], frame_len: u64) -> Result<Range<u64>> {
     if !frame::starts_like::<ChunkLayout>(head) {
-        return Err(Error::unsupported("not a frame of this codec, or of a version that has no index"));
+        return Err(Error::unsupported("not a z4ai frame, or one of a version without an index"));
     }
     frame::index_range(head, frame_len)
 }

@@ -231,7 +231,9 @@ impl Applier {
         if let Some((_, expected)) = self.delta.target
             && hasher.finish_128() != expected
         {
-            return Err(Error::mismatch("what came out is not what the delta was made from"));
+            return Err(Error::mismatch(
+                "the restored file is not the one that the delta was made from: the delta or the base is damaged",
+            ));
         }
         out.flush().map_err(|error| Error::io("cannot write", error))?;
         finish(options.observer)?;
@@ -293,7 +295,10 @@ impl Applier {
                 let frame = self.sources.bytes(*extent)?;
                 let legacy = z4ai::legacy::is_legacy_delta(&frame);
                 if legacy != (self.delta.version == v1::VERSION) || !z4ai::delta::is_delta(&frame) {
-                    return Err(Error::corrupt("z4dm.delta", "a frame that is not a delta of this version"));
+                    return Err(Error::corrupt(
+                        "z4dm.delta",
+                        "a stored frame is not a delta of this version",
+                    ));
                 }
                 let options = decode_options(out.len() as u64, threads);
                 // The base is known to be the right one, and what comes out is checked.

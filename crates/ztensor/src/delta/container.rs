@@ -95,7 +95,7 @@ fn read_present(source: Arc<dyn Source>) -> Result<Delta> {
     }
     let proportionate = index_len <= SMALL_INDEX || index_len.div_ceil(INDEX_EXPANSION) <= stored_len;
     if stored_len > total - smallest || stored_len > index_len || !proportionate {
-        let message = format!("an index of {index_len} bytes, stored as {stored_len}");
+        let message = format!("an index of {index_len} bytes cannot be stored in {stored_len} bytes");
         return Err(corrupt("z4dm.index-length", message));
     }
     let index_at = total - FOOTER - stored_len;
@@ -138,7 +138,7 @@ impl<'a> Rest<'a> {
     fn text(&mut self) -> Result<String> {
         let len = self.number(4)?;
         let text = std::str::from_utf8(self.take(len)?);
-        text.map(str::to_owned).map_err(|_| corrupt("z4dm.index", "a name that is not UTF-8"))
+        text.map(str::to_owned).map_err(|_| corrupt("z4dm.index", "a name is not UTF-8"))
     }
 }
 
@@ -147,7 +147,10 @@ fn read_index(index: &[u8], index_at: u64, target_len: u64) -> Result<Vec<Segmen
     let mut rest = Rest(index);
     let count = rest.number(8)?;
     if count > rest.0.len() as u64 / SMALLEST_ENTRY {
-        return Err(corrupt("z4dm.index", format!("{count} segments in an index of {} bytes", index.len())));
+        return Err(corrupt(
+            "z4dm.index",
+            format!("the index declares {count} segments but has {} bytes", index.len()),
+        ));
     }
     let mut segments: Vec<Segment> = Vec::with_capacity(count as usize);
     let (mut end, mut contents) = (PREFIX.len() as u64, 0u64);
@@ -160,7 +163,7 @@ fn read_index(index: &[u8], index_at: u64, target_len: u64) -> Result<Vec<Segmen
         let refers = matches!(kind, KIND_COPY | KIND_DELTA);
         let plain = kind == KIND_RAW || crc == 0;
         if !plain || !(refers || base.is_empty() && role.is_empty()) {
-            return Err(corrupt("z4dm.index", "a field that its kind of segment does not have"));
+            return Err(corrupt("z4dm.index", "a segment has a field that its kind does not use"));
         }
         let blob = if matches!(kind, KIND_COPY | KIND_SAME) { 0 } else { stored };
         let extent = Extent::new(end, blob);
@@ -169,7 +172,7 @@ fn read_index(index: &[u8], index_at: u64, target_len: u64) -> Result<Vec<Segmen
             _ => {
                 return Err(corrupt(
                     "z4dm.blobs",
-                    format!("a blob of {stored} bytes at {end} meets the index"),
+                    format!("a blob of {stored} bytes at byte {end} overlaps the index"),
                 ));
             }
         };
@@ -184,7 +187,10 @@ fn read_index(index: &[u8], index_at: u64, target_len: u64) -> Result<Vec<Segmen
                 }
             }
             KIND_RAW if blob != len => {
-                return Err(corrupt("z4dm.content-length", format!("{blob} raw bytes are not {len}")));
+                return Err(corrupt(
+                    "z4dm.content-length",
+                    format!("a raw blob has {blob} bytes, its content {len}"),
+                ));
             }
             KIND_RAW => How::Raw(extent, Some(crc as u32)),
             KIND_COPY => How::Copy(place),
@@ -192,18 +198,28 @@ fn read_index(index: &[u8], index_at: u64, target_len: u64) -> Result<Vec<Segmen
                 let first = usize::try_from(value).ok().and_then(|first| Some((first, segments.get(first)?)));
                 match first {
                     Some((first, s)) if s.len == len && !matches!(s.how, How::Same(_)) => How::Same(first),
-                    _ => return Err(corrupt("z4dm.reference", format!("a reference to segment {value}"))),
+                    _ => {
+                        return Err(corrupt(
+                            "z4dm.reference",
+                            format!(
+                                "a segment refers to segment {value}, which is not an earlier one of the same length"
+                            ),
+                        ));
+                    }
                 }
             }
-            other => return Err(corrupt("z4dm.kind", format!("unknown kind {other} of a segment"))),
+            other => return Err(corrupt("z4dm.kind", format!("segment kind {other} is not known"))),
         };
         contents = contents
             .checked_add(len)
-            .ok_or_else(|| corrupt("z4dm.content-length", "segments of more than 2^64 bytes"))?;
+            .ok_or_else(|| corrupt("z4dm.content-length", "the segments add up to more than 2^64 bytes"))?;
         segments.push(Segment { name, len, how });
     }
     if !rest.0.is_empty() {
-        return Err(corrupt("z4dm.index", format!("{} bytes behind the last entry", rest.0.len())));
+        return Err(corrupt(
+            "z4dm.index",
+            format!("{} bytes follow the last entry of the index", rest.0.len()),
+        ));
     }
     if end != index_at {
         return Err(corrupt("z4dm.blobs", format!("the blobs end at {end}, the index starts at {index_at}")));
@@ -264,7 +280,7 @@ impl<'a> Output<'a> {
         let (base, role) = place.map_or(("", ""), |place| (&place.name, &place.role));
         for text in [name, base, role] {
             let len =
-                u32::try_from(text.len()).map_err(|_| Error::unsupported("a name of more than 4 GiB"))?;
+                u32::try_from(text.len()).map_err(|_| Error::unsupported("a name is longer than 4 GiB"))?;
             self.index.extend_from_slice(&len.to_le_bytes());
             self.index.extend_from_slice(text.as_bytes());
         }

@@ -31,7 +31,7 @@ pub(super) fn read(source: Arc<dyn Source>) -> Result<Delta> {
     cursor.skip(PREFIX)?;
     let header_len = cursor.u64_le()?;
     if header_len > safetensors::MAX_HEADER {
-        return Err(corrupt(format!("a header of {header_len} bytes")));
+        return Err(corrupt(format!("a header of {header_len} bytes does not fit in the file")));
     }
     cursor.skip(header_len)?;
     let data_len = cursor.u64_le()?;
@@ -46,7 +46,7 @@ pub(super) fn read(source: Arc<dyn Source>) -> Result<Delta> {
     for _ in 0..cursor.u32_le()? {
         let name_len = cursor.u16_le()?;
         let name = std::str::from_utf8(cursor.take(u64::from(name_len))?)
-            .map_err(|_| corrupt("a name that is not UTF-8"))?
+            .map_err(|_| corrupt("a name is not UTF-8"))?
             .to_owned();
         let (begin, stop) = (cursor.u64_le()?, cursor.u64_le()?);
         if begin < end || stop < begin || stop > data_len {
@@ -66,13 +66,13 @@ pub(super) fn read(source: Arc<dyn Source>) -> Result<Delta> {
                 check_expansion("z4dm.v1", stored, len)?;
                 if kind == 1 { How::Delta(extent, place) } else { How::Frame(extent, Generation::First) }
             }
-            kind => return Err(corrupt(format!("unknown kind {kind} of a record"))),
+            kind => return Err(corrupt(format!("record kind {kind} is not known"))),
         };
         segments.push(Segment { name, len, how });
     }
     zeros(&mut segments, data_len - end);
     if cursor.remaining() != 0 {
-        return Err(corrupt(format!("{} bytes behind the last record", cursor.remaining())));
+        return Err(corrupt(format!("{} bytes follow the last record", cursor.remaining())));
     }
     drop(cursor);
     Ok(Delta { source, version: VERSION, base, target: None, target_len, segments })

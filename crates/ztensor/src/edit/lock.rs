@@ -107,9 +107,9 @@ fn open(path: &Path, of: &Metadata) -> io::Result<Option<File>> {
     match trusted::open(path, Access::Write, Some(of))? {
         Found::File(file) => Ok(Some(file)),
         Found::Absent => Ok(None),
-        Found::Untrusted(why) => Err(io::Error::other(format!(
-            "{why}, and so may not be the work of an editor of this file: remove it if no edit is under way"
-        ))),
+        Found::Untrusted(why) => {
+            Err(io::Error::other(format!("{why}, so it is not trusted: remove it if no edit is in progress")))
+        }
     }
 }
 

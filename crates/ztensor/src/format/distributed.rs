@@ -133,7 +133,10 @@ fn tensor(entry: &Entry, ranks: &[IndexMap<Box<str>, Object>]) -> Result<Object>
     let count = elements(&entry.shape);
     let len = count.and_then(|count| dtype.byte_len(count));
     let (Some(count), Some(len)) = (count, len.filter(|_| dtype.bits() % 8 == 0)) else {
-        return Err(corrupt(format!("a {dtype} tensor of shape {:?}", entry.shape)));
+        return Err(corrupt(format!(
+            "a {dtype} tensor of shape {:?} does not have whole bytes below 2^64",
+            entry.shape
+        )));
     };
     let mut covered = 0u64;
     let mut chunks = Vec::with_capacity(entry.chunks.len());
@@ -191,7 +194,7 @@ fn check_file(rank: &Catalog, file: &RankFile) -> Result<()> {
 fn read(path: &Path, context: &Context) -> Result<Checkpoint> {
     let source = context.open_as(path, MapMode::Never)?;
     if source.len() > MAX_JSON {
-        return Err(Error::limit(format!("{} bytes; at most {MAX_JSON} are read", source.len())));
+        return Err(Error::limit(format!("it has {} bytes; at most {MAX_JSON} are read", source.len())));
     }
     let bytes = source.bytes(0, source.len())?;
     let text = std::str::from_utf8(&bytes)

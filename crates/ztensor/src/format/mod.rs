@@ -428,6 +428,18 @@ mod tests {
         assert_eq!(ranks.iter().collect::<HashSet<_>>().len(), ranks.len());
     }
 
+    /// A name that it does not know gets a `.zt` file.
+    #[test]
+    fn python_refuses_names_of_formats_that_are_only_read() {
+        let known = include_str!("../../../../python/ztensor/_formats.py");
+        for driver in DRIVERS.iter().filter(|driver| !driver.capabilities.writes) {
+            for extension in driver.extensions {
+                let name = extension.name;
+                assert!(known.contains(&format!("\"{name}\": \"")), "_ONLY_READ has no {name:?}");
+            }
+        }
+    }
+
     #[test]
     fn every_extension_is_documented() {
         let page = include_str!("../../../../docs/formats.md");

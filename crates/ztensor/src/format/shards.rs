@@ -254,7 +254,7 @@ fn read_index(path: &Path, context: &Context) -> Result<BTreeMap<String, Vec<Str
     let source = context.open_as(path, MapMode::Never)?;
     if source.len() > MAX_INDEX {
         return Err(Error::limit(format!(
-            "an index of {} bytes; at most {MAX_INDEX} are read",
+            "the index has {} bytes; at most {MAX_INDEX} are read",
             source.len()
         )));
     }

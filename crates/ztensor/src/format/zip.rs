@@ -179,7 +179,7 @@ pub(crate) fn entries(source: &dyn Source) -> Result<Vec<Entry>> {
 /// local header says how long its member is.
 fn truncated(source: &dyn Source) -> Error {
     let missing = match source.remote().is_none().then(|| missing(source)).flatten() {
-        Some(bytes) => format!("at least {bytes} bytes and the directory at its end are missing"),
+        Some(bytes) => format!("{bytes} or more bytes and the directory at its end are missing"),
         None => "the directory at its end is missing or incomplete".to_owned(),
     };
     Error::corrupt("zip.end", format!("the zip archive is truncated: {missing} (incomplete download?)"))

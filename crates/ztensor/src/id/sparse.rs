@@ -99,7 +99,7 @@ fn permuted_values(values: &Array<'_>, order: &[u64]) -> Result<Array<'static>> 
     let size = values.dtype.size().filter(|size| values.bytes.len() == size * order.len());
     let size = size.ok_or_else(|| {
         Error::unsupported(format!(
-            "its entries are not in row-major order, and values of {} cannot be put in order",
+            "its entries are not in row-major order, and values of {} cannot be sorted",
             type_name(values.dtype, values.unknown_type.as_deref())
         ))
     })?;

@@ -430,7 +430,10 @@ impl Reader {
             return Err(self.at(name, Error::invalid("a scalar has no rows")));
         };
         if rows.start > rows.end || rows.end > count {
-            return Err(self.at(name, Error::invalid(format!("rows {rows:?} of {count} do not exist"))));
+            return Err(self.at(
+                name,
+                Error::invalid(format!("rows {rows:?} are outside the {count} rows of the tensor")),
+            ));
         }
         // The whole tensor's size was checked against its length, so no part of it overflows.
         let row_bits = inner.iter().product::<u64>() * u64::from(component.dtype.bits());

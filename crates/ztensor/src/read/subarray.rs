@@ -126,7 +126,7 @@ impl Runs {
         }
         if runs.count * runs.len != part.out.len() as u64 {
             let bytes = runs.count * runs.len;
-            let message = format!("a box of {bytes} bytes does not fill a buffer of {}", part.out.len());
+            let message = format!("a subarray of {bytes} bytes does not fill a buffer of {}", part.out.len());
             return Err(Error::invalid(message));
         }
         Ok(runs)
@@ -136,7 +136,7 @@ impl Runs {
     pub(crate) fn new(item: u64, sizes: &[u64], offsets: &[u64], lengths: &[u64]) -> Result<Runs> {
         let dimensions = sizes.len();
         if offsets.len() != dimensions || lengths.len() != dimensions {
-            return Err(Error::invalid("a box has one offset and one length for each dimension"));
+            return Err(Error::invalid("a subarray needs one offset and one length for each dimension"));
         }
         let mut steps = Vec::with_capacity(dimensions);
         let (mut stride, mut bytes, mut origin) = (item, item, 0u64);
@@ -145,7 +145,9 @@ impl Runs {
         for index in (0..dimensions).rev() {
             let (size, offset, length) = (sizes[index], offsets[index], lengths[index]);
             if offset.checked_add(length).is_none_or(|end| end > size) {
-                let message = format!("{offset} + {length} in a dimension of size {size}");
+                let message = format!(
+                    "a subarray of {length} at offset {offset} is outside a dimension of size {size}"
+                );
                 return Err(Error::invalid(message));
             }
             bytes = bytes.checked_mul(length).ok_or_else(too_large)?;

@@ -112,7 +112,7 @@ pub(super) fn error(doing: &str, url: &str, error: &object_store::Error) -> Erro
         Store::Unauthenticated { .. } => io(
             doing,
             ErrorKind::PermissionDenied,
-            format!("the store wants credentials (401), or others than these; it says {}", quoted(&why)),
+            format!("the store wants other credentials (401): check them; it says {}", quoted(&why)),
         ),
         Store::Precondition { .. } => return changed(url, "its identity is no longer the same"),
         Store::NotSupported { .. } if why.starts_with("Range request not supported") => {

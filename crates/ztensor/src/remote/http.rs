@@ -89,8 +89,8 @@ pub(super) struct Unreachable {
 
 impl Unreachable {
     /// If that is what an error means. `server` is the host and the port of the request.
-    fn of(error: &HttpError, server: &str) -> Option<Unreachable> {
-        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    pub(super) fn of(error: &(dyn std::error::Error + 'static), server: &str) -> Option<Unreachable> {
+        let mut next = Some(error);
         while let Some(error) = next {
             if let Some(failed) = error.downcast_ref::<Lookup>() {
                 let message = format!("the host name of {server} cannot be resolved: {}", failed.0);
@@ -212,7 +212,9 @@ fn allowed(previous: &[Url], next: &Url, redirects: Redirects) -> std::result::R
     }
     let (from, to) = (first.host_str().unwrap_or_default(), next.host_str().unwrap_or_default());
     if from != to && names_private(to) && !names_private(from) {
-        return refused("to an address of a private network: open that address if it is meant");
+        return refused(
+            "to an address of a private network, which is refused: open that address itself if you trust it",
+        );
     }
     Ok(())
 }
@@ -244,7 +246,7 @@ impl Resolve for Resolver {
             if is_own && any_private {
                 own_is_private.store(true, Ordering::Relaxed);
             } else if !is_own && any_private && !own_is_private.load(Ordering::Relaxed) {
-                let why = "the server redirects to an address of a private network: open that address if it is meant";
+                let why = "the server redirects to an address of a private network, which is refused: open that address itself if you trust it";
                 return Err(Refused(why.to_owned()).into());
             }
             if let Some(middle) = turn.fetch_add(1, Ordering::Relaxed).checked_rem(addresses.len()) {

@@ -48,9 +48,8 @@ pub(super) struct Object {
 
 /// The key as the store's client wants it.
 pub(super) fn key(location: &Location) -> Result<Key> {
-    Key::parse(location.key()).map_err(|error| {
-        Error::invalid(format!("such a key cannot be used: {error}")).in_file(location.url())
-    })
+    Key::parse(location.key())
+        .map_err(|error| Error::invalid(format!("the key is not valid: {error}")).in_file(location.url()))
 }
 
 /// Waits longer after every failure.
@@ -71,7 +70,7 @@ impl Object {
         let settings = Settings::resolve(location, options)?;
         let (url, key) = (location.url(), key(location)?);
         if key.as_ref().is_empty() {
-            return Err(Error::invalid("this URL names a whole store: a file in it is needed").in_file(url));
+            return Err(Error::invalid("this URL names a bucket: name a file in it").in_file(url));
         }
         let store = runtime::client(&settings).map_err(|error| error.in_file(&url))?.store;
         let opened = runtime::wait(async {

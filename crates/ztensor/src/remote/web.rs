@@ -75,6 +75,12 @@ fn failed(url: &str, error: reqwest::Error) -> Error {
         () if error.is_connect() => std::io::ErrorKind::NotConnected,
         () => std::io::ErrorKind::Other,
     };
+    let server = error.url().and_then(|url| Some((url.host_str()?, url.port_or_known_default()?)));
+    let server = server.map(|(host, port)| format!("{host}:{port}"));
+    if let Some(unreachable) = server.and_then(|server| http::Unreachable::of(&error, &server)) {
+        return Error::io("the request failed", std::io::Error::new(unreachable.kind, unreachable))
+            .in_file(url);
+    }
     let why = failure::innermost(&error.without_url());
     if refused {
         return Error::corrupt("remote.redirect", why).in_file(url);

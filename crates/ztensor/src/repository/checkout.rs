@@ -48,7 +48,7 @@ impl Version {
     pub fn checkout(&self, folder: impl AsRef<Path>, options: &CheckoutOptions<'_>) -> Result<CheckedOut> {
         let folder = folder.as_ref();
         if is_url(folder) {
-            return Err(Error::unsupported("a version is checked out into a folder").in_file(folder));
+            return Err(Error::unsupported("the target of a checkout must be a folder").in_file(folder));
         }
         let there = match std::fs::read_dir(folder) {
             Ok(mut entries) => Some(entries.next().is_some()),
@@ -56,7 +56,7 @@ impl Version {
             Err(error) => return Err(Error::io("cannot read", error).in_file(folder)),
         };
         if there == Some(true) && !options.overwrite {
-            let message = "this folder is not empty: choose another one, or ask for files to be replaced";
+            let message = "this folder is not empty: choose another one, or allow overwriting (--force)";
             return Err(Error::invalid(message).in_file(folder));
         }
         if there.is_some() {
@@ -175,7 +175,7 @@ fn open_folders(folder: &Path, path: &str) -> Result<PathBuf> {
             _ => {}
         }
         if !std::fs::symlink_metadata(&at).map_err(failed)?.is_dir() {
-            let message = "a folder of the version is something else here";
+            let message = "the version has a folder here, but this is not one";
             return Err(Error::invalid(message).in_file(&at));
         }
     }

@@ -129,7 +129,9 @@ impl Repository {
         if let (Ok(root), Ok(folder)) = (self.root().canonicalize(), path.canonicalize())
             && root.starts_with(folder)
         {
-            return Err(Error::invalid("this folder has the repository in it").in_file(path));
+            return Err(
+                Error::invalid("this folder contains the repository: commit another folder").in_file(path)
+            );
         }
         retried(|| {
             let mut files = Vec::new();
@@ -162,7 +164,9 @@ impl Repository {
         if let Some(tag) = &options.tag {
             check_ref_name(tag)?;
             if refs::last(&self.store, RefKind::Tag, tag)?.is_some_and(|entry| entry.commit.is_some()) {
-                return Err(Error::invalid(format!("there is a tag {tag:?} already")));
+                return Err(Error::invalid(format!(
+                    "the tag {tag:?} exists already: choose another name, or move it (`ztensor repo tag --force`)"
+                )));
             }
         }
         let mut extra = Vec::new();

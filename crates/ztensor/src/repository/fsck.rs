@@ -128,7 +128,9 @@ impl Repository {
                     found.refs += 1;
                     match self.read_commit(&commit) {
                         Ok(read) if Some(read.manifest) != entry.manifest => {
-                            found.errors.push(format!("{name}: its entry names another manifest"));
+                            found
+                                .errors
+                                .push(format!("{name}: its entry names another manifest than its commit"));
                         }
                         _ => {}
                     }
@@ -177,7 +179,7 @@ impl Repository {
         found: &mut Checked,
     ) -> Result<()> {
         let wrong = match locations::read(&self.store, id) {
-            Ok(None) => Some("it has no list of places".to_owned()),
+            Ok(None) => Some("its location file is missing".to_owned()),
             Ok(Some(known)) => {
                 let complete = manifest.objects.iter().all(|object| known.contains_key(&object.id));
                 let bases = known.values().filter_map(|stored| stored.base());
@@ -185,7 +187,7 @@ impl Repository {
                 let there = known.iter().all(|(id, stored)| {
                     by_pack.get(&stored.pack).is_some_and(|objects| objects.contains(id))
                 });
-                (!(complete && closed && there)).then(|| "its list of places is out of date".to_owned())
+                (!(complete && closed && there)).then(|| "its location file is out of date".to_owned())
             }
             Err(error) => Some(error.to_string()),
         };

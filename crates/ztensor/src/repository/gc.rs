@@ -141,7 +141,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Condemned> {
         "files" => scanner.array(|scanner| {
             let file = scanner.string()?.into_owned();
             if !is_collectable(&file) {
-                return Err(broken(format!("{} cannot be condemned", quoted(&file))));
+                return Err(broken(format!("{} is not a file that may be collected", quoted(&file))));
             }
             list.files.insert(file);
             Ok(())
@@ -227,7 +227,7 @@ impl Repository {
         let (objects, held) = index::load_sized(&self.store, &names)?;
         if let Some(id) = marked.objects.iter().find(|id| !objects.contains_key(id)) {
             let message =
-                format!("the object {id} of a version is missing: look with fsck before collecting");
+                format!("the object {id} of a version is missing: run `ztensor repo fsck` before gc");
             return Err(Error::corrupt("repository.missing", message).in_file(self.root()));
         }
         let located = self.rewrite(&marked, objects, &held, options, &mut done)?;
@@ -529,7 +529,7 @@ pub(crate) fn copy(store: &Store, set: &ObjectSet, stored: &Stored) -> Result<En
     let read = |blob: super::pack::Blob| -> Result<(Coding, Vec<u8>)> {
         let bytes = set.blob_bytes(stored, blob)?;
         if blob.crc.is_some_and(|crc| crc32c::crc32c(&bytes) != crc) {
-            let message = "stored bytes do not have the checksum that their pack says";
+            let message = "the stored bytes do not match their checksum in the pack";
             return Err(Error::mismatch(message).in_file(store.path(&pack_file(&stored.pack))));
         }
         Ok((blob.coding, bytes))

@@ -76,7 +76,9 @@ impl Commit {
     /// Parses stored bytes and compares their id.
     pub(crate) fn decode(stored: &[u8], id: &RecordId) -> Result<Commit> {
         if RecordId::of(CONTEXT, stored) != *id {
-            return Err(Error::mismatch(format!("the commit is not the one of the id {id}")));
+            return Err(Error::mismatch(format!(
+                "the commit does not have the id {id}: it is damaged or forged"
+            )));
         }
         Self::parse(stored)
     }

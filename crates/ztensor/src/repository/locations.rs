@@ -110,7 +110,7 @@ pub(crate) fn parse(plain: &[u8]) -> Result<Objects> {
         "packs" => scanner.array(|scanner| {
             let name = scanner.string()?;
             if !is_pack_name(&name) {
-                return Err(broken(format!("{} is no name of a pack", quoted(&name))));
+                return Err(broken(format!("{} is not the name of a pack", quoted(&name))));
             }
             packs.push(name.into());
             Ok(())
@@ -171,19 +171,20 @@ fn parse_object(scanner: &mut Scanner<'_>, packs: &[Arc<str>]) -> Result<(Conten
 fn parse_blob(scanner: &mut Scanner<'_>) -> Result<Blob> {
     scanner.expect(b'[')?;
     let name = scanner.string()?;
-    let coding = Coding::from_name(&name).ok_or_else(|| broken(format!("the encoding {}", quoted(&name))))?;
+    let coding = Coding::from_name(&name)
+        .ok_or_else(|| broken(format!("the encoding {} is not known", quoted(&name))))?;
     scanner.expect(b',')?;
     let offset = scanner.u64()?;
     scanner.expect(b',')?;
     let len = scanner.u64()?;
     let crc = match scanner.take(b',') {
-        true => Some(u32::try_from(scanner.u64()?).map_err(|_| broken("a checksum of more than 32 bits"))?),
+        true => Some(u32::try_from(scanner.u64()?).map_err(|_| broken("a checksum has more than 32 bits"))?),
         false => None,
     };
     scanner.expect(b']')?;
     match offset.checked_add(len) {
         Some(_) => Ok(Blob { coding, offset, len, crc }),
-        None => Err(broken("a range beyond 2^64")),
+        None => Err(broken("a range ends beyond 2^64")),
     }
 }
 

@@ -101,7 +101,7 @@ impl Manifest {
     pub(crate) fn encode(&self) -> Result<(RecordId, Vec<u8>)> {
         let plain = self.plain();
         if plain.len() as u64 > MAX_DECODED {
-            return Err(Error::unsupported(format!("a manifest of {} bytes", plain.len())));
+            return Err(Error::unsupported(format!("the manifest would have {} bytes", plain.len())));
         }
         let stored = zstd::bulk::compress(&plain, LEVEL).map_err(|error| Error::io("zstd failed", error))?;
         Ok((RecordId::of(CONTEXT, &plain), stored))
@@ -155,7 +155,9 @@ impl Manifest {
     pub(crate) fn decode(stored: &[u8], id: &RecordId) -> Result<Manifest> {
         let plain = decompress(stored)?;
         if RecordId::of(CONTEXT, &plain) != *id {
-            return Err(Error::mismatch(format!("the manifest is not the one of the id {id}")));
+            return Err(Error::mismatch(format!(
+                "the manifest does not have the id {id}: it is damaged or forged"
+            )));
         }
         Self::parse(&plain)
     }
@@ -164,7 +166,8 @@ impl Manifest {
     pub(crate) fn parse(plain: &[u8]) -> Result<Manifest> {
         let (len, rest) = plain.split_first_chunk::<8>().ok_or_else(|| broken("it has no length"))?;
         let len = usize::try_from(u64::from_le_bytes(*len)).ok().filter(|len| *len <= rest.len());
-        let (text, literals) = rest.split_at(len.ok_or_else(|| broken("its text ends behind it"))?);
+        let (text, literals) =
+            rest.split_at(len.ok_or_else(|| broken("its text is longer than the manifest"))?);
         let text = std::str::from_utf8(text).map_err(|_| broken("its text is not UTF-8"))?;
         let mut manifest = Manifest::default();
         let mut literals = literals;
@@ -178,7 +181,7 @@ impl Manifest {
                 _ => return scanner.skip(),
             };
             if seen & bit != 0 || seen & needed != needed {
-                return Err(broken(format!("{} comes twice or too early", quoted(&key))));
+                return Err(broken(format!("{} appears twice or out of order", quoted(&key))));
             }
             seen |= bit;
             match &*key {
@@ -218,11 +221,11 @@ impl Manifest {
         for file in &self.files {
             let mut folders = file.path.match_indices('/').map(|(at, _)| &file.path[..at]);
             if folders.any(|folder| paths.contains(folder)) {
-                return Err(broken(format!("{} lies in a file", quoted(&file.path))));
+                return Err(broken(format!("{} is inside a path that is a file", quoted(&file.path))));
             }
             for segment in &file.segments {
                 let sum = total.checked_add(self.segment_len(segment));
-                total = sum.ok_or_else(|| broken("more than 2^64 bytes"))?;
+                total = sum.ok_or_else(|| broken("its files have more than 2^64 bytes"))?;
             }
         }
         Ok(())
@@ -233,7 +236,7 @@ pub(crate) fn check_format(scanner: &mut Scanner<'_>, known: u64) -> Result<()> 
     match scanner.u64()? {
         format if format == known => Ok(()),
         other => Err(Error::unsupported(format!(
-            "version {other} of the repository's format: a newer version of this library may read it"
+            "version {other} of the repository format is not known: a newer version of this library may read it"
         ))),
     }
 }
@@ -241,15 +244,18 @@ pub(crate) fn check_format(scanner: &mut Scanner<'_>, known: u64) -> Result<()> 
 /// Decodes a zstd frame that says how long its content is.
 pub(crate) fn decompress(stored: &[u8]) -> Result<Vec<u8>> {
     let declared = zstd::zstd_safe::get_frame_content_size(stored).ok().flatten();
-    let len = declared.ok_or_else(|| broken("it is no zstd frame of a known length"))?;
+    let len = declared.ok_or_else(|| broken("it is not a zstd frame that declares its length"))?;
     if len > MAX_DECODED || len.div_ceil(MAX_EXPANSION) > stored.len() as u64 {
-        return Err(Error::limit(format!("a record of {len} bytes in {}", stored.len())));
+        return Err(Error::limit(format!(
+            "{} bytes cannot decompress to the {len} bytes declared",
+            stored.len()
+        )));
     }
     let plain = zstd::bulk::decompress(stored, len as usize);
     let plain = plain.map_err(|error| broken(format!("it does not decompress: {error}")))?;
     match plain.len() as u64 == len {
         true => Ok(plain),
-        false => Err(broken("it is shorter than it says")),
+        false => Err(broken("it is shorter than it declares")),
     }
 }
 
@@ -263,7 +269,7 @@ pub(crate) fn parse_shape(scanner: &mut Scanner<'_>) -> Result<Shape> {
     let mut shape = Shape::new();
     scanner.array(|scanner| {
         if shape.len() == MAX_RANK {
-            return Err(broken(format!("more than {MAX_RANK} dimensions")));
+            return Err(broken(format!("a shape has more than {MAX_RANK} dimensions")));
         }
         shape.push(scanner.u64()?);
         Ok(())
@@ -308,11 +314,11 @@ fn parse_file(scanner: &mut Scanner<'_>, literals: &mut &[u8], objects: usize) -
                 Ok(())
             })
         }
-        "segments" => Err(broken("segments come twice")),
+        "segments" => Err(broken("a file lists its segments twice")),
         _ => scanner.skip(),
     })?;
     match file.path.is_empty() || !seen {
-        true => Err(broken("a file without a path or segments")),
+        true => Err(broken("a file has no path or no segments")),
         false => Ok(file),
     }
 }
@@ -321,10 +327,11 @@ fn parse_segment(scanner: &mut Scanner<'_>, literals: &mut &[u8], objects: usize
     let mut segment = None;
     let mut tensor = String::new();
     scanner.object(|scanner, key| match &*key {
-        "literal" | "object" if segment.is_some() => Err(broken("a segment is two things")),
+        "literal" | "object" if segment.is_some() => Err(broken("a segment is both a literal and an object")),
         "literal" => {
             let len = usize::try_from(scanner.u64()?).ok().filter(|len| *len <= literals.len());
-            let (bytes, rest) = literals.split_at(len.ok_or_else(|| broken("a literal is missing"))?);
+            let (bytes, rest) =
+                literals.split_at(len.ok_or_else(|| broken("a literal is longer than the data"))?);
             *literals = rest;
             segment = Some(Segment::Literal(bytes.to_vec()));
             Ok(())
@@ -344,7 +351,7 @@ fn parse_segment(scanner: &mut Scanner<'_>, literals: &mut &[u8], objects: usize
     match segment {
         Some(Segment::Object(index, _)) => Ok(Segment::Object(index, tensor)),
         Some(literal) => Ok(literal),
-        None => Err(broken("a segment that is nothing")),
+        None => Err(broken("a segment is neither a literal nor an object")),
     }
 }
 

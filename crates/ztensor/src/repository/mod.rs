@@ -162,7 +162,8 @@ impl Repository {
     pub fn open(root: impl AsRef<Path>, remote: Options) -> Result<Repository> {
         let store = Store::new(root.as_ref(), remote)?;
         let Some(marker) = store.read(MARKER, MAX_MARKER)? else {
-            let message = format!("this is no repository: there is no {MARKER}; make one with init");
+            let message =
+                format!("this is not a repository (no {MARKER}): create one with `ztensor repo init`");
             return Err(Error::not_found(message).in_file(root));
         };
         check_marker(&marker).map_err(|error| error.in_file(root))?;

@@ -77,7 +77,7 @@ impl FromStr for RecordId {
             Some(RecordId(bytes))
         };
         parse().ok_or_else(|| {
-            Error::corrupt("repository.id", format!("{} is no id of 64 hexadecimal digits", quoted(text)))
+            Error::corrupt("repository.id", format!("{} is not an id of 64 hexadecimal digits", quoted(text)))
         })
     }
 }
@@ -124,7 +124,7 @@ pub(crate) fn check_ref_name(name: &str) -> Result<()> {
     match name.len() <= LONGEST_REF && name.split('/').all(good) {
         true => Ok(()),
         false => Err(Error::invalid(format!(
-            "{} cannot name a branch or tag: letters, digits and . _ - + @ = can, in parts between slashes",
+            "{} is not a valid name of a branch or tag: use letters, digits and . _ - + @ = in parts between slashes",
             quoted(name)
         ))),
     }
@@ -137,7 +137,7 @@ pub(crate) fn check_path(path: &str) -> Result<()> {
         true => Ok(()),
         false => Err(Error::corrupt(
             "repository.path",
-            format!("{} is no relative path of plain names", quoted(path)),
+            format!("{} is not a relative path of plain names", quoted(path)),
         )),
     }
 }

@@ -200,8 +200,7 @@ pub(crate) fn conflict(kind: RefKind, name: &str) -> Error {
         RefKind::Branch => "branch",
         RefKind::Tag => "tag",
     };
-    let message =
-        format!("another writer changed the {what} {} meanwhile: look at it, and try again", quoted(name));
+    let message = format!("another writer changed the {what} {} meanwhile: try again", quoted(name));
     Error::mismatch(message)
 }
 

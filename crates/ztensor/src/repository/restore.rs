@@ -83,10 +83,13 @@ impl ObjectSet {
         let chain = self.chain(id)?;
         let (root, steps) = match chain.split_last() {
             Some((root, steps)) => (*root, steps),
-            None => return Err(Error::invalid("an empty chain")),
+            None => return Err(Error::invalid("a chain of differences is empty")),
         };
         let Form::Whole(blob) = root.form else {
-            return Err(Error::corrupt("repository.chain", "a chain ends in no whole object"));
+            return Err(Error::corrupt(
+                "repository.chain",
+                "a chain of differences does not end in a whole object",
+            ));
         };
         if steps.is_empty() {
             return self.blob(root, blob, root.of.len()?, shift);
@@ -123,7 +126,9 @@ impl ObjectSet {
         let found = self.get(id)?.of.id(&bytes)?;
         match found == *id {
             true => Ok(bytes),
-            false => Err(Error::mismatch(format!("the object {id} decodes to {found}"))),
+            false => Err(Error::mismatch(format!(
+                "the object {id} decodes to the id {found}: it is damaged or forged"
+            ))),
         }
     }
 
@@ -134,7 +139,7 @@ impl ObjectSet {
 
     fn extent(&self, stored: &Stored, blob: Blob, shift: u32) -> Result<Extent> {
         let pack = self.packs.get(&stored.pack).copied();
-        let pack = pack.ok_or_else(|| Error::invalid("a pack that is not in this set"))?;
+        let pack = pack.ok_or_else(|| Error::invalid("an object refers to a pack that is not listed"))?;
         Ok(Extent { source: pack + shift, offset: blob.offset, len: blob.len })
     }
 
@@ -165,7 +170,7 @@ impl ObjectSet {
             }
             Form::Delta { common, change, rest, .. } => {
                 if common > base_len || common > len {
-                    let message = format!("{common} bytes in common with an object of {base_len}");
+                    let message = format!("a difference shares {common} bytes with an object of {base_len}");
                     return Err(Error::corrupt("repository.chain", message));
                 }
                 let change = self.extent(stored, change, 0)?;
@@ -268,11 +273,14 @@ impl Link {
             }
             (How::Delta { common, .. }, Some(delta)) => {
                 if delta.content_len().map_err(broken_frame)? != *common {
-                    return Err(Error::corrupt("repository.chain", "a difference of another length"));
+                    return Err(Error::corrupt(
+                        "repository.chain",
+                        "a difference has another length than its object",
+                    ));
                 }
                 delta.reference_range(range.start.min(*common)..range.end.min(*common)).map_err(broken_frame)
             }
-            (How::Delta { .. }, None) => Err(Error::invalid("a difference without a frame")),
+            (How::Delta { .. }, None) => Err(Error::invalid("a difference has no frame")),
         }
     }
 
@@ -319,7 +327,7 @@ impl Link {
                     _ => Err(Error::corrupt("repository.chain", "the rest of an object is missing")),
                 }
             }
-            (How::Delta { .. }, None) => Err(Error::invalid("a difference without a frame")),
+            (How::Delta { .. }, None) => Err(Error::invalid("a difference has no frame")),
         }
     }
 }

@@ -159,7 +159,10 @@ impl Store {
                 return Ok(Lock { _file: Some(file) });
             }
             if start.elapsed() >= PATIENCE {
-                let cause = std::io::Error::new(Io::WouldBlock, "another process is at work");
+                let cause = std::io::Error::new(
+                    Io::WouldBlock,
+                    "another process is writing to this repository: try again when it is done",
+                );
                 return Err(failed(cause));
             }
             std::thread::sleep(POLL);

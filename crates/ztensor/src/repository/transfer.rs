@@ -235,7 +235,7 @@ fn sort_by_descent(source: &Repository, order: &mut Vec<RecordId>) -> Result<()>
         }
     }
     if sorted.len() != order.len() {
-        return Err(Error::corrupt("repository.cycle", "commits lead to themselves").in_file(source.root()));
+        return Err(Error::corrupt("repository.cycle", "a commit is its own ancestor").in_file(source.root()));
     }
     *order = sorted;
     Ok(())

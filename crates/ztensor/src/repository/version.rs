@@ -293,7 +293,10 @@ impl RestoredFile {
         let Inner { manifest, objects, .. } = &*self.inner;
         let entry = manifest.object(index)?;
         if objects.get(&entry.id)?.of != entry.of {
-            return Err(Error::corrupt("repository.pack", format!("{} is of another type", entry.id)));
+            return Err(Error::corrupt(
+                "repository.pack",
+                format!("{} is stored with another type or shape than the manifest says", entry.id),
+            ));
         }
         if entry.len > KEPT {
             let range = skip..skip + out.len() as u64;

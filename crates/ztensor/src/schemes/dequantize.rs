@@ -34,8 +34,11 @@ impl Quantized {
 
     /// Type and bytes of a tensor that the scheme has.
     fn part(&self, reader: &Reader, role: &str) -> Result<(DType, Vec<u8>)> {
-        let name = self.tensor(role).ok_or_else(|| Error::invalid(format!("there are no {role}")))?;
-        let dtype = reader.get(name)?.dtype().ok_or_else(|| Error::invalid(format!("{role} of no type")))?;
+        let name = self.tensor(role).ok_or_else(|| Error::invalid(format!("it has no {role}")))?;
+        let dtype = reader
+            .get(name)?
+            .dtype()
+            .ok_or_else(|| Error::invalid(format!("its {role} have no element type")))?;
         Ok((dtype, reader.read(name)?))
     }
 
@@ -52,7 +55,7 @@ impl Quantized {
             DType::I32 | DType::U32 => {
                 Ok(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
             }
-            other => Err(Error::unsupported(format!("{role} of {other}"))),
+            other => Err(Error::unsupported(format!("its {role} are {other}, which is not supported"))),
         }
     }
 
@@ -76,7 +79,7 @@ impl Quantized {
     fn expect(&self, what: &str, found: usize, expected: u64) -> Result<()> {
         match found as u64 == expected {
             true => Ok(()),
-            false => Err(Error::unsupported(format!("{found} {what} where there should be {expected}"))),
+            false => Err(Error::unsupported(format!("it has {found} {what} instead of {expected}"))),
         }
     }
 

@@ -49,7 +49,7 @@ pub(crate) fn check(location: &str) -> Result<()> {
             return Err(refused(location, "leaves its folder with \"..\""));
         }
         if !platform::is_file_name(part) && part != "." {
-            return Err(refused(location, "holds a name that is no file's on this system"));
+            return Err(refused(location, "has a name that cannot be a file's on this system"));
         }
     }
     match Path::new(location).components().any(|part| matches!(part, Component::Normal(_))) {

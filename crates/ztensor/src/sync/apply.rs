@@ -122,7 +122,7 @@ fn rewrite(
     let len_of = |name: &str| -> Result<u64> {
         let (dtype, shape) = type_of(name).ok_or_else(|| unknown(name))?;
         let bits = crate::catalog::elements(&shape).and_then(|count| count.checked_mul(dtype.bits().into()));
-        bits.map(|bits| bits / 8).ok_or_else(|| Error::limit("its size overflows").in_tensor(name))
+        bits.map(|bits| bits / 8).ok_or_else(|| Error::limit("its size exceeds 2^64 bytes").in_tensor(name))
     };
     // Groups of tensors, each of which becomes a file.
     let mut groups: Vec<Vec<&str>> = vec![Vec::new()];

@@ -39,7 +39,7 @@ impl ChecksumFormat {
         let found = Self::ALL.into_iter().find(|format| format.name() == name);
         found.ok_or_else(|| {
             let known = "\"xxh3-128\", \"blake3\" and \"adler32\" are known";
-            Error::unsupported(format!("the checksum format {}: {known}", quoted(name)))
+            Error::unsupported(format!("the checksum format {} is not known: {known}", quoted(name)))
         })
     }
 

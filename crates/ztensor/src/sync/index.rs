@@ -49,7 +49,8 @@ impl Encoding {
             "xor" => Ok(Encoding::Xor),
             "overwrite" => Ok(Encoding::Overwrite),
             other => {
-                let message = format!("the delta encoding {}: xor and overwrite are known", quoted(other));
+                let message =
+                    format!("the delta encoding {} is not known: xor and overwrite are", quoted(other));
                 Err(Error::unsupported(message))
             }
         }
@@ -82,7 +83,8 @@ impl PayloadCompression {
             "zstd" => Ok(PayloadCompression::Zstd),
             "z4ai" => Ok(PayloadCompression::Z4ai),
             other => {
-                let message = format!("the compression format {}: zstd and z4ai are known", quoted(other));
+                let message =
+                    format!("the compression format {} is not known: zstd and z4ai are", quoted(other));
                 Err(Error::unsupported(message))
             }
         }

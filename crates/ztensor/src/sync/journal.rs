@@ -318,19 +318,18 @@ fn apply_changes(folder: &Path, journal: &Parsed<'_>, threads: usize, durable: b
     parallel::for_each(threads, groups, |group| {
         let mut block = Vec::new();
         for &(kind, file, offset, body) in group {
-            let (file, path, len) =
-                files.get(&file).ok_or_else(|| broken("a change of a file without a name"))?;
+            let (file, path, len) = files.get(&file).ok_or_else(|| broken("a change names no file"))?;
             let failed = |error| Error::io("cannot write", error).in_file(path);
             if kind == BYTES {
                 check_span(offset, body.len() as u64, *len)
-                    .ok_or_else(|| broken("a change beyond its file"))?;
+                    .ok_or_else(|| broken("a change is outside its file"))?;
                 disk::write_at(file, offset, body).map_err(failed)?;
                 continue;
             }
             let (span, patch) =
-                body.split_first_chunk::<4>().ok_or_else(|| broken("a patch without its range"))?;
+                body.split_first_chunk::<4>().ok_or_else(|| broken("a patch has no range"))?;
             let span = u32::from_le_bytes(*span);
-            check_span(offset, span.into(), *len).ok_or_else(|| broken("a patch beyond its file"))?;
+            check_span(offset, span.into(), *len).ok_or_else(|| broken("a patch is outside its file"))?;
             block.resize(span as usize, 0);
             platform::read_exact_at(file, &mut block, offset)
                 .map_err(|error| Error::io("cannot read", error).in_file(path))?;

@@ -136,7 +136,7 @@ pub fn fold(
     options: &PublishOptions,
 ) -> Result<Folded> {
     if stream.layout() != Layout::Numbered {
-        return Err(Error::unsupported("folds are published in numbered streams"));
+        return Err(Error::unsupported("only numbered streams can be folded"));
     }
     let mut versions = Vec::new();
     let mut at = to.to_owned();
@@ -145,7 +145,7 @@ pub fn fold(
             .version(&at)?
             .ok_or_else(|| Error::not_found(format!("there is no version {at}")).in_file(stream.root()))?;
         let Some(before) = stream.base_name(&version) else {
-            let message = format!("version {at} is a full one: nothing before it is needed");
+            let message = format!("version {at} is a full version: fold from {at} on");
             return Err(Error::invalid(message).in_file(stream.root()));
         };
         if version_number(&before) < version_number(from) {
@@ -443,6 +443,8 @@ pub struct Verified {
 
 /// Hashes the tensors of a checkpoint and compares them with what was applied.
 pub fn verify(local: &Path, threads: usize) -> Result<Verified> {
+    // Taking the lock would make the folder.
+    std::fs::metadata(local).map_err(|error| Error::io("cannot open", error).in_file(local))?;
     let locked = Locked::take(local, std::time::Duration::from_secs(600))?;
     journal::recover(&locked, threads, true)?;
     let (version, ledger) = locked.read()?;

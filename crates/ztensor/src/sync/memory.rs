@@ -157,12 +157,12 @@ impl MemoryTarget {
             if let Some((dtype, shape)) = deltas.type_of(name)
                 && (dtype, shape) != (tensor.dtype, &tensor.shape)
             {
-                let message = "the version changes its type or shape: load the checkpoint anew";
+                let message = "the version changes its type or shape: load the checkpoint again";
                 return Err(Error::mismatch(message).in_tensor(*name));
             }
         }
         if let Some(name) = deltas.removed().into_iter().find(|name| by_name.contains_key(name)) {
-            let message = "the version does not have this tensor any more: load the checkpoint anew";
+            let message = "the version does not have this tensor any more: load the checkpoint again";
             return Err(Error::mismatch(message).in_tensor(name));
         }
         let mut next = self.ledger.clone();
@@ -216,7 +216,7 @@ impl MemoryTarget {
     ) -> Result<()> {
         let map = &version.index.weight_map;
         if map.len() != tensors.len() || !tensors.iter().all(|tensor| map.contains_key(tensor.name)) {
-            let message = "the full version has other tensors than were given: load the checkpoint anew";
+            let message = "the full version has other tensors than were given: load the checkpoint again";
             return Err(Error::mismatch(message));
         }
         let mut shards = BTreeMap::new();
@@ -285,7 +285,7 @@ impl MemoryTarget {
     ) -> Result<MemoryTarget> {
         let (want, way) = self.way(stream, version)?;
         if way.from.is_none() {
-            let message = "only a full version leads there: load the checkpoint anew";
+            let message = "only a full version leads there: load the checkpoint again";
             return Err(Error::mismatch(message));
         }
         if way.versions.is_empty() {

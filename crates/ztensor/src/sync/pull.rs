@@ -141,7 +141,7 @@ fn find(stream: &Stream, locked: &Locked, wanted: &Wanted, options: &PullOptions
             (true, true) => {}
             (true, false) => {
                 return Err(Error::mismatch(format!(
-                    "the checkpoint is at version {applied}, newer than {}: allow a restart to rebuild it",
+                    "the checkpoint is at version {applied}, newer than {}: restart (--restart) rebuilds it",
                     wanted.version
                 ))
                 .in_file(locked.folder()));

@@ -123,7 +123,7 @@ impl<'a> Target<'a> {
         }
         let cause = std::io::Error::new(
             std::io::ErrorKind::AlreadyExists,
-            "another publisher wrote it, or one was killed: replace_unfinished replaces what has no index",
+            "another publisher wrote it, or one was killed: replace_unfinished (--replace-unfinished) replaces versions without an index",
         );
         Err(Error::io("this exists already with other contents", cause).in_file(&path))
     }
@@ -193,7 +193,10 @@ fn lock(root: &Path) -> Result<std::fs::File> {
     match platform::try_lock_exclusive(&file) {
         Ok(true) => Ok(file),
         Ok(false) => {
-            let cause = std::io::Error::new(std::io::ErrorKind::WouldBlock, "another publisher is at work");
+            let cause = std::io::Error::new(
+                std::io::ErrorKind::WouldBlock,
+                "another publisher writes this stream: stop it first",
+            );
             Err(failed(cause))
         }
         Err(error) => Err(failed(error)),

@@ -1,9 +1,7 @@
 //! A kill or a power cut at any step of publishing and applying.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use super::chain::Anchors;
@@ -83,25 +81,6 @@ fn pull_options(base: &Path, version: &str) -> PullOptions<'static> {
     }
 }
 
-/// Lets the steps from number `at` on fail; says whether any did.
-fn killed_at(at: usize, work: impl FnOnce()) -> bool {
-    let (count, failed) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
-    let (counted, seen) = (count.clone(), failed.clone());
-    let watcher = move |_: crate::write::disk::Step<'_>| {
-        let step = counted.get();
-        counted.set(step + 1);
-        match step < at {
-            true => Ok(()),
-            false => {
-                seen.set(true);
-                Err(std::io::Error::other("killed"))
-            }
-        }
-    };
-    watch::during(watcher, work);
-    failed.get()
-}
-
 #[test]
 fn a_killed_pull_leaves_the_old_or_the_new_state() {
     for form in FORMS {
@@ -122,7 +101,7 @@ fn a_killed_pull_leaves_the_old_or_the_new_state() {
                 let local = path("local");
                 let _ = std::fs::remove_dir_all(&local);
                 pull(&stream, &local, &pull_options(&path("base"), "0")).unwrap();
-                let killed = killed_at(at, || {
+                let killed = watch::killed_at(at, || {
                     let _ = pull(&stream, &local, &pull_options(&path("base"), "2"));
                 });
                 let verified = verify(&local, 1).unwrap();
@@ -217,7 +196,7 @@ fn a_killed_publish_shows_nothing_or_all_of_a_version() {
                 let options = publish_options(form, full);
                 let mut publisher = Publisher::new(stream.clone(), &reader, options.clone()).unwrap();
                 let mut failed = false;
-                let killed = killed_at(at, || failed = publisher.publish(&inputs(&first)).is_err());
+                let killed = watch::killed_at(at, || failed = publisher.publish(&inputs(&first)).is_err());
                 // After an error that came when the version had its name, it is there all the same.
                 let visible = !stream.versions().unwrap().is_empty();
                 assert!(visible || failed, "{form:?} {full} step {at}");
@@ -255,21 +234,24 @@ fn a_full_disk_changes_nothing() {
     publisher.publish(&inputs(&new)).unwrap();
     let local = path("local");
     pull(&stream, &local, &pull_options(&path("base"), "0")).unwrap();
-    const NO_SPACE: i32 = if cfg!(windows) { 112 } else { 28 };
-    // No space for the journal: every write fails, removing files does not.
-    let full = |step: crate::write::disk::Step<'_>| match step {
-        crate::write::disk::Step::Write(..) => Err(std::io::Error::from_raw_os_error(NO_SPACE)),
-        _ => Ok(()),
-    };
-    let error = watch::during(full, || pull(&stream, &local, &pull_options(&path("base"), "1"))).unwrap_err();
-    assert_eq!(error.io_error().unwrap().raw_os_error(), Some(NO_SPACE));
+    let error = watch::during(watch::full_disk, || pull(&stream, &local, &pull_options(&path("base"), "1")))
+        .unwrap_err();
+    assert_eq!(error.io_error().unwrap().kind(), std::io::ErrorKind::StorageFull);
     assert_eq!(load(&local), base());
     assert!(!local.join(".weight_sync/journal").exists());
-    let published = watch::during(full, || publisher.publish(&inputs(&base())));
+    let published = watch::during(watch::full_disk, || publisher.publish(&inputs(&base())));
     assert!(published.is_err());
     let names: Vec<_> =
         std::fs::read_dir(path("stream")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "{names:?}: the version and the lock");
     pull(&stream, &local, &pull_options(&path("base"), "1")).unwrap();
     assert_eq!(load(&local), new);
+}
+
+#[test]
+fn verifying_a_missing_checkpoint_makes_no_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = verify(&dir.path().join("missing"), 1).unwrap_err();
+    assert_eq!(error.io_error().unwrap().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

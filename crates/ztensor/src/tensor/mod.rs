@@ -401,7 +401,9 @@ pub(crate) fn check_csr(shape: [u64; 2], values: u64, indices: &[u64], indptr: &
         return Err(Error::corrupt(rule, format!("row pointers fall from {} to {}", pair[0], pair[1])));
     }
     match indices.iter().find(|&&column| column >= shape[1]) {
-        Some(column) => Err(Error::corrupt(rule, format!("column {column} of a matrix with {}", shape[1]))),
+        Some(column) => {
+            Err(Error::corrupt(rule, format!("column {column} is outside a matrix of {} columns", shape[1])))
+        }
         None => Ok(()),
     }
 }
@@ -426,7 +428,7 @@ pub(crate) fn check_coo(shape: &[u64], values: u64, coords: &[u64]) -> Result<()
         if let Some(coordinate) = coords.iter().find(|&&coordinate| coordinate >= size) {
             return Err(Error::corrupt(
                 rule,
-                format!("coordinate {coordinate} in dimension {dimension}, which has size {size}"),
+                format!("coordinate {coordinate} is outside dimension {dimension} of size {size}"),
             ));
         }
     }

@@ -183,7 +183,8 @@ impl PendingTensor {
     /// Takes the next bytes.
     pub fn push(&mut self, writer: &mut Writer<'_>, bytes: &[u8]) -> Result<()> {
         if bytes.len() as u64 > self.remaining() {
-            let message = format!("{} more bytes where {} are missing", bytes.len(), self.remaining());
+            let message =
+                format!("{} bytes were written where {} are missing", bytes.len(), self.remaining());
             return Err(Error::invalid(message).in_tensor(&*self.name));
         }
         self.dtype.check_values(bytes).map_err(|error| error.in_tensor(&*self.name))?;

@@ -10,7 +10,7 @@ use crate::args::Which;
 /// Commands of `repo`.
 #[derive(Debug, Subcommand)]
 pub enum Repo {
-    /// Make a repository.
+    /// Create a repository.
     #[command(after_help = "Examples:
   ztensor repo init models/
   ztensor repo init s3://bucket/models")]
@@ -49,33 +49,33 @@ pub enum Repo {
   ztensor repo export models/ main -o model.safetensors
   ztensor repo export models/ v1 -o model.zt")]
     Export(Export),
-    /// List, make, move or remove tags.
+    /// List, create, move or delete tags.
     #[command(after_help = "Examples:
   ztensor repo tag models/
   ztensor repo tag models/ v1 main
   ztensor repo tag models/ v1 --delete")]
     Tag(Ref),
-    /// List, make, move or remove branches.
+    /// List, create, move or delete branches.
     #[command(after_help = "Examples:
   ztensor repo branch models/
   ztensor repo branch models/ tuned main~3")]
     Branch(Ref),
-    /// Say what is stored for each version: what is new in it and what it shares.
+    /// Show what each version adds to the stored bytes, and what it shares with others.
     #[command(after_help = "Examples:
   ztensor repo du models/
   ztensor repo du models/ main --layers")]
     Du(Du),
-    /// Forget versions, and remove what nothing needs.
+    /// Forget versions, and delete files that no version needs.
     ///
-    /// Without --keep options all versions that branches and tags lead to are kept. Files are removed
-    /// when they were not needed for the grace period, so that writers are not disturbed: run it again
-    /// then.
+    /// Without --keep options all versions that branches and tags lead to are kept. Files are deleted
+    /// once they have been unneeded for the grace period, so that concurrent writers are safe: run it
+    /// again after that.
     #[command(after_help = "Examples:
   ztensor repo gc models/
   ztensor repo gc models/ --keep-last 5 --keep-every 100 --dry-run
   ztensor repo gc models/ --grace 0")]
     Gc(Gc),
-    /// Check that everything that branches and tags lead to is there.
+    /// Check that everything that branches and tags lead to is present.
     ///
     /// Exit codes: 0 clean, 1 something is missing or damaged.
     #[command(after_help = "Examples:
@@ -90,7 +90,7 @@ pub enum Repo {
     /// Copy versions from another repository.
     #[command(after_help = "Example:\n  ztensor repo pull models/ s3://bucket/models main")]
     Pull(Transfer),
-    /// Make a repository with the versions of another one.
+    /// Create a repository with the versions of another one.
     #[command(after_help = "Example:\n  ztensor repo clone s3://bucket/models models/")]
     Clone(CloneRepo),
     /// Serve the files of all versions by HTTP, read-only and with ranges.
@@ -100,7 +100,7 @@ pub enum Repo {
   ztensor repo serve models/ --port 8000
   curl http://127.0.0.1:8000/main/config.json")]
     Serve(Serve),
-    /// Write an HTML page of a repository: its versions, what each cost, what is shared.
+    /// Write an HTML page of a repository: versions, the bytes each added, what is shared.
     #[command(after_help = "Example:\n  ztensor repo page models/ -o models.html")]
     Page(Page),
 }
@@ -135,10 +135,10 @@ pub struct Commit {
     /// Branch.
     #[arg(long, value_name = "BRANCH", default_value = "main")]
     pub branch: String,
-    /// Version that the tensors resemble; may be repeated.
+    /// Version to store differences from, besides the parent; repeatable.
     #[arg(long, value_name = "REF")]
     pub base: Vec<String>,
-    /// Further parent, for a merge; may be repeated.
+    /// Further parent, for a merge; repeatable.
     #[arg(long, value_name = "REF")]
     pub parent: Vec<String>,
     /// Tag for the new version.
@@ -147,13 +147,13 @@ pub struct Commit {
     /// Author [default: the USER variable]
     #[arg(long, value_name = "TEXT")]
     pub author: Option<String>,
-    /// Metadata; may be repeated.
+    /// Metadata; repeatable.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     pub meta: Vec<(String, String)>,
     /// Leave out files whose path matches PATTERN (wildcards * and ?); repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub exclude: Vec<String>,
-    /// How hard the codec tries.
+    /// z4ai effort.
     #[arg(long, value_name = "EFFORT", default_value = "default")]
     #[arg(value_parser = ["fast", "default", "balanced", "max"])]
     pub effort: String,
@@ -231,7 +231,7 @@ pub struct Checkout {
     /// Folder to restore into.
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
-    /// Replace files that are there; files of other names stay.
+    /// Overwrite existing files; other files in FOLDER stay.
     #[arg(long)]
     pub force: bool,
     /// Print JSON.
@@ -253,7 +253,7 @@ pub struct Export {
     /// File or folder of the version that has the tensors.
     #[arg(long, value_name = "PATH", default_value = "")]
     pub path: String,
-    /// Leave out metadata that the format cannot hold.
+    /// Drop metadata that the format of OUT cannot hold; what is dropped is listed.
     #[arg(long)]
     pub drop_metadata: bool,
 }
@@ -267,10 +267,10 @@ pub struct Ref {
     /// Name; without it, all are listed.
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
-    /// Branch, tag or commit that it is put at.
+    /// Branch, tag or commit to point to.
     #[arg(value_name = "REF", default_value = "main")]
     pub at: String,
-    /// Remove it.
+    /// Delete it.
     #[arg(long)]
     pub delete: bool,
     /// Move it if it exists.
@@ -290,7 +290,7 @@ pub struct Du {
     /// Branch, tag or commit [default: all]
     #[arg(value_name = "REF")]
     pub name: Option<String>,
-    /// List the layers of the newest version.
+    /// Also list the layers of the newest version.
     #[arg(long)]
     pub layers: bool,
     /// Print JSON.
@@ -307,16 +307,16 @@ pub struct Gc {
     /// Keep the last N versions of each branch.
     #[arg(long, value_name = "N")]
     pub keep_last: Option<u64>,
-    /// Keep every N-th version of each branch, counted from its first.
+    /// Keep every Nth version of each branch, counted from its first.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub keep_every: Option<u64>,
     /// Keep versions that are younger than TIME, such as 12h or 30d.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub keep_within: Option<Duration>,
-    /// Time after which unneeded files are removed; 0 if no other process writes.
+    /// How long files must have been unneeded before they are deleted; 0 only if no other process writes.
     #[arg(long, value_name = "TIME", default_value = "14d", value_parser = time)]
     pub grace: Duration,
-    /// Only say what would be done.
+    /// Only print what would be done.
     #[arg(long)]
     pub dry_run: bool,
     /// Print JSON.
@@ -333,7 +333,7 @@ pub struct Fsck {
     /// Decode every tensor and compare it with its digest.
     #[arg(long)]
     pub full: bool,
-    /// Rebuild lists of places that are missing or out of date.
+    /// Rebuild location files that are missing or out of date.
     #[arg(long)]
     pub repair: bool,
     /// Print JSON.
@@ -353,7 +353,7 @@ pub struct Transfer {
     /// Branches and tags [default: all]
     #[arg(value_name = "REF")]
     pub refs: Vec<String>,
-    /// Replace branches and tags that went another way.
+    /// Overwrite branches and tags that have diverged.
     #[arg(long)]
     pub force: bool,
     /// Print JSON.

@@ -538,7 +538,7 @@ fn fsck(options: &args::Fsck, common: Common) -> Outcome {
         return Ok(code);
     }
     for error in &found.errors {
-        crate::output::say(Some("error"), human::escaped(error));
+        crate::output::say(Some(crate::output::Label::Error), human::escaped(error));
     }
     for warning in &found.warnings {
         common.say(format_args!("warning: {}", human::escaped(warning)));

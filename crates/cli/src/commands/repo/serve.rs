@@ -73,7 +73,9 @@ impl Range {
 pub fn run(options: &Serve, common: Common) -> Outcome {
     let repository = super::open(&options.repo)?;
     let address = (options.host.as_str(), options.port);
-    let failed = |error| Failure::io(format!("cannot listen on {}:{}: {error}", options.host, options.port));
+    let failed = |error| {
+        Failure::io(format!("cannot listen on {}:{}: {}", options.host, options.port, human::cause(&error)))
+    };
     let listener = TcpListener::bind(address).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     let server = Server { repository, versions: Mutex::default(), connections: AtomicUsize::new(0) };

@@ -6,7 +6,7 @@
 //! that is not known is passed through as `gguf.unknown`: its bytes reach to the
 //! next tensor. The attribute `ggml_type` has the type's number.
 //!
-//! Numbers of big-endian files are turned round while they are read. Blocks have
+//! Numbers of big-endian files are byte-swapped while they are read. Blocks have
 //! numbers inside that no reader and writer agree on how to turn: they stay as
 //! they are, with the attribute `byte_order`, and are not dequantized.
 //!
@@ -117,7 +117,10 @@ fn object(tensor: &TensorInfo, source: u32, order: Order, end: u64) -> Result<Ob
     let len = match known {
         Some(known) => byte_len(known, &tensor.shape)?,
         None if tensor.type_id > i32::MAX as u32 => {
-            return Err(Error::corrupt("gguf.type", format!("there can be no type {}", tensor.type_id)));
+            return Err(Error::corrupt(
+                "gguf.type",
+                format!("the type number {} is out of range", tensor.type_id),
+            ));
         }
         None => end.saturating_sub(tensor.offset),
     };
@@ -168,7 +171,7 @@ fn check_extents(object: &Object, total: u64) -> Result<()> {
             return Err(Error::corrupt(
                 "gguf.range",
                 format!(
-                    "its {} bytes from byte {} on lie outside the {total} bytes of the file",
+                    "its {} bytes from byte {} on lie outside the {total} bytes of the file (incomplete download?)",
                     extent.len, extent.offset
                 ),
             ));

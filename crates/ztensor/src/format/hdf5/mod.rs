@@ -105,7 +105,7 @@ fn read(source: Arc<dyn Source>, index: u32, range: Range<u64>, catalog: &mut Ca
     if end > found && !widths.is_undefined(end) {
         return Err(Error::corrupt(
             "hdf5.truncated",
-            format!("the file says it ends at {end} and has {found} bytes"),
+            format!("the file is truncated: it ends at byte {found} instead of {end} (incomplete download?)"),
         ));
     }
     let root = superblock.root_object_header_address().map_err(structure)?;

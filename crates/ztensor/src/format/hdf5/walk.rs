@@ -162,7 +162,7 @@ impl<'f> Walk<'f> {
                 Target::Path(to) => self.soft.push((path, address, to.clone())),
                 Target::External { file, path: to } => {
                     let why = format!(
-                        "it is a link to {} in the file {}, and other files are not opened",
+                        "it is a link to {} in the file {}: other files are not opened",
                         quoted(to),
                         quoted(file)
                     );

@@ -34,7 +34,7 @@ fn check_archive(plan: &Plan<'_>) -> Result<()> {
         if long || zip::check_name(&member).is_err() || !members.insert(member) {
             return Err(plan.cannot(
                 name,
-                "a tensor of this name: an archive's members are relative paths, each of its own",
+                "a tensor of this name: members of an archive need distinct names without a `..` part",
             ));
         }
     }

@@ -65,7 +65,7 @@ pub(crate) fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catal
             return Err(Error::corrupt(
                 "safetensors.header-length",
                 format!(
-                    "the file ends within its header: at least {} bytes are missing (incomplete download?)",
+                    "the file ends within its header: {} or more bytes are missing (incomplete download?)",
                     len - room
                 ),
             ));
@@ -73,7 +73,9 @@ pub(crate) fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catal
         if len > MAX_HEADER || len > room {
             return Err(Error::corrupt(
                 "safetensors.header-length",
-                format!("a header of {len} bytes: at most {MAX_HEADER} are allowed and the file has {room}"),
+                format!(
+                    "the header declares {len} bytes: at most {MAX_HEADER} are allowed, and {room} follow in the file"
+                ),
             ));
         }
         let header = source.bytes(PREFIX, len)?;

@@ -96,7 +96,7 @@ fn header(plan: &Plan<'_>, order: &[usize]) -> Result<String> {
     json.extend(std::iter::repeat_n(' ', padded - json.len()));
     if json.len() as u64 > MAX_HEADER {
         return Err(Error::unsupported(format!(
-            "a header of {} bytes: readers of .safetensors allow {MAX_HEADER}; write several files",
+            "the header would have {} bytes, and readers of .safetensors allow {MAX_HEADER}: write several files (--max-shard-size)",
             json.len()
         )));
     }

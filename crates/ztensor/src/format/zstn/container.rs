@@ -124,7 +124,7 @@ impl Container {
         let mode = match prefix[5..] {
             [0, 0, 0] => Mode::Tensors,
             [1, 0, 0] => Mode::Opaque,
-            _ => return Err(corrupt("zstn.mode", format!("unknown mode {:02x?}", &prefix[5..]))),
+            _ => return Err(corrupt("zstn.mode", format!("the mode {:02x?} is not known", &prefix[5..]))),
         };
         let (index_len, content_len, file_len) = (number(0), number(8), number(16));
         if file_len != total {
@@ -134,7 +134,7 @@ impl Container {
             ));
         }
         if !index_len.is_multiple_of(ENTRY as u64) || index_len > total - PREFIX - FOOTER {
-            return Err(corrupt("zstn.index-length", format!("an index of {index_len} bytes")));
+            return Err(corrupt("zstn.index-length", format!("an index of {index_len} bytes does not fit")));
         }
         let index_at = total - FOOTER - index_len;
         let index = source.bytes(index_at, index_len)?;
@@ -159,7 +159,10 @@ impl Container {
         let stored = stored.extent().map_or(0, |extent| extent.len);
         let small = *len <= SMALL_HEADER || len.div_ceil(HEADER_EXPANSION) <= stored;
         if *len < safetensors::PREFIX || *len > safetensors::PREFIX + safetensors::MAX_HEADER || !small {
-            return Err(corrupt("zstn.header", format!("a header of {len} bytes, stored as {stored}")));
+            return Err(corrupt(
+                "zstn.header",
+                format!("a header of {len} bytes cannot be stored in {stored} bytes"),
+            ));
         }
         Ok(())
     }
@@ -187,7 +190,10 @@ impl Container {
         }
         let declared = bytes.first_chunk::<8>().map(|len| u64::from_le_bytes(*len));
         if declared != Some(len - safetensors::PREFIX) {
-            return Err(corrupt("zstn.header", format!("{len} bytes of header say they are {declared:?}")));
+            return Err(corrupt(
+                "zstn.header",
+                format!("the header has {len} bytes and declares {declared:?}"),
+            ));
         }
         bytes.drain(..safetensors::PREFIX as usize);
         String::from_utf8(bytes).map_err(|_| corrupt("safetensors.utf8", "the header is not UTF-8"))
@@ -292,12 +298,13 @@ fn read_index(index: &[u8], index_at: u64, content_len: u64) -> Result<Vec<Blob>
         let (kind, crc) = (entry[0], number(1) as u32);
         let (value, len) = (number(5), number(13));
         if kind != KIND_RAW && crc != 0 {
-            return Err(corrupt("zstn.kind", "a checksum where there should be none"));
+            return Err(corrupt("zstn.kind", "an entry has a checksum that its kind does not use"));
         }
         let place = |start: u64| {
             let fits = start.checked_add(value).is_some_and(|end| end <= index_at);
-            let outside =
-                || corrupt("zstn.blobs", format!("a blob of {value} bytes at {start} meets the index"));
+            let outside = || {
+                corrupt("zstn.blobs", format!("a blob of {value} bytes at byte {start} overlaps the index"))
+            };
             fits.then_some(Extent::new(start, value)).ok_or_else(outside)
         };
         let stored = match kind {
@@ -306,7 +313,10 @@ fn read_index(index: &[u8], index_at: u64, content_len: u64) -> Result<Vec<Blob>
                 Stored::Frame(place(end)?, Generation::Present)
             }
             KIND_RAW if value != len => {
-                return Err(corrupt("zstn.content-length", format!("{value} raw bytes are not {len}")));
+                return Err(corrupt(
+                    "zstn.content-length",
+                    format!("a raw blob has {value} bytes, its content {len}"),
+                ));
             }
             KIND_RAW => {
                 let start = if len > 0 { end.next_multiple_of(ALIGNMENT) } else { end };
@@ -318,17 +328,24 @@ fn read_index(index: &[u8], index_at: u64, content_len: u64) -> Result<Vec<Blob>
                     Some((first, blob)) if blob.len == len && blob.stored.extent().is_some() => {
                         Stored::Same(first)
                     }
-                    _ => return Err(corrupt("zstn.reference", format!("a reference to entry {value}"))),
+                    _ => {
+                        return Err(corrupt(
+                            "zstn.reference",
+                            format!(
+                                "an entry refers to entry {value}, which is not an earlier one of the same length"
+                            ),
+                        ));
+                    }
                 }
             }
-            other => return Err(corrupt("zstn.kind", format!("unknown kind {other} of an entry"))),
+            other => return Err(corrupt("zstn.kind", format!("entry kind {other} is not known"))),
         };
         if let Some(extent) = stored.extent() {
             end = extent.offset + extent.len;
         }
         contents = contents
             .checked_add(len)
-            .ok_or_else(|| corrupt("zstn.content-length", "contents of more than 2^64 bytes"))?;
+            .ok_or_else(|| corrupt("zstn.content-length", "the contents add up to more than 2^64 bytes"))?;
         blobs.push(Blob { len, stored });
     }
     if end != index_at {

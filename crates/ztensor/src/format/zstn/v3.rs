@@ -33,7 +33,7 @@ pub(super) fn read(source: Arc<dyn Source>) -> Result<Container> {
     };
     let header_len = cursor.u64_le()?;
     if header_len > safetensors::MAX_HEADER {
-        return Err(corrupt(format!("a header of {header_len} bytes")));
+        return Err(corrupt(format!("a header of {header_len} bytes does not fit in the file")));
     }
     cursor.skip(header_len)?;
     let data_len = cursor.u64_le()?;
@@ -49,7 +49,7 @@ pub(super) fn read(source: Arc<dyn Source>) -> Result<Container> {
             let frame = Extent::new(cursor.position(), frame_len);
             if frame_len != cursor.remaining() {
                 return Err(corrupt(format!(
-                    "a frame of {frame_len} bytes where {} are",
+                    "a frame declares {frame_len} bytes where {} are left",
                     cursor.remaining()
                 )));
             }
@@ -101,10 +101,12 @@ fn read_index(
     for _ in 0..count {
         let name_len = cursor.u16_le()?;
         let name = std::str::from_utf8(cursor.take(u64::from(name_len))?)
-            .map_err(|_| corrupt("a name that is not UTF-8"))?
+            .map_err(|_| corrupt("a name is not UTF-8"))?
             .to_owned();
         let (begin, stop) = (cursor.u64_le()?, cursor.u64_le()?);
-        let len = stop.checked_sub(begin).ok_or_else(|| corrupt(format!("bytes {begin} to {stop}")))?;
+        let len = stop
+            .checked_sub(begin)
+            .ok_or_else(|| corrupt(format!("bytes {begin} to {stop} are not a range of the data")))?;
         // One without bytes may share its place with the one that starts there.
         if begin != end && len > 0 || stop > data_len {
             return Err(corrupt(format!("data from {begin} to {stop} follows data that ends at {end}")));
@@ -115,7 +117,9 @@ fn read_index(
                 let (offset, frame_len) = (cursor.u64_le()?, cursor.u64_le()?);
                 let inside = offset.checked_add(frame_len).is_some_and(|end| end <= index.offset);
                 if offset < frames_at || !inside {
-                    return Err(corrupt(format!("a frame of {frame_len} bytes at {offset} lies elsewhere")));
+                    return Err(corrupt(format!(
+                        "a frame of {frame_len} bytes at byte {offset} is outside the frames"
+                    )));
                 }
                 frame_blob(Extent::new(offset, frame_len), len)?
             }
@@ -126,10 +130,14 @@ fn read_index(
                     Some(Blob { len: same, stored: Stored::Frame(..) }) if *same == len => {
                         Blob { len, stored: Stored::Same(first + 1) }
                     }
-                    _ => return Err(corrupt(format!("a reference to entry {first}"))),
+                    _ => {
+                        return Err(corrupt(format!(
+                            "an entry refers to entry {first}, which is not an earlier one of the same length"
+                        )));
+                    }
                 }
             }
-            kind => return Err(corrupt(format!("unknown kind {kind} of an entry"))),
+            kind => return Err(corrupt(format!("entry kind {kind} is not known"))),
         });
         names.push((name, begin));
     }

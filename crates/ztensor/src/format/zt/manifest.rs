@@ -512,9 +512,7 @@ fn encode_object(e: &mut Encoder<&mut Vec<u8>>, object: &Object) -> Result<()> {
 }
 
 fn encode_component(e: &mut Encoder<&mut Vec<u8>>, component: &Component) -> Result<()> {
-    let extent = component.extent().ok_or_else(|| {
-        Error::invalid("a component without a place in the file cannot stand in a manifest")
-    })?;
+    let extent = component.extent().ok_or_else(|| Error::invalid("a component has no place in the file"))?;
     let encoding = component.encoding();
     let entries = 3
         + u64::from(component.type_name().is_some())

@@ -56,7 +56,9 @@ fn one(out: &mut Vec<u8>, object: &Object) -> Result<()> {
     cbor::map(out, parts.len());
     for (role, component) in parts {
         let digest = component.digest.as_ref().ok_or_else(|| {
-            Error::unsupported(format!("the part {role:?} has no digest, so that the content has none"))
+            Error::unsupported(format!(
+                "the part {role:?} has no digest, so the content digest is not defined"
+            ))
         })?;
         let element = Element::of(component.dtype, component.unknown_type.as_deref());
         cbor::text(out, role);

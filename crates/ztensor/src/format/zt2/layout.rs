@@ -142,7 +142,7 @@ impl<'a> Described<'a> {
         }
         let indices = self.part("indices")?.len;
         if !indices.is_multiple_of(width) {
-            return Err(broken(format!("\"indices\" has {indices} bytes, no whole indices")));
+            return Err(broken(format!("\"indices\" has {indices} bytes, which are not whole indices")));
         }
         let pointers = rows.checked_add(1).and_then(|count| count.checked_mul(width));
         let pointers = pointers.ok_or_else(|| {
@@ -161,7 +161,7 @@ impl<'a> Described<'a> {
         let cell = self.index_width("coords")? * rank;
         let coords = self.part("coords")?.len;
         if !coords.is_multiple_of(cell) {
-            return Err(broken(format!("\"coords\" has {coords} bytes, no whole coordinates")));
+            return Err(broken(format!("\"coords\" has {coords} bytes, which are not whole coordinates")));
         }
         self.sized("values", coords / cell, "zt2.LayoutRule")
     }
@@ -200,7 +200,8 @@ impl<'a> Described<'a> {
     /// The size of the dimension that an axis names.
     fn along(&self, axis: u64) -> Result<u64> {
         let size = usize::try_from(axis).ok().and_then(|axis| self.shape.get(axis));
-        size.copied().ok_or_else(|| broken(format!("axis {axis} of {} dimensions", self.shape.len())))
+        size.copied()
+            .ok_or_else(|| broken(format!("the axis {axis} is outside {} dimensions", self.shape.len())))
     }
 }
 
@@ -606,7 +607,9 @@ fn csr_data(shape: &[u64], indices: &[u64], indptr: &[u64]) -> Result<()> {
             return Err(bad_data(format!("the columns of row {row} do not increase")));
         }
         if row_indices.last().is_some_and(|&last| last >= columns) {
-            return Err(bad_data(format!("row {row} has a column beyond the {columns} there are")));
+            return Err(bad_data(format!(
+                "row {row} has a column beyond the {columns} columns of the matrix"
+            )));
         }
     }
     Ok(())
@@ -621,7 +624,7 @@ fn coo_data(shape: &[u64], coords: &[u64]) -> Result<()> {
     for (dimension, (&size, coords)) in shape.iter().zip(coords.chunks_exact(count)).enumerate() {
         for (cell, &at) in cells.iter_mut().zip(coords) {
             if at >= size {
-                let message = format!("coordinate {at} in dimension {dimension}, which has size {size}");
+                let message = format!("coordinate {at} is outside dimension {dimension} of size {size}");
                 return Err(bad_data(message));
             }
             // The product of all sizes fits, so the number of every cell does.

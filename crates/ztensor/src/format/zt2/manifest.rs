@@ -39,7 +39,7 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<()> {
         true => Ok(()),
         false => Err(Error::corrupt(
             "zt2.Name",
-            format!("{what} {} has not 1 to {MAX_NAME} bytes without a zero", quoted(name)),
+            format!("{what} {} must have 1 to {MAX_NAME} bytes without a zero byte", quoted(name)),
         )),
     }
 }
@@ -53,7 +53,7 @@ fn check_shard_name(name: &str) -> Result<()> {
         false => Err(Error::corrupt(
             "zt2.ShardName",
             format!(
-                "the shard {} is not called by 1 to {MAX_SHARD_NAME} of A-Z a-z 0-9 . _ - and no leading dot",
+                "the shard name {} must have 1 to {MAX_SHARD_NAME} characters of A-Z a-z 0-9 . _ - and no leading dot",
                 quoted(name)
             ),
         )),
@@ -177,7 +177,10 @@ impl<'a> Manifest<'a> {
             let missing = |what| schema(format!("the shard {} has no {what:?}", quoted(name)));
             let size = size.ok_or_else(|| missing("size"))?;
             if size < SMALLEST {
-                return Err(schema(format!("the shard {} has {size} bytes, too few", quoted(name))));
+                return Err(schema(format!(
+                    "the shard {} has {size} bytes, fewer than an empty file",
+                    quoted(name)
+                )));
             }
             self.shards.insert(name, (size, identity.ok_or_else(|| missing("digest"))?));
         }

@@ -137,7 +137,10 @@ impl Footer {
         let (offset, len, hash) = (u64_at(0), u64_at(8), u64_at(16));
         let version = u32_at(24);
         if version != VERSION {
-            return Err(Error::corrupt("zt2.Version", format!("container version {version}, not {VERSION}")));
+            return Err(Error::corrupt(
+                "zt2.Version",
+                format!("the container version is {version}, not {VERSION}"),
+            ));
         }
         let manifest = match len {
             0 if offset == 0 && hash == 0 => None,

@@ -156,7 +156,7 @@ pub(super) fn compare(source: &dyn Source, digest: &Digest) -> Result<()> {
     }
     let mut hasher = digest
         .hasher()
-        .ok_or_else(|| Error::unsupported(format!("the digest {digest} is of a kind that is not known")))?;
+        .ok_or_else(|| Error::unsupported(format!("the digest {digest} is of an unknown kind")))?;
     let mut buffer = vec![0; PIECE.min(source.len() as usize)];
     let mut at = 0;
     while at < source.len() {
