@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_OUTSIDE = re.compile(r"\]\((?:\.\./)+(CHANGELOG\.md|CONTRIBUTING\.md|README\.md|crates/[^)]*)\)")
+_OUTSIDE = re.compile(
+    r"\[([^\]]+)\]\((?:\.\./)+(?:CHANGELOG\.md|CONTRIBUTING\.md|README\.md|crates/[^)]*)(?:#[^)]*)?\)"
+)
 
 
 _RUSTDOC = "`cargo doc --open -p ztensor` builds the reference."
@@ -20,4 +22,4 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
     `make docs` puts those into the site after it is built.
     """
-    return _OUTSIDE.sub("]", markdown).replace(_RUSTDOC, _RUSTDOC_LINKS)
+    return _OUTSIDE.sub(r"\1", markdown).replace(_RUSTDOC, _RUSTDOC_LINKS)
