@@ -1,26 +1,40 @@
-"""Weights into an engine's parameters: ours against the loop of vLLM's default loader, in turns.
+"""Weights into engines: ours against vLLM's default loader and plain safetensors, in turns.
 
-    python benchmark/engines.py [--size MB] [--rounds N]   # needs torch, safetensors and ztensor
+    python benchmark/engines.py loader [--size MB] [--rounds N]        # torch, safetensors, ztensor
+    python benchmark/engines.py transformers [--size MB] [--rounds N]  # and transformers
 
-The default loader opens each file with ``safetensors.safe_open``, gets one tensor after another and
-copies it to a parameter; ours is what ``load_format="ztensor"`` iterates over. Parameters exist and
-are touched before. Each run is a process of its own, page cache warm; times are medians, memory is
-the growth of anonymous pages at its peak. Ratios are of one round each.
+``loader``: the default loader of vLLM opens each file with ``safetensors.safe_open``, gets one
+tensor after another and copies it to a parameter; ours is what ``load_format="ztensor"`` iterates
+over. Parameters exist and are touched before.
+
+``transformers``: ``from_pretrained`` of a Llama in bf16 and one forward pass, so that mapped
+weights are read, too; from plain safetensors and from the same packed with effort fast.
+
+Each run is a process of its own, which does everything once before it is measured: modules are
+imported then, and a virtual machine has given it memory. Cold runs begin after the files were
+dropped from the page cache. Times are medians, memory is the growth of anonymous pages at its peak,
+ratios are medians of the ratios of single rounds.
 """
 
 import argparse
+import gc
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
-CASES = ("default", "plain", "packed", "zt")
+CASES = {
+    "loader": ("default", "plain", "packed", "zt"),
+    "transformers": ("plain", "packed"),
+}
 
 
-def make(folder, megabytes):
+def make_files(folder, megabytes):
     """A model of bf16 matrices in two shards, and the same packed and as `.zt`."""
     import torch
 
@@ -43,11 +57,62 @@ def make(folder, megabytes):
         save_file(tensors, folder / "zt" / f"{name}.zt", compression="fast")
 
 
-def anonymous():
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon"):
-            return int(line.split()[1]) << 10
-    return 0
+def make_model(folder, megabytes):
+    """A Llama of about this size in bf16, and the same packed."""
+    import torch
+    import transformers
+
+    import z4ai
+
+    torch.manual_seed(0)
+    of_layer = 2 * (4 * 2048 * 2048 + 3 * 2048 * 5632)
+    config = transformers.LlamaConfig(
+        vocab_size=8192,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=max(1, (megabytes << 20) // of_layer),
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        tie_word_embeddings=False,
+        dtype="bfloat16",
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder / "plain")
+    z4ai.pack_model(folder / "plain", folder / "packed", effort="fast")
+
+
+def drop(folder):
+    """Drops the files of a folder from the page cache."""
+    for path in folder.iterdir():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+class Memory:
+    """The peak of anonymous pages while this is open, less those before."""
+
+    def __enter__(self):
+        self._before, self.peak = self._now(), 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self):
+        while not self._done.wait(0.01):
+            self.peak = max(self.peak, self._now() - self._before)
+
+    @staticmethod
+    def _now():
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("RssAnon"):
+                return int(line.split()[1]) << 10
+        return 0
 
 
 def default(folder):
@@ -59,50 +124,104 @@ def default(folder):
                 yield name, file.get_tensor(name)
 
 
-def worker(case, folder):
-    """Seconds and peak memory of one load."""
+def loader(case, folder, tokens):
+    """A function that loads the weights into parameters once."""
     import torch
 
+    import ztensor
     from ztensor._weights import Options, Weights
 
+    with ztensor.Reader(folder) as reader:
+        shapes = {name: reader.metadata(name).shape for name in reader}
+    parameters = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
+
+    def run():
+        ours = case != "default"
+        weights = Weights([str(folder)], Options()).tensors() if ours else default(folder)
+        for name, tensor in weights:
+            parameters[name].copy_(tensor)
+
+    return run
+
+
+def transformers(case, folder, tokens):
+    """A function that loads a model and uses it once."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    import z4ai
+
+    z4ai.enable_hf()
+    prompt = torch.arange(tokens).reshape(1, tokens)
+    options = {"variant": "z4ai"} if case == "packed" else {}
+
+    def run():
+        load = AutoModelForCausalLM.from_pretrained
+        with torch.no_grad():
+            load(folder, dtype=torch.bfloat16, **options)(prompt)
+
+    return run
+
+
+def worker(part, case, folder, tokens, cold):
+    """Seconds and peak memory of one run, after one that is not counted."""
     source = Path(folder, "plain" if case == "default" else case)
-    parameters = {name: torch.zeros_like(tensor) for name, tensor in default(Path(folder, "plain"))}
-    before, peak = anonymous(), 0
-    start = time.perf_counter()
-    tensors = default(source) if case == "default" else Weights([str(source)], Options()).tensors()
-    for name, tensor in tensors:
-        parameters[name].copy_(tensor)
-        peak = max(peak, anonymous() - before)
-    print(json.dumps([time.perf_counter() - start, peak]))
+    run = {"loader": loader, "transformers": transformers}[part](case, source, int(tokens))
+    run()
+    gc.collect()
+    if cold == "cold":
+        drop(source)
+    with Memory() as memory:
+        start = time.perf_counter()
+        run()
+        seconds = time.perf_counter() - start
+    return seconds, memory.peak
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=CASES)
     parser.add_argument("--size", type=int, default=1024, help="megabytes of the model")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="0 makes the files only")
+    parser.add_argument("--tokens", type=int, default=256, help="length of the prompt")
+    parser.add_argument("--folder", help="where the files are made, or were made by an earlier run")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        make(Path(folder), options.size)
-        seconds = {case: [] for case in CASES}
-        peaks = {case: 0 for case in CASES}
-        for _ in range(options.rounds):
-            for case in CASES:
-                command = [sys.executable, __file__, "worker", case, folder]
-                printed = subprocess.run(command, check=True, capture_output=True, text=True)
-                time_taken, peak = json.loads(printed.stdout)
-                seconds[case].append(time_taken)
-                peaks[case] = max(peaks[case], peak)
-        print(f"{'case':8} {'seconds':>8} {'x default':>10} {'MB peak':>8}")
-        for case in CASES:
-            ratios = [a / b for a, b in zip(seconds[case], seconds["default"], strict=True)]
-            print(
-                f"{case:8} {statistics.median(seconds[case]):8.3f} "
-                f"{statistics.median(ratios):10.2f} {peaks[case] / 1e6:8.0f}"
-            )
+    cases = CASES[options.part]
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(options.folder or made)
+        if not (folder / "plain").exists():
+            folder.mkdir(exist_ok=True)
+            (make_files if options.part == "loader" else make_model)(folder, options.size)
+        size = sum(path.stat().st_size for path in (folder / "plain").iterdir())
+        print(f"{options.part}, {size / 1e6:.0f} MB, {options.rounds} rounds")
+        if not options.rounds:
+            return
+        print(f"{'':5} {'case':8} {'seconds':>8} {'x ' + cases[0]:>10} {'MB peak':>8}")
+        for label in ("warm", "cold"):
+            seconds = {case: [] for case in cases}
+            peaks = {case: 0 for case in cases}
+            for _ in range(options.rounds):
+                for case in cases:
+                    arguments = [options.part, case, str(folder), str(options.tokens), label]
+                    printed = subprocess.run(
+                        [sys.executable, __file__, "worker", *arguments],
+                        check=True,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.DEVNULL,
+                        text=True,
+                    ).stdout
+                    taken, peak = json.loads(printed.splitlines()[-1])
+                    seconds[case].append(taken)
+                    peaks[case] = max(peaks[case], peak)
+            for case in cases:
+                ratios = [a / b for a, b in zip(seconds[case], seconds[cases[0]], strict=True)]
+                median, ratio = statistics.median(seconds[case]), statistics.median(ratios)
+                peak = peaks[case] / 1e6
+                print(f"{label:5} {case:8} {median:8.3f} {ratio:10.2f} {peak:8.0f}")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["worker"]:
-        worker(*sys.argv[2:])
+        print(json.dumps(worker(*sys.argv[2:])))
     else:
         main()

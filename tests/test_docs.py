@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import subprocess
@@ -18,6 +19,9 @@ import z4ai
 import ztensor
 import ztensor.distributed
 import ztensor.torch
+
+sys.path.append(str(Path(__file__).parent / "engines"))
+import results
 
 MODULES = [
     module.name
@@ -34,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning
 
 
 # Imported by their engine, which is no part of this environment: tests/test_engines.py has it.
-IN_ENGINES = {"ztensor.vllm._loader"}
+IN_ENGINES = {"ztensor.vllm._loader", "ztensor.vllm.transfer"}
 
 
 @pytest.mark.parametrize("name", ["ztensor", "z4ai", *MODULES])
@@ -45,6 +49,13 @@ def test_docstrings(name: str) -> None:
         return
     module = importlib.import_module(name)
     assert doctest.testmod(module, optionflags=OPTIONS).failed == 0
+
+
+def test_the_table_of_engines_is_what_their_tests_found() -> None:
+    made = results.page_with(results.table())
+    if os.environ.get("UPDATE_DOCS"):
+        results.PAGE.write_text(made)
+    assert results.PAGE.read_text() == made, "UPDATE_DOCS=1 pytest tests/test_docs.py writes it"
 
 
 GUIDES = [

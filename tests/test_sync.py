@@ -286,6 +286,29 @@ def test_watch_follows_backs_off_and_ends(tmp_path: Path) -> None:
     assert list(missing.watch(interval=0.01, timeout=0.02)) == []
 
 
+def test_digests_say_what_changed(tmp_path: Path) -> None:
+    made = {"a": np.arange(100, dtype=np.float32), "b": np.ones(50, np.float16)}
+    ztensor.numpy.save_file(made, tmp_path / "model.safetensors")
+    publisher = sync.Publisher(tmp_path / "stream", made)
+    subscriber = sync.Subscriber(
+        tmp_path / "stream", tmp_path / "local", base=tmp_path / "model.safetensors"
+    )
+    assert subscriber.digests() == {} and sync.Subscriber(tmp_path / "stream").digests() == {}
+    subscriber.pull(0)
+    first = subscriber.digests()
+    assert first.keys() == made.keys() and all(first.values())
+    made["b"] = made["b"] * 2
+    publisher.publish(made)
+    # Another process of the host pulls: who looks later sees what changed all the same.
+    sync.pull(tmp_path / "stream", tmp_path / "local")
+    assert subscriber.pull().changed == []
+    second = subscriber.digests()
+    assert second["a"] == first["a"] and second["b"] != first["b"]
+    # Another program applied something: nothing is known.
+    (tmp_path / "local" / ".weight_sync" / "state.json").write_text('{"version": "000002"}')
+    assert subscriber.digests() == {}
+
+
 def test_the_hooks_of_trainers_and_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ztensor.InvalidArgumentError):
         sync_hooks.pre_read(str(SAMPLES / "slime"), 3)

@@ -262,6 +262,58 @@ def test_gguf_of_llama_cpp(rng: np.random.Generator) -> None:
     assert typed["model.layers.0.mlp.down_proj.weight"].dtype == torch.bfloat16
 
 
+def test_versions_of_repositories() -> None:
+    made = state()
+    changed = made | {"head": made["head"] + 1}
+    repository = ztensor.Repository.init("models")
+    repository.commit(made, tag="first")
+    repository.commit(changed, branch="runs/a", name="sub/model.safetensors")
+    for url, expected in (
+        ("ztensor-repo://models@first", made),
+        ("ztensor-repo://models@main/", made),
+        ("ztensor-repo://models@runs/a/sub", changed),
+        ("ztensor-repo://models@runs/a/sub/model.safetensors", changed),
+    ):
+        found = loaded(url)
+        assert found.keys() == expected.keys(), url
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items()), url
+    for url, said in (
+        ("ztensor-repo://models", "expected REPOSITORY@REF/PATH"),
+        ("ztensor-repo://models@none", "none"),
+        ("ztensor-repo://absent@main", "absent"),
+        ("ztensor-repo://models@main/none.safetensors", "none.safetensors"),
+    ):
+        with pytest.raises(ztensor.ZTensorError, match=said):
+            loaded(url)
+    with pytest.raises(ztensor.UnsupportedError, match="local files"):
+        Weights(["ztensor-repo://models@main"], Options(), deltas=["x.z4dm"])
+
+
+def test_what_is_loaded_with_a_tensor_that_changed() -> None:
+    layers = [
+        f"model.layers.{layer}.{name}.weight"
+        for layer in (0, 1, 10)
+        for name in ("self_attn.q_proj", "self_attn.k_proj", "mlp.experts.3.w1", "mlp.experts.4.w1")
+    ]
+    others = ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "scale"]
+    towers = ["visual.blocks.0.q.weight", "visual.blocks.0.k.weight", "visual.proj.gate.weight"]
+    names = [*layers, *others, *towers, "visual.proj.up.weight"]
+
+    def with_fused(*changed: str) -> set[str]:
+        return _weights.with_fused(changed, names)
+
+    assert with_fused() == set()
+    assert with_fused("model.layers.1.self_attn.k_proj.weight") == set(layers[4:8])
+    # Experts are numbered, too, within their layer.
+    assert with_fused("model.layers.10.mlp.experts.3.w1.weight") == set(layers[8:])
+    assert with_fused("lm_head.weight") == {"lm_head.weight", "scale"}
+    assert with_fused("model.norm.weight") == set(others[:2])
+    assert with_fused("visual.blocks.0.q.weight") == set(towers[:2])
+    assert with_fused("visual.proj.up.weight") == {towers[2], "visual.proj.up.weight"}
+    assert with_fused(*names) == set(names)
+    assert with_fused("gone") == set()
+
+
 def test_gguf_that_is_not_known(rng: np.random.Generator) -> None:
     embedding = rng.standard_normal((16, 32), dtype=np.float32)
     write_gguf("gemma2", {"token_embd.weight": embedding})
@@ -292,3 +344,4 @@ def test_an_engine_without_a_door_is_named(
     # An old vLLM goes on without the load format.
     ztensor.vllm.register()
     assert "vLLM 0.1.2 has no" in caplog.text and 'load_format="ztensor"' in caplog.text
+    assert "weight transfer to workers by ztensor is not available" in caplog.text

@@ -10,7 +10,7 @@ import concurrent.futures
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args
@@ -20,6 +20,7 @@ from ztensor._errors import FileError, InvalidArgumentError, UnsupportedError
 from ztensor._reader import Reader
 from ztensor._tensor import Tensor
 from ztensor._types import PicklePolicy
+from ztensor.repository import PROTOCOL, open_url
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +38,8 @@ class Options:
     """How an engine reads weights, by the names that its extra configuration uses."""
 
     weights: str | list[str] | None = None
-    """A file, index, folder or URL with the weights, in place of the model's own folder."""
+    """A file, index, folder or URL with the weights, or a version of a repository
+    (``ztensor-repo://REPOSITORY@REF``), in place of the model's own folder."""
     variant: str | None = None
     """Reads ``model.VARIANT.safetensors``, or ``model.safetensors.index.VARIANT.json``'s shards."""
     delta: str | list[str] | None = None
@@ -85,6 +87,14 @@ class Options:
 
     def opened(self, path: str) -> Reader:
         """A reader with these options."""
+        if path.startswith(PROTOCOL):
+            return open_url(
+                path,
+                threads=self.threads,
+                max_bytes=self.max_bytes,
+                max_total_bytes=self.max_total_bytes,
+                storage_options=self.storage_options,
+            )
         return Reader(
             path,
             verify=self.verify,
@@ -151,6 +161,23 @@ def variant_of(folder: str, variant: str, options: Options) -> str:
         if store.exists(path, storage_options=options.storage_options):
             return path
     raise FileError(f"{folder} has neither {names[0]} nor {names[1]}")
+
+
+def with_fused(changed: Collection[str], names: Iterable[str]) -> set[str]:
+    """The tensors to load when some have changed: these, and what engines may fuse with them.
+
+    Engines merge tensors (queries, keys and values; gates and up projections; experts) and load a
+    merged parameter whole. All that is merged is in one layer, which is what the first number in a
+    name counts, or, outside of layers, in one module.
+    """
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        parts = name.split(".")
+        at = next((at for at, part in enumerate(parts) if part.isdecimal()), None)
+        key = ("module", *parts[:-2]) if at is None else ("layer", *parts[: at + 1])
+        groups.setdefault(key, []).append(name)
+    touched = (group for group in groups.values() if not set(changed).isdisjoint(group))
+    return {name for group in touched for name in group}
 
 
 class Share(NamedTuple):

@@ -31,8 +31,8 @@ from typing import Any
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from ztensor import _native, store
-from ztensor._errors import InvalidArgumentError, NoSuchFileError, NotFoundError, UnsupportedError
-from ztensor.repository import Repository, Version
+from ztensor._errors import NoSuchFileError, UnsupportedError
+from ztensor.repository import PROTOCOL, Repository, Version, split_url
 
 __all__ = ["RepositoryFileSystem", "RestoredFileSystem"]
 
@@ -144,27 +144,20 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
-        return os.fspath(path).removeprefix("ztensor-repo://").rstrip("/")
+        return os.fspath(path).removeprefix(PROTOCOL).rstrip("/")
 
     def _located(self, path: str) -> tuple[str, Version, str]:
         """Where a version is, the version, and the path of a file or folder in it."""
-        root, separator, rest = self._strip_protocol(path).partition("@")
-        if not separator:
-            raise InvalidArgumentError(f"{path}: expected REPOSITORY@REF/PATH")
-        parts = rest.split("/")
-        missing: NotFoundError | None = None
-        for count in range(1, len(parts) + 1):
-            ref = "/".join(parts[:count])
+
+        def version(root: str, ref: str) -> Version:
             key = f"{root}@{ref}"
-            try:
-                if key not in self._versions:
-                    repository = Repository(root, storage_options=self._storage_options)
-                    self._versions[key] = repository.version(ref)
-            except NotFoundError as error:
-                missing = missing or error
-                continue
-            return key, self._versions[key], "/".join(parts[count:])
-        raise NoSuchFileError(f"{path}: {missing}")
+            if key not in self._versions:
+                repository = Repository(root, storage_options=self._storage_options)
+                self._versions[key] = repository.version(ref)
+            return self._versions[key]
+
+        root, ref, found, inner = split_url(path, version)
+        return f"{root}@{ref}", found, inner
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
         """What is directly in a folder of a version, or the file itself."""

@@ -24,12 +24,17 @@ True
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias
 
 from ztensor import _native, store
-from ztensor._errors import NotFoundError, UnsupportedError
+from ztensor._errors import (
+    InvalidArgumentError,
+    NoSuchFileError,
+    NotFoundError,
+    UnsupportedError,
+)
 from ztensor._progress import reporting
 from ztensor._reader import Reader
 from ztensor._types import Path, Progress, StorageOptions
@@ -51,6 +56,9 @@ __all__ = [
 ]
 
 Effort: TypeAlias = Literal["fast", "default", "balanced", "max"]
+
+PROTOCOL = "ztensor-repo://"
+"""What URLs of versions begin with: ``ztensor-repo://REPOSITORY@REF/PATH``."""
 
 
 @dataclass(frozen=True)
@@ -558,6 +566,48 @@ class Repository:
                 )
             )
         return done
+
+
+def split_url(url: str, version: Callable[[str, str], Version]) -> tuple[str, str, Version, str]:
+    """Repository, ref, version and the path in it, of ``REPOSITORY@REF/PATH``.
+
+    The first ``@`` separates. A ref may have slashes: the shortest that ``version`` finds is meant.
+    """
+    root, separator, rest = url.removeprefix(PROTOCOL).rstrip("/").partition("@")
+    if not separator:
+        raise InvalidArgumentError(f"{url}: expected REPOSITORY@REF/PATH")
+    parts = rest.split("/")
+    missing: NotFoundError | None = None
+    for count in range(1, len(parts) + 1):
+        ref = "/".join(parts[:count])
+        try:
+            return root, ref, version(root, ref), "/".join(parts[count:])
+        except NotFoundError as error:
+            missing = missing or error
+    raise NoSuchFileError(f"{url}: {missing}")
+
+
+def open_url(
+    url: str,
+    *,
+    threads: int = 0,
+    max_bytes: int | None = None,
+    max_total_bytes: int | None = None,
+    storage_options: StorageOptions = None,
+) -> Reader:
+    """The model of a version, or of a file or folder in it, by ``ztensor-repo://``."""
+
+    def version(root: str, ref: str) -> Version:
+        return Repository(root, storage_options=storage_options).version(ref)
+
+    _, _, found, path = split_url(url, version)
+    try:
+        return found.open(
+            path, threads=threads, max_bytes=max_bytes, max_total_bytes=max_total_bytes
+        )
+    except NotFoundError as error:
+        # The version may have no such file, or no file with tensors.
+        raise NotFoundError(f"{url}: {str(error).removeprefix(': ')}") from error
 
 
 def _pairs(reader: Reader) -> Iterator[tuple[str, Any]]:

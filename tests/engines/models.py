@@ -14,7 +14,7 @@ import transformers
 HEADS, KEY_HEADS = 4, 2
 
 
-def llama(folder: Path, seed: int) -> dict[str, torch.Tensor]:
+def llama(folder: Path, seed: int, *, tied: bool = False) -> dict[str, torch.Tensor]:
     """Saves a model whose weights a seed decides."""
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(
@@ -27,11 +27,44 @@ def llama(folder: Path, seed: int) -> dict[str, torch.Tensor]:
         max_position_embeddings=256,
         # Weights that are not nearly zero, so that tokens depend on all of them.
         initializer_range=0.2,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
     )
     model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     model.save_pretrained(folder)
     return safetensors.torch.load_file(folder / "model.safetensors")
+
+
+EXPERTS = 8
+
+
+def mixtral(folder: Path, seed: int) -> dict[str, torch.Tensor]:
+    """Saves a model of which most is experts, each a tensor of its own."""
+    torch.manual_seed(seed)
+    config = transformers.MixtralConfig(
+        vocab_size=512,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEY_HEADS,
+        num_local_experts=EXPERTS,
+        num_experts_per_tok=2,
+        max_position_embeddings=256,
+        initializer_range=0.2,
+        tie_word_embeddings=False,
+    )
+    transformers.MixtralForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    state = safetensors.torch.load_file(folder / "model.safetensors")
+    assert sum(".experts." in name for name in state) == 2 * EXPERTS * 3, sorted(state)
+    return state
+
+
+def saved(state: dict[str, torch.Tensor], model: Path, folder: Path) -> Path:
+    """A model with other weights."""
+    folder.mkdir()
+    (folder / "config.json").write_bytes((model / "config.json").read_bytes())
+    safetensors.torch.save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 def tuned(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import safetensors.torch
 import torch
 import vllm
 from remote_servers import range_server
+from results import Results, print_all
 from vllm.distributed import cleanup_dist_env_and_memory
 
 import z4ai
@@ -28,17 +27,20 @@ from ztensor.torch import save_file
 PROMPTS = [[1, 5, 9, 33], [7, 300, 2], [100, 101, 102, 103, 104]]
 
 
+def engine(folder: Path | str, **options: Any) -> Any:
+    """An engine that is small and needs no tokenizer."""
+    settings = {
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "skip_tokenizer_init": True,
+        "max_model_len": 64,
+        "enable_prefix_caching": False,
+    }
+    return vllm.LLM(str(folder), **{**settings, **options})
+
+
 def started(folder: Path, load_format: str, **extra: Any) -> Any:
-    return vllm.LLM(
-        str(folder),
-        load_format=load_format,
-        model_loader_extra_config=extra,
-        dtype="bfloat16",
-        enforce_eager=True,
-        skip_tokenizer_init=True,
-        max_model_len=64,
-        enable_prefix_caching=False,
-    )
+    return engine(folder, load_format=load_format, model_loader_extra_config=extra)
 
 
 def tokens(llm: Any) -> list[list[int]]:
@@ -78,8 +80,8 @@ def refused(what: str, call: Any) -> None:
 
 
 def main() -> None:
-    work = Path(tempfile.mkdtemp(dir="."))
-    os.chdir(work)
+    os.chdir(tempfile.mkdtemp(dir="."))
+    seen = Results("vLLM", vllm.__version__)
     folder = Path("plain")
     state = models.llama(folder, 1)
     config = Path("config-only")
@@ -88,6 +90,10 @@ def main() -> None:
     new = models.tuned(state)
     safetensors.torch.save_file(new, "new.safetensors", metadata={"format": "pt"})
     z4ai.safetensors.compress_file("plain/model.safetensors", "packed.safetensors")
+    Path("tuned-folder").mkdir()
+    os.link("new.safetensors", "tuned-folder/model.safetensors")
+    Path("in-folder/sub").mkdir(parents=True)
+    os.link("packed.safetensors", "in-folder/sub/model.safetensors")
     save_file(state, "model.zt", compression="fast", checksum="crc32c")
     save_file(state, "raw.zt")
     torch.save(state, "model.pt")
@@ -97,6 +103,10 @@ def main() -> None:
     (Path("shards") / "config.json").write_bytes((folder / "config.json").read_bytes())
     model_delta.compress_file("new.safetensors", "plain/model.safetensors", "step.z4dm")
     model_delta.compress_file("plain/model.safetensors", "new.safetensors", "back.z4dm")
+    repository = ztensor.Repository.init("models")
+    repository.commit("plain", tag="first")
+    repository.commit("tuned-folder")
+    repository.commit("in-folder", branch="runs/a")
     dequantized = models.write_gguf(state, Path("model.gguf"))
     save_file(dequantized, "dequantized.safetensors")
 
@@ -135,13 +145,27 @@ def main() -> None:
     llm = started(config, "ztensor", weights="packed.safetensors", delta=["step.z4dm"])
     assert tokens(llm) == after_step, "delta at the start"
     assert reloaded(llm) == after_step, "the same again"
-    for path in ("plain", "packed.safetensors", "model.zt", "raw.zt", "model.pt", "shards"):
+    for path, what in {
+        "plain": "plain safetensors",
+        "packed.safetensors": "packed safetensors",
+        "raw.zt": "`.zt`",
+        "model.zt": "compressed `.zt`",
+        "model.pt": "`.pt`",
+        "shards": "shards",
+        "ztensor-repo://models@main~1": "versions of repositories",
+        "ztensor-repo://models@runs/a/sub": "versions of repositories",
+    }.items():
         assert reloaded(llm, "new.safetensors") == after_step, "in between"
         assert reloaded(llm, path) == expected, path
+        seen.loads(what)
+    assert reloaded(llm, "ztensor-repo://models@main") == after_step
+    assert reloaded(llm, "plain") == expected
+    seen.checked("same tokens as the built-in loader", "reload")
     # Deltas one after another, without the base being named again.
     assert reloaded(llm, "step.z4dm") == after_step
     assert reloaded(llm) == after_step
     assert reloaded(llm, "back.z4dm") == expected
+    seen.loads("model deltas")
     # A wrong base is found before the model is touched.
     try:
         llm.collective_rpc("reload_weights", kwargs={"weights_path": "raw.zt"})
@@ -157,19 +181,35 @@ def main() -> None:
             server.counted()
             assert reloaded(llm, server.put(name, Path(name).read_bytes())) == expected, name
             assert 0 < server.counted() < 20, "ranges are coalesced"
+            seen.loads("URLs")
     assert not list(Path(tempfile.gettempdir()).glob("z-*")), "nothing is left of deltas"
+    # The scheduler pauses; memory is not given back on the CPU. Weights may change meanwhile.
+    for level in (0, 1, 2):
+        llm.sleep(level=level)
+        llm.collective_rpc("reload_weights", kwargs={"weights_path": "new.safetensors"})
+        llm.wake_up(["scheduling"] if level == 0 else None)
+        assert tokens(llm) == after_step
+        assert reloaded(llm, "plain") == expected
+    seen.checked("reload while asleep")
+    stopped(llm)
+
+    # A version of a repository from the start.
+    llm = started(config, "ztensor", weights="ztensor-repo://models@first")
+    assert tokens(llm) == expected
     stopped(llm)
 
     # Variants, and GGUF against the same numbers in a plain file.
     z4ai.pack_model("plain", "variant")
     llm = started(Path("variant"), "ztensor", variant="z4ai", dequantize=True)
     assert tokens(llm) == expected
+    seen.loads("variants")
     of_numbers = reloaded(llm, "dequantized.safetensors")
     assert reloaded(llm, "new.safetensors") == after_step
     assert reloaded(llm, "model.gguf") == of_numbers
+    seen.loads("GGUF dequantized")
+    seen.checked("damaged files, wrong deltas and missing parameters stop the start")
     stopped(llm)
-    print(json.dumps({"vllm": vllm.__version__, "ztensor": ztensor.__version__}))
-    print("fine")
+    print_all()
 
 
 def model_folder(name: str, folder: str) -> Path:
@@ -182,4 +222,3 @@ def model_folder(name: str, folder: str) -> Path:
 
 if __name__ == "__main__":
     main()
-    sys.stdout.flush()

@@ -6,7 +6,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any
 
@@ -30,7 +30,7 @@ _DOWNLOADED = ["*.safetensors", "*.zt", "*.zstn", "*.bin", "*.pt", "*.gguf"]
 
 
 @dataclass
-class _Loaded:
+class Loaded:
     """What a model was loaded from."""
 
     model: str
@@ -40,7 +40,7 @@ class _Loaded:
 
 
 # A loader is made for each reload; what it starts from belongs to the model.
-_LOADED: weakref.WeakKeyDictionary[torch.nn.Module, _Loaded] = weakref.WeakKeyDictionary()
+LOADED: weakref.WeakKeyDictionary[torch.nn.Module, Loaded] = weakref.WeakKeyDictionary()
 
 
 class ModelLoader(_BaseModelLoader):  # type: ignore[misc, valid-type]
@@ -55,7 +55,7 @@ class ModelLoader(_BaseModelLoader):  # type: ignore[misc, valid-type]
     def download_model(self, model_config: Any) -> None:
         """Downloads the weights of a repository of the Hugging Face Hub."""
         if not self._options.weights:
-            self._folder(_place(model_config), model_config.revision)
+            self._folder(place(model_config), model_config.revision)
 
     def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:
         """Fills a model; parameters that get nothing are an error."""
@@ -75,7 +75,7 @@ class ModelLoader(_BaseModelLoader):  # type: ignore[misc, valid-type]
             names = sorted(missing)
             more = f" and {len(names) - 8} more" if len(names) > 8 else ""
             raise ModelMismatchError(
-                f"{', '.join(_LOADED[model].weights)}: no weights for {', '.join(names[:8])}{more} "
+                f"{', '.join(LOADED[model].weights)}: no weights for {', '.join(names[:8])}{more} "
                 f"of {type(model).__name__} (check_missing=false loads the rest)"
             )
 
@@ -83,8 +83,14 @@ class ModelLoader(_BaseModelLoader):  # type: ignore[misc, valid-type]
         self, model_config: Any, model: torch.nn.Module
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """All weights of a model, opened and checked before this returns."""
+        if model in LOADED:
+            refuse_stale(model, model_config)
+            if tied_heads(model):
+                raise UnsupportedError(
+                    _STALE.format("output weights tied to embeddings", version())
+                )
         source = self._source(model_config, model)
-        experts = _local_experts(model_config)
+        experts = local_experts(model_config)
         unused = getattr(model, "is_unused_checkpoint_weight", None)
         parts = [(self._opened(source), unused)]
         try:
@@ -94,12 +100,12 @@ class ModelLoader(_BaseModelLoader):  # type: ignore[misc, valid-type]
             for weights, _ in parts:
                 weights.close()
             raise
-        _LOADED[model] = source
+        LOADED[model] = replace(source)  # one object for each load
 
         def tensors() -> Iterator[tuple[str, torch.Tensor]]:
             try:
                 for weights, is_unused in parts:
-                    share = Share(*_rank(), _skipping(experts, is_unused))
+                    share = Share(*_rank(), skipping(experts, is_unused))
                     yield from weights.tensors(share, model_config.dtype)
             finally:
                 for weights, _ in parts:
@@ -107,24 +113,24 @@ class ModelLoader(_BaseModelLoader):  # type: ignore[misc, valid-type]
 
         return tensors()
 
-    def _source(self, model_config: Any, model: torch.nn.Module) -> _Loaded:
+    def _source(self, model_config: Any, model: torch.nn.Module) -> Loaded:
         """Files to load: those of the options, of the last load, or of another path than that."""
-        path = _place(model_config)
-        last = _LOADED.get(model)
+        path = place(model_config)
+        last = LOADED.get(model)
         if last is not None and path == last.model:
             return last
         if last is not None and is_delta(path):
-            return _Loaded(path, last.weights, [*last.deltas, path])
+            return Loaded(path, last.weights, [*last.deltas, path])
         if is_delta(path):
             raise InvalidArgumentError(f"{path} is a model delta: reload_weights() takes it")
         if last is not None:
-            return _Loaded(path, self._found(path, None, model))
+            return Loaded(path, self._found(path, None, model))
         if not _is_main(model_config):
-            return _Loaded(path, self._found(path, model_config.revision, model))
+            return Loaded(path, self._found(path, model_config.revision, model))
         weights = listed(self._options.weights)
         if not weights:
             weights = self._found(path, model_config.revision, model)
-        return _Loaded(path, weights, listed(self._options.delta))
+        return Loaded(path, weights, listed(self._options.delta))
 
     def _found(self, path: str, revision: str | None, model: torch.nn.Module) -> list[str]:
         """The files of a model."""
@@ -150,7 +156,7 @@ class ModelLoader(_BaseModelLoader):  # type: ignore[misc, valid-type]
         )
         return folder if subfolder is None else os.path.join(folder, subfolder)
 
-    def _opened(self, source: _Loaded) -> Weights:
+    def _opened(self, source: Loaded) -> Weights:
         return Weights(source.weights, self._options, deltas=source.deltas)
 
     def _secondary(self, source: Any) -> Weights:
@@ -158,6 +164,34 @@ class ModelLoader(_BaseModelLoader):  # type: ignore[misc, valid-type]
         folder = self._folder(source.model_or_path, source.revision, source.subfolder)
         paths = _matching(folder, source.allow_patterns_overrides)
         return Weights(paths, self._options.without_sources(), prefix=source.prefix)
+
+
+_STALE = "{} cannot be changed on the CPU: vLLM {} keeps a copy there; start a new engine"
+
+
+def refuse_stale(model: torch.nn.Module, model_config: Any) -> None:
+    """Refuses to change experts on the CPU, which compute with a copy that is made once."""
+    if _on_cpu(model) and getattr(model_config, "is_moe", False):
+        raise UnsupportedError(_STALE.format("experts", version()))
+
+
+def tied_heads(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Heads on the CPU that share the weights of embeddings, and keep a copy of them."""
+    method = door(
+        "vllm.model_executor.layers.vocab_parallel_embedding", "UnquantizedEmbeddingMethod"
+    )
+    found = []
+    seen: set[int] = set()
+    for layer in model.modules() if _on_cpu(model) else ():
+        own = {id(parameter) for parameter in layer.parameters(recurse=False)}
+        if isinstance(getattr(layer, "quant_method", None), method) and not seen.isdisjoint(own):
+            found.append(layer)
+        seen |= own
+    return found
+
+
+def _on_cpu(model: torch.nn.Module) -> bool:
+    return all(parameter.device.type == "cpu" for parameter in model.parameters())
 
 
 def _is_main(model_config: Any) -> bool:
@@ -179,7 +213,7 @@ def _parameters(model: torch.nn.Module) -> set[str]:
     return found
 
 
-def _place(model_config: Any) -> str:
+def place(model_config: Any) -> str:
     """The model's folder, repository or URL."""
     return str(getattr(model_config, "model_weights", "") or model_config.model)
 
@@ -196,7 +230,7 @@ def _matching(folder: str, patterns: list[str] | None) -> list[str]:
     raise FileError(f"{folder} has no file that matches {', '.join(patterns)}")
 
 
-def _skipping(experts: set[int] | None, unused: Any) -> Any:
+def skipping(experts: set[int] | None, unused: Any) -> Any:
     """What a rank does not read: experts of other ranks, and what the model has no use for."""
     if experts is None:
         return unused or (lambda name: False)
@@ -211,7 +245,7 @@ def _rank() -> tuple[int, int]:
     return 0, 1
 
 
-def _local_experts(model_config: Any) -> set[int] | None:
+def local_experts(model_config: Any) -> set[int] | None:
     """The experts of this rank; ``None`` where every rank reads all of them.
 
     Needs ``--enable-expert-parallel`` and ``--enable-ep-weight-filter``. With expert load balancing
