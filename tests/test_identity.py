@@ -242,7 +242,11 @@ def test_capabilities() -> None:
     for format in ("zt", "safetensors", "pickle", "gguf", "npz", "onnx", "hdf5", "zstn"):
         can = ztensor.capabilities(format)
         assert can.views and can.writes == (format in ("zt", "safetensors", "gguf", "npz", "zstn"))
+        assert set(can.sequential) <= set(can.encodings)
     assert "zstd" in ztensor.capabilities("zt").encodings
+    assert ztensor.capabilities("zt").sequential == ("zstd",)
+    assert ztensor.capabilities("onnx").sequential == ("protobuf",)
+    assert ztensor.capabilities("zt2").sequential == ()
     with pytest.raises(ztensor.InvalidArgumentError, match="safetensors"):
         ztensor.capabilities("tar")
 

@@ -44,6 +44,43 @@ def test_pieces_of_every_kind(compress: Any, checksum: Any) -> None:
     assert reader.verify("t") == (checksum != "none" or isinstance(compress, str))
 
 
+@pytest.mark.parametrize("compress", [None, True, 9])
+@pytest.mark.parametrize("checksum", ["none", "sha256"])
+def test_version_2(compress: Any, checksum: Any) -> None:
+    array = np.random.default_rng(1).standard_normal((300, 1000)).astype(np.float32)
+    with ztensor.Writer("m.zt", format="zt2", attributes={"step": 7}) as writer:
+        with writer.stream("t", (300, 1000), "f32", compress=compress, checksum=checksum) as stream:
+            stream.write(array[:10])
+            shutil.copyfileobj(io.BytesIO(array[10:].tobytes()), stream)
+        writer.write_numpy("after", np.zeros(3), compress=compress)
+        writer.write_torch("bf16", torch.ones(5, dtype=torch.bfloat16))
+        writer.tie("tied", "after")
+    reader = ztensor.open("m.zt")
+    assert reader.format == "zt2" and reader.attributes == {"step": 7}
+    assert (reader.read_numpy("t") == array).all()
+    assert (reader.read_numpy("t", rows=slice(290, 295)) == array[290:295]).all()
+    assert sorted(reader.keys()) == ["after", "bf16", "t", "tied"]
+    assert all(reader.verify(name) for name in reader.keys())
+    with ztensor.Writer("m.zt2") as writer:
+        writer.write_numpy("a", np.zeros(3))
+    assert ztensor.open("m.zt2").format == "zt2"
+
+
+def test_version_2_refuses_what_it_has_not() -> None:
+    with pytest.raises(ztensor.InvalidArgumentError, match="safetensors"):
+        ztensor.Writer("m.zt", format="safetensors")  # type: ignore[arg-type]
+    writer = ztensor.Writer("m.zt", format="zt2")
+    with pytest.raises(ztensor.UnsupportedError, match="weight codec"):
+        writer.stream("t", [4], "f32", compress="fast")
+    with pytest.raises(ztensor.UnsupportedError, match="XXH3"):
+        writer.stream("t", [4], "f32", checksum="crc32c")
+    with writer.stream("t", [4], "f32") as stream:
+        stream.write(bytes(16))
+    writer.finish()
+    with pytest.raises(ztensor.UnsupportedError, match="version 2"):
+        ztensor.Writer.append("m.zt")
+
+
 def test_what_is_refused() -> None:
     with (
         pytest.raises(ztensor.InvalidArgumentError, match="bytes of"),
@@ -86,7 +123,10 @@ def test_an_exception_leaves_no_file() -> None:
 
 KILLED = """
 import sys, ztensor
-writer = ztensor.Writer.append("m.zt") if sys.argv[1] == "append" else ztensor.Writer("m.zt")
+if sys.argv[1] == "append":
+    writer = ztensor.Writer.append("m.zt")
+else:
+    writer = ztensor.Writer("m.zt", format="zt2" if sys.argv[1] == "version 2" else "zt")
 codec = {"none": None, "zstd": True, "z4ai": "fast"}[sys.argv[2]]
 stream = writer.stream("t", [1 << 30], "uint8", compress=codec)
 data = bytes(range(256)) * 4096
@@ -98,8 +138,14 @@ while True:
 """
 
 
-@pytest.mark.parametrize("how", ["new", "append"])
-@pytest.mark.parametrize("codec", ["none", "zstd", "z4ai"])
+@pytest.mark.parametrize(
+    ("how", "codec"),
+    [
+        *((how, codec) for how in ("new", "append") for codec in ("none", "zstd", "z4ai")),
+        ("version 2", "none"),
+        ("version 2", "zstd"),
+    ],
+)
 def test_a_killed_writer_changes_nothing(how: str, codec: str) -> None:
     with ztensor.Writer("m.zt") as writer:
         writer.write_numpy("old", np.arange(5))
@@ -112,7 +158,7 @@ def test_a_killed_writer_changes_nothing(how: str, codec: str) -> None:
     program.wait()
     assert ztensor.open("m.zt").keys() == ["old"]
     assert (ztensor.open("m.zt").read_numpy("old") == np.arange(5)).all()
-    if how == "new":
+    if how != "append":
         assert Path("m.zt").read_bytes() == before
     # And the file can be written again.
     with ztensor.Writer.append("m.zt") as writer:

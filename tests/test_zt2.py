@@ -181,6 +181,17 @@ def test_the_reference_reads_our_files(compression: bool) -> None:
     same_parts("m.zt", said)
 
 
+@pytest.mark.parametrize("compress", [None, True])
+def test_the_reference_reads_what_is_streamed(compress: bool | None) -> None:
+    with ztensor.Writer("m.zt", format="zt2") as writer:
+        for name, array in arrays().items():
+            with writer.stream(name, array.shape, array.dtype, compress=compress) as stream:
+                stream.write(array)
+    said = reference("read", "m.zt")
+    assert said["undigested"] == 0
+    same_parts("m.zt", said)
+
+
 @pytest.mark.parametrize("name", ["quant-group.zt", "mx.zt", "dtypes.zt", "sparse-coo.zt"])
 def test_the_reference_reads_what_we_convert(name: str) -> None:
     original = reference("read", WRITTEN / name)

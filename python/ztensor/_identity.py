@@ -63,6 +63,8 @@ class Capabilities(NamedTuple):
     """The metadata of a whole file."""
     encodings: tuple[str, ...]
     """How tensors can be stored, besides raw."""
+    sequential: tuple[str, ...]
+    """Those of them that are decoded from their start: rows cost what lies before them, too."""
     checksums: tuple[str, ...]
     """The checksums that a file can have for its tensors."""
 
@@ -74,7 +76,7 @@ def capabilities(format: str) -> Capabilities:
     >>> ztensor.capabilities("gguf").quantized, ztensor.capabilities("safetensors").sparse
     (True, False)
     """
-    writes, edits, views, sparse, quantized, ties, metadata, encodings, checksums = (
+    writes, edits, views, sparse, quantized, ties, metadata, encodings, sequential, checksums = (
         _native.capabilities(format)
     )
     return Capabilities(
@@ -86,5 +88,6 @@ def capabilities(format: str) -> Capabilities:
         ties=ties,
         metadata=cast(Literal["none", "text", "typed"], metadata),
         encodings=tuple(encodings),
+        sequential=tuple(sequential),
         checksums=tuple(checksums),
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -76,6 +77,14 @@ class Writer:
     ``attributes`` describe the whole file; ``durable`` makes :meth:`finish`
     wait until the disk has it all.
 
+    ``format="zt2"``, or a name that ends in ``.zt2``, writes version 2 of the format. Its tensors
+    always have digests (XXH3, or ``checksum="sha256"``) and are compressed with zstd only.
+
+    >>> with ztensor.Writer("model.zt2") as w:
+    ...     w.write_numpy("weight", np.ones((2, 3), dtype=np.float32))
+    >>> ztensor.open("model.zt2").format
+    'zt2'
+
     The path may be a URL of an object store. The file is then uploaded in parts
     while it is written, and appears there when it is finished.
     """
@@ -87,9 +96,19 @@ class Writer:
         attributes: Mapping[str, Any] | None = None,
         durable: bool = False,
         storage_options: StorageOptions = None,
+        format: Literal["zt", "zt2"] | None = None,
     ) -> None:
+        if format is None:
+            format = "zt2" if os.fspath(path).lower().endswith(".zt2") else "zt"
+        if format not in ("zt", "zt2"):
+            raise InvalidArgumentError(
+                f'a Writer writes the format "zt" or "zt2", not {format!r}: use save_file'
+            )
         self._native = _native.Writer.create(
-            path, durable=durable, remote=settings(storage_options)
+            path,
+            durable=durable,
+            remote=settings(storage_options),
+            version=2 if format == "zt2" else 1,
         )
         self._path, self._finished = path, False
         if attributes:

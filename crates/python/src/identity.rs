@@ -22,8 +22,11 @@ fn model_content_id(py: Python<'_>, ids: Vec<(String, String)>) -> PyResult<Stri
     Ok(model_id(ids).to_string())
 }
 
-/// `(writes, edits, views, sparse, quantized, ties, metadata, encodings, checksums)`
-type Capabilities = (bool, bool, bool, bool, bool, bool, &'static str, Vec<&'static str>, Vec<&'static str>);
+/// Names of encodings or checksums.
+type Names = Vec<&'static str>;
+
+/// `(writes, edits, views, sparse, quantized, ties, metadata, encodings, sequential, checksums)`
+type Capabilities = (bool, bool, bool, bool, bool, bool, &'static str, Names, Names, Names);
 
 /// What a format can do, by its name.
 #[pyfunction]
@@ -33,8 +36,6 @@ fn capabilities(py: Python<'_>, format: &str) -> PyResult<Capabilities> {
         invalid(py, format!("unknown format {format:?}: the formats are {}", names.join(", ")))
     })?;
     let can = known.capabilities();
-    let (encodings, checksums) = (can.encodings.to_vec(), can.checksums.to_vec());
-    let metadata = can.metadata.name();
     Ok((
         can.writes,
         can.edits,
@@ -42,9 +43,10 @@ fn capabilities(py: Python<'_>, format: &str) -> PyResult<Capabilities> {
         can.sparse,
         can.quantized,
         can.ties,
-        metadata,
-        encodings,
-        checksums,
+        can.metadata.name(),
+        can.encodings.to_vec(),
+        can.sequential.to_vec(),
+        can.checksums.to_vec(),
     ))
 }
 

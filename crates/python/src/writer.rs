@@ -9,8 +9,8 @@ use numpy::{IntoPyArray, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyDict};
-use ztensor::write::PendingTensor;
-use ztensor::{Checksum, Compression, ErrorKind, Tensor, WriteOptions};
+use ztensor::write::{CreateOptions, PendingTensor};
+use ztensor::{Checksum, Compression, ErrorKind, Tensor, WriteOptions, ZtVersion};
 
 use crate::codec::Input;
 use crate::errors::{OrRaise, finished, invalid};
@@ -104,20 +104,20 @@ fn closed(py: Python<'_>) -> PyErr {
 #[pymethods]
 impl Writer {
     #[staticmethod]
-    #[pyo3(signature = (path, *, durable = false, derived = false, remote = None))]
+    #[pyo3(signature = (path, *, durable = false, derived = false, remote = None, version = 1))]
     fn create(
         py: Python<'_>,
         path: PathBuf,
         durable: bool,
         derived: bool,
         remote: Option<store::Settings>,
+        version: u8,
     ) -> PyResult<Writer> {
+        let version = if version == 2 { ZtVersion::V2 } else { ZtVersion::V1 };
         let create = || {
             let to = store::destination(&path, derived, true)?;
-            match durable && remote.is_none() {
-                true => ztensor::Writer::create_durable(to),
-                false => ztensor::Writer::create_remote(to, &store::options(remote)),
-            }
+            let options = CreateOptions::default().version(version).durable(durable);
+            ztensor::Writer::create_with(to, &options.remote(store::options(remote)))
         };
         py.detach(create).or_raise(py).map(Writer::of)
     }

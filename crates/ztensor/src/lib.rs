@@ -86,7 +86,7 @@ pub use tensor::{Array, Tensor};
 #[doc(hidden)]
 pub use write::atomic::{rename_new, write_atomically};
 pub use write::destination::Destination;
-pub use write::{Compression, Plan, WriteOptions, Writer};
+pub use write::{Compression, Plan, WriteOptions, Writer, ZtVersion};
 pub use z4ai::Effort;
 
 // Earlier paths of public modules, kept for one release.

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use common::fixtures;
 use proptest::prelude::*;
+use ztensor::catalog::Storage;
 use ztensor::export::{ExportFormat, ExportOptions, TensorList, export};
 use ztensor::id::{Evidence, model_id, object_id, tensor_id};
 use ztensor::source::MapMode;
@@ -231,6 +232,7 @@ fn every_sample_of_every_format_has_the_ids_of_its_tensors_in_memory() {
 #[test]
 fn no_sample_holds_what_its_format_cannot() {
     let mut seen = std::collections::BTreeSet::new();
+    let mut sequential = std::collections::BTreeSet::new();
     for folder in ["gguf", "hdf5", "npz", "onnx", "pickle", "safetensors", "zstn", "zt"] {
         for entry in std::fs::read_dir(fixtures::folder(folder)).unwrap() {
             let path = entry.unwrap().path();
@@ -252,6 +254,15 @@ fn no_sample_holds_what_its_format_cannot() {
                         let used = component.encoding().split('+').any(|one| one == encoding);
                         assert!(!used || can.encodings.contains(&encoding), "{what} {name}: {encoding}");
                     }
+                    let (end, encoding) = (component.len, component.encoding());
+                    if let Storage::Encoded(decoder) = &component.storage
+                        && can.sequential.contains(&encoding)
+                        && end > 0
+                    {
+                        // The last byte costs all of them.
+                        assert!(decoder.work(&(end - 1..end)) >= end, "{what} {name}: {encoding}");
+                        sequential.insert((format.name(), encoding.to_owned()));
+                    }
                     let digest = component.digest.as_ref().map(ToString::to_string).unwrap_or_default();
                     let kind = digest.split(':').next().unwrap_or_default();
                     assert!(kind.is_empty() || can.checksums.contains(&kind), "{what} {name}: {digest}");
@@ -260,6 +271,9 @@ fn no_sample_holds_what_its_format_cannot() {
         }
     }
     assert_eq!(seen.len(), 8, "{seen:?}");
+    for (format, encoding) in [("zt", "zstd"), ("npz", "deflate"), ("onnx", "protobuf")] {
+        assert!(sequential.contains(&(format, encoding.to_owned())), "{sequential:?}");
+    }
 }
 
 #[test]

@@ -3,8 +3,10 @@
 use std::io::Write;
 
 use proptest::prelude::*;
+use ztensor::write::CreateOptions;
 use ztensor::{
-    Checksum, Compression, DType, Effort, ErrorKind, Reader, Tensor, Verification, WriteOptions, Writer,
+    Checksum, Compression, DType, Effort, ErrorKind, Format, Reader, Tensor, Verification, WriteOptions,
+    Writer, ZtVersion,
 };
 
 const ALL: [Compression; 5] = [
@@ -33,8 +35,20 @@ fn streamed(
     pieces: &[usize],
     threads: usize,
 ) -> Vec<u8> {
+    streamed_as(ZtVersion::V1, data, dtype, shape, options, pieces, threads)
+}
+
+fn streamed_as(
+    version: ZtVersion,
+    data: &[u8],
+    dtype: DType,
+    shape: &[u64],
+    options: WriteOptions,
+    pieces: &[usize],
+    threads: usize,
+) -> Vec<u8> {
     let mut file = Vec::new();
-    let mut writer = Writer::new(&mut file).unwrap();
+    let mut writer = Writer::new_version(&mut file, version).unwrap();
     writer.set_threads(threads);
     writer.add("before", &[3], &[1f32, 2.0, 3.0]).unwrap();
     let mut stream = writer.stream("t", shape, dtype, options).unwrap();
@@ -72,6 +86,80 @@ fn what_is_streamed_is_read_back_with_every_codec_and_checksum() {
             assert!(reader.get("t").unwrap().stored_len() < data.len() as u64, "{compression:?}");
         }
     }
+}
+
+/// What version 2 has of codecs and of checksums.
+const OF_VERSION_2: [Compression; 3] = [Compression::None, Compression::Zstd(1), Compression::Zstd(9)];
+
+#[test]
+fn what_is_streamed_into_version_2_is_read_back() {
+    let data = weights(20 << 20);
+    let shape = [5, 1 << 20];
+    for compression in OF_VERSION_2 {
+        for (checksum, digest) in [(Checksum::None, "xxh3:"), (Checksum::Sha256, "sha256:")] {
+            let options = WriteOptions { compression, checksum };
+            let stream = |pieces: &[usize], threads| {
+                streamed_as(ZtVersion::V2, &data, DType::F32, &shape, options, pieces, threads)
+            };
+            let file = stream(&[1 << 20, 777_777, 3], 0);
+            assert!(file == stream(&[100_001], 1), "neither pieces nor threads change the bytes");
+            let reader = Reader::from_bytes(file).unwrap();
+            assert_eq!((reader.format(), reader.len()), (Format::Zt2, 3));
+            assert!(reader.read("t").unwrap() == data, "{compression:?} {checksum:?}");
+            assert_eq!(reader.verify("t").unwrap(), Verification::Checked);
+            let component = reader.get("t").unwrap().component("data").unwrap();
+            assert!(component.digest.as_ref().unwrap().to_string().starts_with(digest));
+            if compression != Compression::None {
+                assert!(component.stored_len() < data.len() as u64, "{compression:?}");
+            }
+        }
+        let options = WriteOptions { compression, checksum: Checksum::None };
+        for (data, shape) in [(&[1, 2, 3, 4][..], &[][..]), (&[], &[0, 4])] {
+            let file = streamed_as(ZtVersion::V2, data, DType::F32, shape, options, &[3], 0);
+            assert_eq!(Reader::from_bytes(file).unwrap().read("t").unwrap(), data);
+        }
+    }
+}
+
+#[test]
+fn version_2_refuses_what_no_reader_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.zt");
+    let create = || Writer::create_with(&path, &CreateOptions::default().version(ZtVersion::V2)).unwrap();
+    let plain = WriteOptions::default();
+    for options in [
+        WriteOptions { compression: Compression::Z4ai(Effort::Fast), ..plain },
+        WriteOptions { checksum: Checksum::Crc32c, ..plain },
+        WriteOptions { checksum: Checksum::Blake3, ..plain },
+    ] {
+        let mut writer = create();
+        let error = writer.stream("t", &[2], DType::F32, options).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let tensor = Tensor::from_bytes(&[2u64][..], DType::U8, &[1, 2][..]).unwrap();
+        assert!(writer.write_object_with("t", &tensor, options).is_err());
+    }
+    for name in ["", "a\0b", &"x".repeat(1025)] {
+        assert!(create().stream(name, &[2], DType::F32, plain).is_err(), "{name}");
+        assert!(create().add(name, &[2], &[1f32, 2.0]).is_err(), "{name}");
+        let mut writer = create();
+        writer.add("first", &[2], &[1f32, 2.0]).unwrap();
+        writer.tie(name, "first").unwrap();
+        assert!(writer.finish().is_err(), "{name}");
+    }
+    let refused = |name: &str, count: u64, dtype: DType, bytes: &[u8]| {
+        let mut writer = create();
+        let mut stream = writer.stream(name, &[count], dtype, plain)?;
+        stream.push(bytes)?;
+        stream.finish()
+    };
+    assert!(refused("flags", 2, DType::Bool, &[1, 2]).is_err());
+    let error = refused("nibbles", 3, DType::F4E2M1, &[0x11, 0x11]).unwrap_err();
+    assert!(error.to_string().contains("last byte"), "{error}");
+    assert!(refused("half a tensor", 3, DType::F32, &[0; 8]).is_err());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+    let mut writer = create();
+    writer.set_attribute("", 1);
+    assert_eq!(writer.finish().unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]
@@ -202,6 +290,30 @@ fn pipes_become_frames() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn any_tensor_streams_into_version_2(
+        dtype in prop::sample::select(&DType::ALL[..]),
+        shape in prop::collection::vec(0u64..7, 0..4),
+        byte in any::<u8>(),
+        pieces in prop::collection::vec(1usize..40, 1..4),
+        choice in 0usize..OF_VERSION_2.len(),
+    ) {
+        let count: u64 = shape.iter().product();
+        let len = dtype.byte_len(count).unwrap();
+        let mask = if dtype == DType::Bool { 1 } else { 255 };
+        let mut data: Vec<u8> = (0..len).map(|n| (n as u8).wrapping_mul(byte) & mask).collect();
+        let unused = (8 - count * u64::from(dtype.bits()) % 8) % 8;
+        if let Some(last) = data.last_mut() {
+            *last &= 0xff >> unused; // what is behind the last element must be 0
+        }
+        let options = WriteOptions { compression: OF_VERSION_2[choice], checksum: Checksum::None };
+        let file = streamed_as(ZtVersion::V2, &data, dtype, &shape, options, &pieces, 1);
+        let reader = Reader::from_bytes(file).unwrap();
+        prop_assert_eq!(reader.get("t").unwrap().component("data").unwrap().dtype, dtype);
+        prop_assert_eq!(reader.read("t").unwrap(), data);
+        prop_assert_eq!(reader.verify("t").unwrap(), Verification::Checked);
+    }
+
     #[test]
     fn any_tensor_streams(
         dtype in prop::sample::select(&DType::ALL[..]),

@@ -20,6 +20,8 @@ pub struct Capabilities {
     pub metadata: Metadata,
     /// How tensors can be stored, besides raw.
     pub encodings: &'static [&'static str],
+    /// Those of them that are decoded from their start: rows cost what lies before them, too.
+    pub sequential: &'static [&'static str],
     /// The checksums that a file can have for its tensors.
     pub checksums: &'static [&'static str],
 }
@@ -58,6 +60,7 @@ impl Capabilities {
         ties: false,
         metadata: Metadata::None,
         encodings: &[],
+        sequential: &[],
         checksums: &[],
     };
 }

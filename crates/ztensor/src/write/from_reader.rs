@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
-use crate::catalog::{ContentKey, DigestOf, Layout, Object, Role, Storage};
+use crate::catalog::{Component, ContentKey, DigestOf, Layout, Object, Role, Storage};
 use crate::digest::Hasher;
 use crate::error::{Error, Result};
+use crate::format::zt2::{self, CheckedContent};
 use crate::progress::{Observer, advance};
 use crate::read::Reader;
 use crate::tensor::{Tensor, is_narrow};
-use crate::write::{Compression, WriteOptions, Writer, duplicate};
+use crate::write::{Compression, WriteOptions, Writer, ZtVersion, duplicate, version2};
 
 /// Tensors are held in memory up to this many bytes, or one of them. (limit)
 const BATCH: u64 = 64 << 20;
@@ -49,7 +50,7 @@ impl Writer<'_> {
                 held = 0;
                 self.tie_like(name, first, object)?;
                 advance(observer, object.byte_len())?;
-            } else if options.compression == Compression::None && is_raw(object) {
+            } else if options.compression == Compression::None && self.copies(object) {
                 let copy = self.copy_raw(reader, name, object, options, observer)?;
                 self.insert(name, copy)?;
             } else {
@@ -98,6 +99,9 @@ impl Writer<'_> {
         options: WriteOptions,
         observer: Option<&dyn Observer>,
     ) -> Result<Object> {
+        if self.version() == ZtVersion::V2 {
+            return self.copy_version2(reader, name, object, options, observer);
+        }
         let mut copy = object.clone();
         for (_, component) in &mut copy.components {
             let Storage::Plain(extent) = component.storage else {
@@ -109,30 +113,68 @@ impl Writer<'_> {
                 hash.iter_mut().chain(&mut source_hash).for_each(|hash| hash.update(piece));
                 advance(observer, piece.len() as u64)
             })?;
-            if let (Some(found), Some(expected)) = (source_hash.map(Hasher::finish), &component.digest)
-                && found != *expected
-            {
-                let message = format!("the stored bytes have the checksum {found}, the file says {expected}");
-                return Err(Error::mismatch(message)
-                    .in_tensor(name)
-                    .in_file(reader.catalog().sources.label(0)));
-            }
+            compare(reader, name, component, source_hash)?;
             component.storage = Storage::Plain(place);
             component.digest = hash.map(Hasher::finish);
             component.digest_of = DigestOf::Stored;
         }
         Ok(copy)
     }
+
+    /// The same into a file of version 2.
+    fn copy_version2(
+        &mut self,
+        reader: &Reader,
+        name: &str,
+        object: &Object,
+        options: WriteOptions,
+        observer: Option<&dyn Observer>,
+    ) -> Result<Object> {
+        zt2::check_description(name, object)?;
+        let mut copy = Object::new(object.shape.clone(), object.layout.clone(), Vec::new());
+        copy.attributes = object.attributes.clone();
+        for (role, component) in &object.components {
+            let Storage::Plain(extent) = component.storage else {
+                return Err(Error::invalid("only raw components can be copied raw").in_tensor(name));
+            };
+            let mut source_hash = reader.digest(component).and_then(|digest| digest.hasher());
+            let mut content = CheckedContent::of(object, component, version2::hasher(options.checksum)?);
+            let place = self.copy_blob(&reader.catalog().sources, extent, |piece| {
+                content.take(piece)?;
+                source_hash.iter_mut().for_each(|hash| hash.update(piece));
+                advance(observer, piece.len() as u64)
+            });
+            let place = place.map_err(|error| error.in_tensor(name))?;
+            compare(reader, name, component, source_hash)?;
+            let digest = content.finish().map_err(|error| error.in_tensor(name))?;
+            copy.components.push((role.clone(), version2::component(component, false, place, digest)));
+        }
+        Ok(copy)
+    }
+
+    /// Whether the components can be copied as they lie.
+    fn copies(&self, object: &Object) -> bool {
+        let sparse = matches!(object.layout, Layout::SparseCsr | Layout::SparseCoo);
+        if sparse && self.version() == ZtVersion::V2 {
+            return false; // their indices are checked as a whole
+        }
+        object.components.iter().all(|(role, component)| {
+            // Narrow indices of other formats are widened.
+            let narrow = sparse && is_narrow(role, component.dtype);
+            matches!(component.storage, Storage::Plain(_)) && !narrow
+        })
+    }
 }
 
-/// Whether the components can be copied as they lie.
-fn is_raw(object: &Object) -> bool {
-    let sparse = matches!(object.layout, Layout::SparseCsr | Layout::SparseCoo);
-    object.components.iter().all(|(role, component)| {
-        // Narrow indices of other formats are widened.
-        let narrow = sparse && is_narrow(role, component.dtype);
-        matches!(component.storage, Storage::Plain(_)) && !narrow
-    })
+/// Refuses a copy of bytes that do not match the digest that their file has of them.
+fn compare(reader: &Reader, name: &str, component: &Component, found: Option<Hasher>) -> Result<()> {
+    match (found.map(Hasher::finish), &component.digest) {
+        (Some(found), Some(expected)) if found != *expected => {
+            let message = format!("the stored bytes have the checksum {found}, the file says {expected}");
+            Err(Error::mismatch(message).in_tensor(name).in_file(reader.catalog().sources.label(0)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Names by the content, the layout and the role of their only component.

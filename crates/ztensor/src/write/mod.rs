@@ -3,6 +3,7 @@
 
 pub mod assemble;
 pub(crate) mod atomic;
+pub(crate) mod behind;
 pub(crate) mod compress;
 pub(crate) mod destination;
 pub(crate) mod disk;
@@ -13,9 +14,10 @@ mod plan;
 mod sink;
 pub(crate) mod stream;
 pub(crate) mod vectored;
+mod version2;
 mod writer;
 
-pub use options::{Compression, WriteOptions};
+pub use options::{Compression, CreateOptions, WriteOptions, ZtVersion};
 pub use plan::Plan;
 pub(crate) use sink::Sink;
 pub use stream::{PendingTensor, TensorStream, compress_stream};

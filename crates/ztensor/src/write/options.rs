@@ -4,6 +4,7 @@ use z4ai::Effort;
 
 use crate::digest::Checksum;
 use crate::error::{Error, Result, quoted};
+use crate::remote;
 
 /// How a component's bytes are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -54,4 +55,47 @@ pub struct WriteOptions {
     pub compression: Compression,
     /// Which digest is stored with them.
     pub checksum: Checksum,
+}
+
+/// The version of `.zt` that a writer makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ZtVersion {
+    /// Version 1.2, which has every codec and can be edited.
+    #[default]
+    V1,
+    /// Version 2: every tensor has a digest (XXH3, or SHA-256 if asked for) of what it decodes to, and is
+    /// stored as it is or as seekable zstd.
+    V2,
+}
+
+/// How a file is created.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct CreateOptions {
+    /// The version of the format.
+    pub version: ZtVersion,
+    /// Wait until the disk has it all when the file is finished.
+    pub durable: bool,
+    /// How to reach the store, where the path is a URL.
+    pub remote: remote::Options,
+}
+
+impl CreateOptions {
+    /// The version of the format.
+    pub fn version(mut self, version: ZtVersion) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// Waits until the disk has it all when the file is finished.
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.durable = durable;
+        self
+    }
+
+    /// How to reach the store, where the path is a URL.
+    pub fn remote(mut self, remote: remote::Options) -> Self {
+        self.remote = remote;
+        self
+    }
 }

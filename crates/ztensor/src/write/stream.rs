@@ -8,15 +8,18 @@ use zstd::stream::raw::{Encoder as ZstdEncoder, Operation};
 
 use super::atomic;
 use super::compress::{JOB, JOBS_ABOVE, LONG_WINDOWS_FROM, codec_options, not_encoded, use_jobs};
-use super::options::{Compression, WriteOptions};
+use super::options::{Compression, WriteOptions, ZtVersion};
+use super::version2;
 use super::writer::{Writer, duplicate};
 use crate::base::{CACHE_BLOCK, parallel};
 use crate::catalog::validate;
-use crate::catalog::{Component, Extent, Object, Shape, Storage, elements};
+use crate::catalog::{Component, Extent, Object, Storage, elements};
+use crate::decode::SeekableEncoder;
 use crate::digest::Hasher;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::zt::manifest;
+use crate::format::zt2::{self, CheckedContent};
 
 /// Frames up to this length wait in memory for their headers, longer ones in an unnamed file. (limit)
 const SPOOLED_IN_MEMORY: usize = 16 << 20;
@@ -27,7 +30,7 @@ const SPOOLED_IN_MEMORY: usize = 16 << 20;
 /// so that no file with half a tensor appears.
 ///
 /// Compressed bytes are stored compressed even where they did not get smaller, as the size is not
-/// known before. A frame of the weight codec has its lengths in front: one of more than 16 MB waits
+/// known before; in a file of version 2 they are a seekable zstd stream. A frame of the weight codec has its lengths in front: one of more than 16 MB waits
 /// in an unnamed file beside the output until it is complete.
 #[must_use = "the tensor is in the file when `finish` returns"]
 pub struct TensorStream<'a, 'w> {
@@ -38,19 +41,29 @@ pub struct TensorStream<'a, 'w> {
 /// The state of a [`TensorStream`] without its writer, for callers that keep both.
 pub struct PendingTensor {
     name: String,
-    shape: Shape,
-    dtype: DType,
+    /// What it will be, with no bytes yet.
+    object: Object,
+    described: Component,
     options: WriteOptions,
-    len: u64,
     seen: u64,
     /// Where the blob starts; it ends where the writer is.
     start: u64,
-    hasher: Option<Hasher>,
+    hash: Hash,
     encoder: Encoder,
+}
+
+/// What is hashed.
+enum Hash {
+    None,
+    /// The bytes in the file.
+    Stored(Hasher),
+    /// The bytes that come, in files of version 2.
+    Content(CheckedContent),
 }
 
 enum Encoder {
     Raw,
+    Seekable(Box<SeekableEncoder>),
     Zstd(Box<ZstdState>),
     Z4ai(Box<z4ai::StreamEncoder>, Spool),
 }
@@ -146,12 +159,25 @@ impl PendingTensor {
         let len = elements(shape).and_then(|count| dtype.byte_len(count));
         let len =
             len.ok_or_else(|| Error::invalid(format!("the shape {shape:?} describes more bytes than 2^64")))?;
-        validate::object(&Object::dense(shape, Component::plain(dtype, Extent::new(0, len))))
-            .map_err(|error| Error::invalid(error.to_string()).in_tensor(name))?;
+        let described = Component::plain(dtype, Extent::new(0, len));
+        let object = Object::dense(shape, described.clone());
+        validate::object(&object).map_err(|error| Error::invalid(error.to_string()).in_tensor(name))?;
+        let hash = match writer.version() {
+            ZtVersion::V1 => options.checksum.hasher().map_or(Hash::None, Hash::Stored),
+            ZtVersion::V2 => {
+                zt2::check_description(name, &object)?;
+                version2::zstd_level(options.compression)?;
+                let hasher = version2::hasher(options.checksum)?;
+                Hash::Content(CheckedContent::of(&object, &described, hasher))
+            }
+        };
         let encoder = match options.compression {
             // What has no bytes gets no frame.
             _ if len == 0 => Encoder::Raw,
             Compression::None => Encoder::Raw,
+            Compression::Zstd(level) if writer.version() == ZtVersion::V2 => {
+                Encoder::Seekable(Box::new(SeekableEncoder::new(level, writer.threads())))
+            }
             Compression::Zstd(level) => {
                 Encoder::Zstd(Box::new(ZstdState::new(level, len, writer.threads())?))
             }
@@ -162,22 +188,13 @@ impl PendingTensor {
             }
         };
         let start = writer.start_stream(name, if matches!(encoder, Encoder::Raw) { len } else { 0 })?;
-        Ok(PendingTensor {
-            name: name.to_owned(),
-            shape: shape.into(),
-            dtype,
-            options,
-            len,
-            seen: 0,
-            start,
-            hasher: options.checksum.hasher(),
-            encoder,
-        })
+        let name = name.to_owned();
+        Ok(PendingTensor { name, object, described, options, seen: 0, start, hash, encoder })
     }
 
     /// Bytes that are still missing.
     pub fn remaining(&self) -> u64 {
-        self.len - self.seen
+        self.described.len - self.seen
     }
 
     /// Takes the next bytes.
@@ -187,12 +204,27 @@ impl PendingTensor {
                 format!("{} bytes were written where {} are missing", bytes.len(), self.remaining());
             return Err(Error::invalid(message).in_tensor(&*self.name));
         }
-        self.dtype.check_values(bytes).map_err(|error| error.in_tensor(&*self.name))?;
+        // Memory of callers is read once: what is checked, hashed and written is a copy of it.
+        let mut block = Vec::with_capacity(bytes.len().min(CACHE_BLOCK));
+        for piece in bytes.chunks(CACHE_BLOCK) {
+            block.clear();
+            block.extend_from_slice(piece);
+            self.push_block(writer, &block).map_err(|error| error.in_tensor(&*self.name))?;
+        }
+        Ok(())
+    }
+
+    fn push_block(&mut self, writer: &mut Writer<'_>, bytes: &[u8]) -> Result<()> {
+        self.described.dtype.check_values(bytes)?;
+        let hash = &mut self.hash;
+        if let Hash::Content(content) = hash {
+            content.take(bytes)?;
+        }
         self.seen += bytes.len() as u64;
-        let hasher = &mut self.hasher;
         match &mut self.encoder {
-            Encoder::Raw => put(writer, hasher, bytes),
-            Encoder::Zstd(state) => state.push(bytes, |encoded| put(writer, hasher, encoded)),
+            Encoder::Raw => put(writer, hash, bytes),
+            Encoder::Seekable(encoder) => encoder.push(bytes, |encoded| put(writer, hash, encoded)),
+            Encoder::Zstd(state) => state.push(bytes, |encoded| put(writer, hash, encoded)),
             Encoder::Z4ai(encoder, spool) => {
                 encoder.write(bytes, |payload| spool.put(payload)).map_err(Failed::into_error)
             }
@@ -202,36 +234,51 @@ impl PendingTensor {
     /// Ends the tensor and adds it to the file.
     pub fn finish(mut self, writer: &mut Writer<'_>) -> Result<()> {
         if self.remaining() > 0 {
-            let message = format!("{} bytes of {} are missing", self.remaining(), self.len);
+            let message = format!("{} bytes of {} are missing", self.remaining(), self.described.len);
             return Err(Error::invalid(message).in_tensor(&*self.name));
         }
-        let hasher = &mut self.hasher;
+        let hash = &mut self.hash;
         let raw = matches!(self.encoder, Encoder::Raw);
         match self.encoder {
             Encoder::Raw => {}
-            Encoder::Zstd(mut state) => state.finish(|encoded| put(writer, hasher, encoded))?,
+            Encoder::Seekable(encoder) => {
+                encoder.finish(|encoded| put(writer, hash, encoded))?;
+            }
+            Encoder::Zstd(mut state) => state.finish(|encoded| put(writer, hash, encoded))?,
             Encoder::Z4ai(encoder, mut spool) => {
                 let ends = encoder.finish(|payload| spool.put(payload)).map_err(Failed::into_error)?;
-                put(writer, hasher, &ends.header)?;
-                spool.for_pieces(|piece| put(writer, hasher, piece))?;
-                put(writer, hasher, &ends.index)?;
+                put(writer, hash, &ends.header)?;
+                spool.for_pieces(|piece| put(writer, hash, piece))?;
+                put(writer, hash, &ends.index)?;
             }
         }
-        let extent = Extent::new(self.start, writer.position() - self.start);
-        let storage = match raw {
-            true => Storage::Plain(extent),
-            false => manifest::encoded(self.options.compression.encoding(), extent, self.len)?,
+        let (described, extent) = (self.described, Extent::new(self.start, writer.position() - self.start));
+        let component = match self.hash {
+            Hash::Content(content) => {
+                let digest = content.finish().map_err(|error| error.in_tensor(&*self.name))?;
+                version2::component(&described, !raw, extent, digest)
+            }
+            hash => {
+                let storage = match raw {
+                    true => Storage::Plain(extent),
+                    false => manifest::encoded(self.options.compression.encoding(), extent, described.len)?,
+                };
+                let mut component = Component::new(described.dtype, described.len, storage);
+                component.digest = match hash {
+                    Hash::Stored(hasher) => Some(hasher.finish()),
+                    Hash::None | Hash::Content(_) => None,
+                };
+                component
+            }
         };
-        let mut component = Component::new(self.dtype, self.len, storage);
-        component.digest = self.hasher.map(Hasher::finish);
         writer.end_stream();
-        writer.insert(&self.name, Object::dense(self.shape, component))
+        writer.insert(&self.name, Object::dense(self.object.shape, component))
     }
 }
 
-/// Writes stored bytes, and hashes them.
-fn put(writer: &mut Writer<'_>, hasher: &mut Option<Hasher>, bytes: &[u8]) -> Result<()> {
-    if let Some(hasher) = hasher {
+/// Writes stored bytes, and hashes them if their digest is one of stored bytes.
+fn put(writer: &mut Writer<'_>, hash: &mut Hash, bytes: &[u8]) -> Result<()> {
+    if let Hash::Stored(hasher) = hash {
         hasher.update(bytes);
     }
     writer.put_streamed(bytes)

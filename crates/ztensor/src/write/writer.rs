@@ -5,16 +5,16 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::options::{Compression, WriteOptions};
+use super::options::{Compression, CreateOptions, WriteOptions, ZtVersion};
 use super::sink::{NewFile, Plain, Sink};
 use crate::base::parallel;
 use crate::catalog::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage, elements};
-use crate::digest::{Checksum, Digest, Hasher};
+use crate::digest::{Checksum, Digest};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
-use crate::format::Format;
 use crate::format::gguf::GgmlType;
 use crate::format::zt::{ALIGNMENT, MAGIC, manifest};
+use crate::format::{Format, zt2};
 use crate::progress::{Observer, advance};
 use crate::remote;
 use crate::source::Sources;
@@ -25,7 +25,7 @@ use crate::write::compress::{Blob, Compressors, JOBS_ABOVE};
 use crate::write::destination::Destination;
 use crate::write::vectored::{Gather, LONGEST_PIECE};
 
-/// Writes a `.zt` file from front to back. Peak memory is one tensor; where several are compressed,
+/// Writes a `.zt` file from front to back, of version 1.2 unless [`CreateOptions`] say else. Peak memory is one tensor; where several are compressed,
 /// one, or for each thread as many as have 32 MB.
 ///
 /// Made by [`Writer::create`], the file appears under its name when
@@ -43,6 +43,7 @@ pub struct Writer<'w> {
     broken: bool,
     /// The tensor that is being streamed, and was not finished yet.
     streaming: Option<String>,
+    version: ZtVersion,
 }
 
 /// Small tensors are gathered in a buffer of this size; larger writes pass it by. (unmeasured)
@@ -62,27 +63,38 @@ const ENCODED_AHEAD: u64 = JOBS_ABOVE as u64;
 impl Writer<'static> {
     /// Starts a new file, which replaces an old one of that name only when finished.
     pub fn create(to: impl Into<Destination>) -> Result<Writer<'static>> {
-        Self::create_file(&to.into(), false)
+        Self::create_with(to, &CreateOptions::default())
     }
 
     /// Like [`create`](Writer::create); `finish` then also waits until the disk has it all.
     pub fn create_durable(to: impl Into<Destination>) -> Result<Writer<'static>> {
-        Self::create_file(&to.into(), true)
+        Self::create_with(to, &CreateOptions::default().durable(true))
     }
 
     /// Like [`create`](Writer::create), for a URL whose store has to be told how to reach it.
     pub fn create_remote(to: impl Into<Destination>, options: &remote::Options) -> Result<Writer<'static>> {
+        Self::create_with(to, &CreateOptions::default().remote(options.clone()))
+    }
+
+    /// Like [`create`](Writer::create), with a version of the format and where to wait for the disk.
+    ///
+    /// ```
+    /// use ztensor::{Writer, ZtVersion, write::CreateOptions};
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("model.zt");
+    /// let mut writer = Writer::create_with(&path, &CreateOptions::default().version(ZtVersion::V2))?;
+    /// writer.add("bias", &[3], &[1f32, 2.0, 3.0])?;
+    /// writer.finish()?;
+    /// assert_eq!(ztensor::open(&path)?.format(), ztensor::Format::Zt2);
+    /// # Ok::<(), ztensor::Error>(())
+    /// ```
+    pub fn create_with(to: impl Into<Destination>, options: &CreateOptions) -> Result<Writer<'static>> {
         let to = to.into();
-        Self::into_file(AtomicFile::create_with(&to, options)?, to.path(), false)
-    }
-
-    fn create_file(to: &Destination, durable: bool) -> Result<Writer<'static>> {
-        Self::into_file(AtomicFile::create(to)?, to.path(), durable)
-    }
-
-    fn into_file(file: AtomicFile, path: &Path, durable: bool) -> Result<Writer<'static>> {
-        let mut writer = Self::start(Box::new(NewFile { file, durable }))?;
-        writer.label = Some(path.to_owned());
+        let file = AtomicFile::create_with(&to, &options.remote)?;
+        let sink = NewFile { file, durable: options.durable };
+        let mut writer = Self::start(Box::new(sink), options.version)?;
+        writer.label = Some(to.path().to_owned());
         Ok(writer)
     }
 }
@@ -90,17 +102,26 @@ impl Writer<'static> {
 impl<'w> Writer<'w> {
     /// Writes to anything, such as a vector or a socket.
     pub fn new(out: impl Write + Send + 'w) -> Result<Writer<'w>> {
-        Self::start(Box::new(Plain(out)))
+        Self::new_version(out, ZtVersion::V1)
     }
 
-    fn start(sink: Box<dyn Sink + 'w>) -> Result<Writer<'w>> {
-        let catalog = Catalog::new(Format::Zt, Sources::default());
-        let mut writer = Self::resume(sink, 0, catalog, None);
-        writer.put(MAGIC)?;
+    /// Like [`new`](Writer::new), in a version of the format.
+    pub fn new_version(out: impl Write + Send + 'w, version: ZtVersion) -> Result<Writer<'w>> {
+        Self::start(Box::new(Plain(out)), version)
+    }
+
+    fn start(sink: Box<dyn Sink + 'w>, version: ZtVersion) -> Result<Writer<'w>> {
+        let (format, magic) = match version {
+            ZtVersion::V1 => (Format::Zt, MAGIC),
+            ZtVersion::V2 => (Format::Zt2, zt2::MAGIC),
+        };
+        let mut writer = Self::resume(sink, 0, Catalog::new(format, Sources::default()), None);
+        writer.version = version;
+        writer.put(magic)?;
         Ok(writer)
     }
 
-    /// A writer that goes on at `position` of a file that already holds `catalog`.
+    /// A writer that goes on at `position` of a version 1.2 file that already holds `catalog`.
     pub(crate) fn resume(
         sink: Box<dyn Sink + 'w>,
         position: u64,
@@ -117,7 +138,12 @@ impl<'w> Writer<'w> {
             label,
             broken: false,
             streaming: None,
+            version: ZtVersion::V1,
         }
+    }
+
+    pub(super) fn version(&self) -> ZtVersion {
+        self.version
     }
 
     pub(super) fn threads(&self) -> usize {
@@ -266,7 +292,8 @@ impl<'w> Writer<'w> {
         observer: Option<&dyn Observer>,
     ) -> Result<()> {
         options.compression.check()?;
-        if tensors.iter().any(|(_, tensor)| tensor.has_narrow_indices()) {
+        let narrow = |tensor: &Tensor<'_>| self.version == ZtVersion::V1 && tensor.has_narrow_indices();
+        if tensors.iter().any(|(_, tensor)| narrow(tensor)) {
             let wide = tensors.iter().map(|(_, tensor)| tensor.with_wide_indices());
             let wide = wide.collect::<Result<Vec<_>>>()?;
             let pairs: Vec<_> = tensors.iter().zip(&wide).map(|((name, _), wide)| (*name, wide)).collect();
@@ -279,8 +306,14 @@ impl<'w> Writer<'w> {
             }
             tensor.check().map_err(|error| error.in_tensor(*name))?;
         }
+        if self.version == ZtVersion::V2 {
+            tensors.iter().try_for_each(|(name, tensor)| zt2::check_tensor(name, tensor))?;
+        }
         if options.compression == Compression::None {
             self.reserve(tensors.iter().map(|(_, tensor)| byte_len(tensor)).sum())?;
+        }
+        if self.version == ZtVersion::V2 {
+            return self.write_version2(tensors, options, observer);
         }
         if options.compression != Compression::None {
             return self.write_encoded(tensors, options, observer);
@@ -350,7 +383,12 @@ impl<'w> Writer<'w> {
     }
 
     /// Adds a tensor whose components are written to the list of contents.
-    fn record(&mut self, name: &str, tensor: &Tensor<'_>, components: Vec<(Role, Component)>) -> Result<()> {
+    pub(super) fn record(
+        &mut self,
+        name: &str,
+        tensor: &Tensor<'_>,
+        components: Vec<(Role, Component)>,
+    ) -> Result<()> {
         let mut object = Object::new(tensor.shape.clone(), tensor.layout.clone(), components);
         object.attributes = tensor.attributes.clone();
         self.catalog.insert(name, object)
@@ -454,7 +492,11 @@ impl<'w> Writer<'w> {
 
     /// Writes the manifest and the footer, and returns the size of the file.
     pub fn finish(mut self) -> Result<u64> {
-        let tail = manifest::tail(&self.catalog, self.position).map_err(|error| self.name_file(error))?;
+        let tail = match self.version {
+            ZtVersion::V1 => manifest::tail(&self.catalog, self.position),
+            ZtVersion::V2 => self.align().and_then(|()| zt2::tail_of(&self.catalog, self.position)),
+        };
+        let tail = tail.map_err(|error| self.name_file(error))?;
         let (body, magic) = tail.split_at(tail.len() - MAGIC.len());
         self.put(body)?;
         self.flush()?;
@@ -490,7 +532,7 @@ impl<'w> Writer<'w> {
         Ok(component)
     }
 
-    /// Writes bytes at the next multiple of 64.
+    /// Writes bytes at the next place where a blob may start.
     pub(crate) fn write_blob(
         &mut self,
         blob: &[u8],
@@ -504,28 +546,35 @@ impl<'w> Writer<'w> {
                 self.put_observed(blob, observer)?;
                 None
             }
-            Some(hasher) => Some(self.put_hashed(blob, hasher, observer)?),
+            Some(mut hasher) => {
+                let hash = |block: &[u8]| {
+                    hasher.update(block);
+                    Ok(())
+                };
+                self.put_copied(blob, hash, observer)?;
+                Some(hasher.finish())
+            }
         };
         Ok((extent, digest))
     }
 
-    /// Writes bytes and hashes them. Memory of callers may change meanwhile, so it is read once:
-    /// each block is copied, and the copy is both hashed and written.
-    fn put_hashed(
+    /// Writes bytes that `each` block of is shown to, to hash it. Memory of callers may change meanwhile, so
+    /// it is read once: each block is copied, and the copy is both hashed and written.
+    pub(super) fn put_copied(
         &mut self,
         bytes: &[u8],
-        mut hasher: Hasher,
+        mut each: impl FnMut(&[u8]) -> Result<()> + Send,
         observer: Option<&dyn Observer>,
-    ) -> Result<Digest> {
+    ) -> Result<()> {
         if bytes.len() < 2 * BUFFER {
             let mut block = Vec::with_capacity(bytes.len().min(BUFFER));
             for part in bytes.chunks(BUFFER) {
                 block.clear();
                 block.extend_from_slice(part);
-                hasher.update(&block);
+                each(&block)?;
                 self.put_observed(&block, observer)?;
             }
-            return Ok(hasher.finish());
+            return Ok(());
         }
         // Hashing and writing take about as long: do both at once. Blocks go round between this
         // thread, which fills and writes them, and the one that hashes them.
@@ -537,26 +586,32 @@ impl<'w> Writer<'w> {
             }
             let hashing = scope.spawn(move || {
                 for block in to_hash {
-                    hasher.update(&block);
+                    each(&block)?;
                     let _ = hashed.send(block); // the last blocks are not waited for
                 }
-                hasher.finish()
+                Ok(())
             });
-            let failed = || Error::invalid("the hashing thread failed");
+            let mut writing = Ok(());
             for part in bytes.chunks(BUFFER) {
-                let mut block = free.recv().map_err(|_| failed())?;
+                let Ok(mut block) = free.recv() else { break }; // the other thread failed
                 let copy = Arc::make_mut(&mut block);
                 copy.clear();
                 copy.extend_from_slice(part);
-                filled.send(Arc::clone(&block)).map_err(|_| failed())?;
-                self.put_observed(&block, observer)?;
+                if filled.send(Arc::clone(&block)).is_err() {
+                    break;
+                }
+                writing = self.put_observed(&block, observer);
+                if writing.is_err() {
+                    break;
+                }
             }
             drop(filled);
-            hashing.join().map_err(|_| failed())
+            let hashing = hashing.join().map_err(|_| Error::invalid("the hashing thread failed"))?;
+            hashing.and(writing)
         })
     }
 
-    /// Copies stored bytes of another file to the next multiple of 64, as they are.
+    /// Copies stored bytes of another file to the next place where a blob may start, as they are.
     /// `each` piece that was copied is shown, and may end the copying.
     pub(crate) fn copy_blob(
         &mut self,
@@ -582,15 +637,19 @@ impl<'w> Writer<'w> {
         self.catalog.insert(name, object)
     }
 
-    /// Fills up with zeros to the next multiple of 64.
-    fn align(&mut self) -> Result<()> {
+    /// Fills up with zeros to the next place where a blob may start.
+    pub(super) fn align(&mut self) -> Result<()> {
         self.put(self.padding())
     }
 
-    /// The zeros that are missing to the next multiple of 64.
+    /// The zeros that are missing to the next place where a blob may start.
     fn padding(&self) -> &'static [u8] {
-        static ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
-        let padding = self.position.next_multiple_of(ALIGNMENT) - self.position;
+        static ZEROS: [u8; zt2::MIN_ALIGNMENT as usize] = [0; zt2::MIN_ALIGNMENT as usize];
+        let alignment = match self.version {
+            ZtVersion::V1 => ALIGNMENT,
+            ZtVersion::V2 => zt2::MIN_ALIGNMENT,
+        };
+        let padding = self.position.next_multiple_of(alignment) - self.position;
         &ZEROS[..padding as usize]
     }
 
@@ -607,7 +666,7 @@ impl<'w> Writer<'w> {
         Ok(())
     }
 
-    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(super) fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.check_whole()?;
         let written = self.out.write_all(bytes);
         self.check(written)?;

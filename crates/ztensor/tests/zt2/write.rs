@@ -1,11 +1,14 @@
 //! Writing version 2, and converting between versions.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use crate::common::fixtures;
-use ztensor::export::{ExportFormat, ExportOptions, export, export_to};
+use ztensor::export::{ExportFormat, ExportOptions, TensorList, export, export_to};
 use ztensor::format::zt2;
-use ztensor::{DType, ErrorKind, Format, Layout, Reader, Result, Value};
+use ztensor::{
+    Compression, DType, ErrorKind, Format, Layout, Reader, Result, Value, WriteOptions, ZtVersion,
+};
 
 use super::*;
 
@@ -114,6 +117,87 @@ fn versions_convert_both_ways_without_loss() {
                 ),
             }
         }
+    }
+}
+
+/// The same by a [`ztensor::Writer`], tensor by tensor.
+fn by_writer(reader: &Reader, compression: Compression) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut writer = ztensor::Writer::new_version(&mut bytes, ZtVersion::V2)?;
+    for (key, value) in reader.attributes() {
+        writer.set_attribute(key.clone(), value.clone());
+    }
+    let names: Vec<&str> = reader.keys().collect();
+    let options = WriteOptions { compression, ..WriteOptions::default() };
+    writer.write_from(reader, &names, options, None)?;
+    writer.finish()?;
+    Ok(bytes)
+}
+
+#[test]
+fn the_writer_holds_what_an_export_holds() {
+    let mut held = 0;
+    for (format, extension) in [("zt", "zt"), ("gguf", "gguf"), ("safetensors", "safetensors")] {
+        for sample in std::fs::read_dir(fixtures::folder(format)).unwrap() {
+            let path = sample.unwrap().path();
+            let Ok(original) = Reader::open(&path) else { continue };
+            if path.extension().is_none_or(|found| found != extension) {
+                continue;
+            }
+            let what = path.display().to_string();
+            let mut exported = Vec::new();
+            let export = export_to(&original, &mut exported, ExportFormat::Zt2, &ExportOptions::default());
+            for compression in [Compression::None, Compression::Zstd(3)] {
+                match (&export, by_writer(&original, compression)) {
+                    (Ok(()), Ok(written)) => {
+                        let (a, b) = (
+                            Reader::from_bytes(exported.clone()).unwrap(),
+                            Reader::from_bytes(written).unwrap(),
+                        );
+                        assert_eq!(b.format(), Format::Zt2);
+                        b.verify_all(None).unwrap();
+                        same_tensors(&a, &b, &what);
+                        assert_eq!(a.content_id().unwrap(), b.content_id().unwrap(), "{what}");
+                        assert_eq!(zt2::content_digest(&a).ok(), zt2::content_digest(&b).ok(), "{what}");
+                        held += 1;
+                    }
+                    (Err(_), Err(_)) => {}
+                    (export, writer) => {
+                        panic!("{what}: {export:?} but {:?}", writer.map(|bytes| bytes.len()))
+                    }
+                }
+            }
+        }
+    }
+    assert!(held > 20, "{held}");
+}
+
+#[test]
+fn a_writer_and_an_export_of_raw_tensors_make_the_same_file() {
+    let (a, b): (Vec<f32>, Vec<u8>) = ((0..5000).map(|n| n as f32).collect(), vec![7; 3 << 20]);
+    let mut written = Vec::new();
+    let mut writer = ztensor::Writer::new_version(&mut written, ZtVersion::V2).unwrap();
+    writer.set_attribute("step", 7);
+    writer.add("model.a", &[50, 100], &a).unwrap();
+    writer.add("b", &[3 << 20], &b).unwrap();
+    writer.add("empty", &[0, 4], &[0f32; 0]).unwrap();
+    writer.finish().unwrap();
+    let tensor = |shape: &[u64], array| {
+        ztensor::Tensor::new(shape, Layout::Dense, [(Cow::Borrowed("data"), array)], None).unwrap()
+    };
+    let list = TensorList {
+        tensors: vec![
+            ("model.a".to_owned(), tensor(&[50, 100], ztensor::Array::from_slice(&a))),
+            ("b".to_owned(), tensor(&[3 << 20], ztensor::Array::from_slice(&b))),
+            ("empty".to_owned(), tensor(&[0, 4], ztensor::Array::from_slice(&[0f32; 0]))),
+        ],
+        attributes: [("step".to_owned(), Value::from(7))].into_iter().collect(),
+    };
+    for threads in [1, 2] {
+        let mut exported = Vec::new();
+        let options = ExportOptions::default().threads(threads);
+        export_to(&list, &mut exported, ExportFormat::Zt2, &options).unwrap();
+        assert!(exported == written, "{threads} threads");
     }
 }
 

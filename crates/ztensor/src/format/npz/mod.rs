@@ -41,6 +41,7 @@ pub(crate) static DRIVER: Driver = Driver {
     capabilities: Capabilities {
         writes: true,
         encodings: &["deflate"],
+        sequential: &["deflate"],
         checksums: &["crc32"],
         ..Capabilities::READ_ONLY
     },

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::base::CACHE_BLOCK;
 use crate::catalog::{Decode, Extent};
 use crate::error::{Error, Result};
 use crate::format::onnx::wire::{Field, Payload};
@@ -197,11 +198,27 @@ impl Elements {
     fn decode_groups(&self, source: &dyn Source, first: u64, out: &mut [u8]) -> Result<()> {
         let (per_group, group_len) = self.kind.group();
         let wanted = ((out.len() as u64).div_ceil(group_len) * per_group).min(self.entries - first);
-        let last = first + wanted;
+        let mut at = 0usize;
+        self.decode_entries(source, first..first + wanted, |bytes| {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+            Ok(())
+        })
+    }
+
+    /// Shows what entries decode to, one or some bytes at a time. There is no way to an entry but
+    /// past all before it.
+    fn decode_entries(
+        &self,
+        source: &dyn Source,
+        wanted: Range<u64>,
+        mut put: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let Range { start: first, end: last } = wanted;
         // A read up to the end also notices numbers that nothing asked for.
         let to_end = last == self.entries;
         let mut index = 0u64;
-        let (mut at, mut bits, mut held) = (0usize, 0u64, 0u32);
+        let (mut bits, mut held) = (0u64, 0u32);
         self.each(source, |value| {
             let current = index;
             index += 1;
@@ -213,9 +230,7 @@ impl Elements {
             }
             match self.kind {
                 Kind::Fixed(width) | Kind::Varint(width) => {
-                    let width = usize::from(width);
-                    out[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
-                    at += width;
+                    put(&value.to_le_bytes()[..usize::from(width)])?;
                 }
                 Kind::Sextet => {
                     if value > 0x3f {
@@ -227,8 +242,7 @@ impl Elements {
                     bits |= value << held;
                     held += 6;
                     while held >= 8 || (current + 1 == self.entries && held > 0) {
-                        out[at] = bits as u8;
-                        at += 1;
+                        put(&[bits as u8])?;
                         bits >>= 8;
                         held = held.saturating_sub(8);
                     }
@@ -260,6 +274,29 @@ impl Decode for Elements {
         self.pieces.single_run().map(|run| Extent::new(run.start, run.end - run.start))
     }
 
+    fn work(&self, range: &Range<u64>) -> u64 {
+        range.end // entries are found by decoding those before them
+    }
+
+    fn decode_in_order(
+        &self,
+        sources: &Sources,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Option<Result<()>> {
+        let mut piece = Vec::with_capacity(CACHE_BLOCK + 8);
+        let mut put = |bytes: &[u8]| {
+            piece.extend_from_slice(bytes);
+            if piece.len() >= CACHE_BLOCK {
+                each(&piece)?;
+                piece.clear();
+            }
+            Ok(())
+        };
+        let decoded =
+            sources.get(0).and_then(|source| self.decode_entries(&**source, 0..self.entries, &mut put));
+        Some(decoded.and_then(|()| if piece.is_empty() { Ok(()) } else { each(&piece) }))
+    }
+
     fn decode(&self, sources: &Sources, range: Range<u64>, out: &mut [u8], _threads: usize) -> Result<()> {
         let source = sources.get(0)?;
         let (per_group, group_len) = self.kind.group();
@@ -275,5 +312,55 @@ impl Decode for Elements {
         self.decode_groups(&**source, start / group_len * per_group, &mut groups)?;
         out.copy_from_slice(&groups[(range.start - start) as usize..][..out.len()]);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::source::MemorySource;
+
+    fn varints(values: impl IntoIterator<Item = u64>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for mut value in values {
+            while value >= 0x80 {
+                bytes.push(value as u8 | 0x80);
+                value >>= 7;
+            }
+            bytes.push(value as u8);
+        }
+        bytes
+    }
+
+    #[test]
+    fn ranges_cost_what_lies_before_them_and_all_of_it_comes_in_order() {
+        let count = 3 * CACHE_BLOCK as u64 / 4 + 5;
+        let numbers = |mask: u64| varints((0..count).map(|n| n.wrapping_mul(0x9E37_79B9) & mask));
+        for (kind, wire, len) in [
+            (Kind::Varint(4), numbers(0xffff_ffff), 4 * count),
+            (Kind::Varint(1), numbers(0xff), count),
+            (Kind::Sextet, numbers(0x3f), (6 * count).div_ceil(8)),
+            (Kind::Fixed(8), (0..8 * count).map(|n| (n * 7) as u8).collect(), 8 * count),
+        ] {
+            let run = Piece { range: 0..wire.len() as u64, tagged: false };
+            let sources = Sources::one(Arc::new(MemorySource::new(wire)));
+            let elements = Elements::new(Pieces(SmallVec::from_iter([run])), kind, count, len).unwrap();
+            assert_eq!(elements.work(&(len - 1..len)), len, "{kind:?}");
+            let mut at_once = vec![0; len as usize];
+            elements.decode(&sources, 0..len, &mut at_once, 1).unwrap();
+            let mut in_order = Vec::new();
+            let each = &mut |piece: &[u8]| {
+                assert!(piece.len() < 2 * CACHE_BLOCK);
+                in_order.extend_from_slice(piece);
+                Ok(())
+            };
+            elements.decode_in_order(&sources, each).unwrap().unwrap();
+            assert!(in_order == at_once, "{kind:?}");
+            let mut part = vec![0; 100];
+            elements.decode(&sources, len - 101..len - 1, &mut part, 1).unwrap();
+            assert_eq!(part, at_once[at_once.len() - 101..at_once.len() - 1], "{kind:?}");
+        }
     }
 }

@@ -34,6 +34,7 @@ pub(crate) static DRIVER: Driver = Driver {
         sparse: true,
         metadata: Metadata::Typed,
         encodings: &["protobuf"],
+        sequential: &["protobuf"],
         ..Capabilities::READ_ONLY
     },
     exporters: &[],

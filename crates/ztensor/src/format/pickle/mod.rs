@@ -55,6 +55,7 @@ pub(crate) static DRIVER: Driver = Driver {
         ties: true,
         metadata: Metadata::Typed,
         encodings: &["deflate"],
+        sequential: &["deflate"],
         checksums: &["crc32"],
         ..Capabilities::READ_ONLY
     },

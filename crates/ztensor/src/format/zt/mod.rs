@@ -36,6 +36,7 @@ pub(crate) static DRIVER: Driver = Driver {
         ties: true,
         metadata: Metadata::Typed,
         encodings: &["zstd", "z4ai"],
+        sequential: &["zstd"],
         checksums: &["crc32c", "sha256", "blake3"],
         ..Capabilities::READ_ONLY
     },

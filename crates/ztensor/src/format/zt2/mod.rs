@@ -20,7 +20,7 @@ use twox_hash::XxHash3_64;
 
 pub use content_digest::content_digest;
 pub(crate) use verify::{verify_component, verify_shards};
-pub(crate) use write::holds;
+pub(crate) use write::{CheckedContent, check_description, check_tensor, holds, tail_of};
 
 use crate::catalog::{Catalog, Component, Extent};
 use crate::digest::Digest;
@@ -37,7 +37,7 @@ const FOOTER_LEN: u64 = 40;
 /// A magic and a footer.
 const SMALLEST: u64 = MAGIC.len() as u64 + FOOTER_LEN;
 /// Blobs start at multiples of this, at least.
-const MIN_ALIGNMENT: u64 = 4096;
+pub(crate) const MIN_ALIGNMENT: u64 = 4096;
 /// Blobs of files that are written here start at multiples of this, as canonical form asks.
 const ALIGNMENT: u64 = 65536;
 /// A longer manifest is refused before it is read.
@@ -226,7 +226,7 @@ pub(crate) fn check_digest(component: &Component) -> Result<()> {
 }
 
 /// The digest that files written here have.
-fn hasher() -> crate::digest::Hasher {
+pub(crate) fn hasher() -> crate::digest::Hasher {
     crate::digest::Hasher::Xxh3(Box::default())
 }
 

@@ -1,7 +1,7 @@
-//! Writing version 2 from front to back: parts, manifest, footer. Bytes are hashed as they are written.
+//! Writing version 2 from front to back: parts, manifest, footer. One thread copies and hashes bytes, another
+//! writes the copies.
 
 use std::collections::HashMap;
-use std::io::{Read as _, Write as _};
 
 use sha2::Digest as _;
 use twox_hash::XxHash3_64;
@@ -12,15 +12,16 @@ use super::manifest::check_name;
 use super::types::Element;
 use super::{ALIGNMENT, MAGIC, MAX_MANIFEST, MIN_ALIGNMENT, VERSION, cbor, hasher};
 use crate::base::CACHE_BLOCK;
-use crate::catalog::{Extent, Layout, MAX_RANK, Object};
+use crate::catalog::{Catalog, Component, Extent, Layout, MAX_RANK, Object, Storage};
 use crate::decode::{SeekableEncoder, SeekableZstd};
 use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::progress::advance;
 use crate::tensor::Tensor;
-use crate::tensor::value::Value;
-use crate::write::export::{Exporter, Fetched, Output, Plan, Whole, write_failed};
+use crate::tensor::value::{Attributes, Value};
+use crate::write::behind::{Blocks, write_behind};
+use crate::write::export::{Exporter, Fetched, Output, Plan, Whole};
 
 pub(crate) const EXPORTER: Exporter = Exporter { check, write };
 
@@ -107,6 +108,11 @@ fn written(object: &Object) -> Written<'_> {
 }
 
 fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
+    let options = plan.options;
+    write_behind(options.threads, out, |blocks| fill(plan, blocks), || advance(options.observer, 0))
+}
+
+fn fill(plan: &Plan<'_>, blocks: &mut Blocks<'_>) -> Result<()> {
     let canonical = plan.options.canonical;
     let mut order: Vec<usize> = (0..plan.objects.len()).collect();
     if canonical {
@@ -114,13 +120,13 @@ fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
     }
     let mut file = File {
         plan,
-        out,
+        blocks,
         position: 0,
         alignment: if canonical { ALIGNMENT } else { MIN_ALIGNMENT },
         lengths: lengths(plan),
         known: HashMap::new(),
         empty: None,
-        block: Vec::with_capacity(CACHE_BLOCK),
+        block: Vec::new(),
     };
     file.put(MAGIC)?;
     let mut objects: Vec<Option<Vec<Placed>>> = plan.objects.iter().map(|_| None).collect();
@@ -198,7 +204,7 @@ enum PartContent<'a> {
 
 struct File<'p, 'o> {
     plan: &'p Plan<'p>,
-    out: &'p mut Output<'o>,
+    blocks: &'p mut Blocks<'o>,
     position: u64,
     alignment: u64,
     lengths: HashMap<u64, u32>,
@@ -206,20 +212,20 @@ struct File<'p, 'o> {
     known: HashMap<(u64, u64), Vec<Blob>>,
     /// Where the first part without bytes lies.
     empty: Option<u64>,
+    /// A copy of content for the encoder.
     block: Vec<u8>,
 }
 
 impl File<'_, '_> {
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out.write_all(bytes).map_err(write_failed)?;
+        self.blocks.copy(bytes, |_| Ok(()))?;
         self.position += bytes.len() as u64;
         Ok(())
     }
 
     fn align(&mut self) -> Result<()> {
         let next = self.position.next_multiple_of(self.alignment);
-        let mut zeros = std::io::repeat(0).take(next - self.position);
-        std::io::copy(&mut zeros, self.out).map_err(write_failed)?;
+        self.blocks.zeros(next - self.position)?;
         self.position = next;
         Ok(())
     }
@@ -239,9 +245,7 @@ impl File<'_, '_> {
                 Content::Fetched(tensor) => PartContent::Whole(&tensor.require(component)?.bytes),
                 Content::InPieces => PartContent::Pieces { index, component },
             };
-            let known = described.unknown_type.is_none().then_some(described.dtype);
-            let elements = (object.layout == Layout::Dense).then(|| object.elements()).flatten();
-            let part = Part { content, index, len: described.len, dtype: known, elements };
+            let part = Part { content, index, len: described.len, object, component: described };
             let (blob, digest) = self.part(&part, component)?;
             let decoded = plan.options.zstd.map(|_| described.len);
             placed.push(Placed { role: role.to_owned(), blob, decoded, digest });
@@ -340,18 +344,23 @@ impl File<'_, '_> {
         let start = self.position;
         let mut encoder =
             self.plan.options.zstd.map(|level| SeekableEncoder::new(level, self.plan.options.threads));
-        let mut writing = Writing { hash: hasher(), seen: 0, last: None };
+        let mut checked = CheckedContent::of(part.object, part.component, hasher());
         // Memory of callers is read once: what is hashed and written is a copy of it.
         let mut block = std::mem::take(&mut self.block);
         let plan = self.plan;
         let mut each = |piece: &[u8]| {
             for some in piece.chunks(CACHE_BLOCK) {
-                block.clear();
-                block.extend_from_slice(some);
-                writing.take(&block, part)?;
                 match &mut encoder {
-                    Some(encoder) => encoder.push(&block, |bytes| self.put(bytes))?,
-                    None => self.put(&block)?,
+                    Some(encoder) => {
+                        block.clear();
+                        block.extend_from_slice(some);
+                        checked.take(&block)?;
+                        encoder.push(&block, |bytes| self.put(bytes))?;
+                    }
+                    None => {
+                        self.blocks.copy(some, |copied| checked.take(copied))?;
+                        self.position += some.len() as u64;
+                    }
                 }
                 advance(plan.options.observer, some.len() as u64)?;
             }
@@ -365,27 +374,17 @@ impl File<'_, '_> {
         if let Some(encoder) = encoder {
             encoder.finish(|bytes| self.put(bytes))?;
         }
-        let digest = writing.finish(part)?;
+        let digest = checked.finish()?;
         Ok((Extent::new(start, self.position - start), digest))
     }
 
     /// Writes the manifest and the footer.
     fn finish(mut self, parts: Vec<Vec<Placed>>) -> Result<()> {
         self.align()?;
-        let manifest = manifest(self.plan, &parts)?;
-        let (offset, len) = (self.position, manifest.len() as u64);
-        if len > MAX_MANIFEST {
-            return Err(Error::invalid("the names and attributes of all tensors take more than 1 GiB"));
-        }
-        self.put(&manifest)?;
-        let mut footer = Vec::with_capacity(40);
-        footer.extend_from_slice(&offset.to_le_bytes());
-        footer.extend_from_slice(&len.to_le_bytes());
-        footer.extend_from_slice(&XxHash3_64::oneshot(&manifest).to_le_bytes());
-        footer.extend_from_slice(&VERSION.to_le_bytes());
-        footer.extend_from_slice(&0u32.to_le_bytes());
-        footer.extend_from_slice(MAGIC);
-        self.put(&footer)
+        let objects = self.plan.objects.iter().zip(parts);
+        let objects = objects.map(|((name, object), parts)| (*name, &**object, parts)).collect();
+        let end = tail(objects, self.plan.attributes, self.position)?;
+        self.put(&end)
     }
 }
 
@@ -394,22 +393,38 @@ struct Part<'a> {
     content: PartContent<'a>,
     index: usize,
     len: u64,
+    object: &'a Object,
+    component: &'a Component,
+}
+
+/// The content of a part, hashed and checked while it passes.
+pub(crate) struct CheckedContent {
+    hash: crate::digest::Hasher,
+    len: u64,
     /// What the elements are, if that is known.
     dtype: Option<DType>,
     /// How many there are, if the layout says so.
     elements: Option<u64>,
-}
-
-/// What is learned of a part while it is written.
-struct Writing {
-    hash: crate::digest::Hasher,
     seen: u64,
     last: Option<u8>,
 }
 
-impl Writing {
-    fn take(&mut self, bytes: &[u8], part: &Part<'_>) -> Result<()> {
-        if let Some(dtype) = part.dtype {
+impl CheckedContent {
+    /// A component of an object that is about to be written.
+    pub(crate) fn of(object: &Object, component: &Component, hash: crate::digest::Hasher) -> CheckedContent {
+        CheckedContent {
+            hash,
+            len: component.len,
+            dtype: component.unknown_type.is_none().then_some(component.dtype),
+            elements: (object.layout == Layout::Dense).then(|| object.elements()).flatten(),
+            seen: 0,
+            last: None,
+        }
+    }
+
+    /// More of it.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<()> {
+        if let Some(dtype) = self.dtype {
             layout::check_elements(dtype, bytes).map_err(unfit)?;
         }
         self.hash.update(bytes);
@@ -418,12 +433,13 @@ impl Writing {
         Ok(())
     }
 
-    fn finish(self, part: &Part<'_>) -> Result<Digest> {
-        if self.seen != part.len {
-            let (found, planned) = (self.seen, part.len);
+    /// Its digest, if it is complete and a reader takes it.
+    pub(crate) fn finish(self) -> Result<Digest> {
+        if self.seen != self.len {
+            let (found, planned) = (self.seen, self.len);
             return Err(Error::mismatch(format!("it has {found} bytes where {planned} were announced")));
         }
-        if let (Some(dtype), Some(elements)) = (part.dtype, part.elements) {
+        if let (Some(dtype), Some(elements)) = (self.dtype, self.elements) {
             layout::check_last(dtype, elements, self.last.as_ref()).map_err(unfit)?;
         }
         Ok(self.hash.finish())
@@ -435,24 +451,79 @@ fn unfit(error: Error) -> Error {
     Error::unsupported(format!("a .zt file of version 2 cannot hold it: {error}"))
 }
 
-/// The manifest of all objects, whose parts lie where `parts` says.
-fn manifest(plan: &Plan<'_>, parts: &[Vec<Placed>]) -> Result<Vec<u8>> {
-    let mut order: Vec<usize> = (0..plan.objects.len()).collect();
-    order.sort_unstable_by(|&a, &b| cbor::key_order(plan.objects[a].0, plan.objects[b].0));
-    let mut out = Vec::with_capacity(64 + plan.objects.len() * 160);
-    let attributes: crate::tensor::value::Attributes = plan
-        .attributes
-        .iter()
-        .filter(|(key, value)| holds(key, value))
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
+/// Refuses an object that no reader would take: by its description, and by what sparse indices say.
+pub(crate) fn check_tensor(name: &str, tensor: &Tensor<'_>) -> Result<()> {
+    check_description(name, &tensor.describe())?;
+    match tensor.layout {
+        Layout::SparseCsr | Layout::SparseCoo => layout::check_data(tensor).map_err(unfit),
+        _ => Ok(()),
+    }
+    .map_err(|error| error.in_tensor(name))
+}
+
+/// Refuses an object that no reader would take, by its description.
+pub(crate) fn check_description(name: &str, object: &Object) -> Result<()> {
+    let refused = |error: Error| if error.rule().is_some() { unfit(error) } else { error };
+    check_object(name, object).map_err(|error| refused(error).in_tensor(name))
+}
+
+/// The end of a file whose objects lie where their components say, at `position`.
+pub(crate) fn tail_of(catalog: &Catalog, position: u64) -> Result<Vec<u8>> {
+    if let Some(key) = catalog.attributes.iter().find(|(key, value)| !holds(key, value)).map(|(key, _)| key) {
+        let message = format!("a .zt file of version 2 cannot hold the attribute {}", quoted(key));
+        return Err(Error::unsupported(message));
+    }
+    let placed = |name: &str, object: &Object| {
+        check_description(name, object)?; // names may have been tied
+        let written = written(object);
+        let parts = object.components.iter().map(|(role, component)| {
+            let lost = || Error::invalid("it was not written to this file").in_tensor(name);
+            Ok(Placed {
+                role: written.role(role).to_owned(),
+                blob: component.storage.extent().ok_or_else(lost)?,
+                decoded: matches!(component.storage, Storage::Encoded(_)).then_some(component.len),
+                digest: component.digest.clone().ok_or_else(lost)?,
+            })
+        });
+        parts.collect::<Result<Vec<_>>>()
+    };
+    let objects = catalog.objects.iter().map(|(name, object)| Ok((&**name, object, placed(name, object)?)));
+    tail(objects.collect::<Result<_>>()?, &catalog.attributes, position)
+}
+
+/// The manifest, which lies at `position`, and the footer.
+fn tail(
+    objects: Vec<(&str, &Object, Vec<Placed>)>,
+    attributes: &Attributes,
+    position: u64,
+) -> Result<Vec<u8>> {
+    let mut tail = manifest(objects, attributes)?;
+    let len = tail.len() as u64;
+    if len > MAX_MANIFEST {
+        return Err(Error::invalid("the names and attributes of all tensors take more than 1 GiB"));
+    }
+    let hash = XxHash3_64::oneshot(&tail);
+    tail.extend_from_slice(&position.to_le_bytes());
+    tail.extend_from_slice(&len.to_le_bytes());
+    tail.extend_from_slice(&hash.to_le_bytes());
+    tail.extend_from_slice(&VERSION.to_le_bytes());
+    tail.extend_from_slice(&0u32.to_le_bytes());
+    tail.extend_from_slice(MAGIC);
+    Ok(tail)
+}
+
+/// The manifest of all objects, and of those attributes that a file can hold.
+fn manifest(mut objects: Vec<(&str, &Object, Vec<Placed>)>, attributes: &Attributes) -> Result<Vec<u8>> {
+    objects.sort_unstable_by(|(a, ..), (b, ..)| cbor::key_order(a, b));
+    let mut out = Vec::with_capacity(64 + objects.len() * 160);
+    let held = attributes.iter().filter(|(key, value)| holds(key, value));
+    let attributes: Attributes = held.map(|(key, value)| (key.clone(), value.clone())).collect();
     cbor::map(&mut out, 1 + usize::from(!attributes.is_empty()));
     cbor::text(&mut out, "objects");
-    cbor::map(&mut out, order.len());
-    for index in order {
-        let (name, object) = &plan.objects[index];
+    cbor::map(&mut out, objects.len());
+    for (name, object, parts) in objects {
         cbor::text(&mut out, name);
-        object_entry(&mut out, object, &parts[index]).map_err(|error| error.in_tensor(*name))?;
+        object_entry(&mut out, object, &parts).map_err(|error| error.in_tensor(name))?;
     }
     if !attributes.is_empty() {
         cbor::text(&mut out, "attributes");
