@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from z4ai.integrations import load_file as load_file
     from z4ai.integrations import pack_model as pack_model
     from z4ai.integrations import packing as packing
+    from z4ai.integrations import pretrained as pretrained
     from z4ai.integrations import save_file as save_file
 
 # What `from z4ai import *` brings: no module that others also have, such as `format`, and nothing
@@ -83,6 +84,7 @@ _HUGGING_FACE = {
     "load_file",
     "pack_model",
     "packing",
+    "pretrained",
     "save_file",
 }
 _MODULES = {

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path as _Path
@@ -31,6 +32,7 @@ from ztensor import safe_open as _open_any
 from ztensor._errors import FileError, InvalidArgumentError, MissingArgumentError
 from ztensor._reader import Reader
 from ztensor._types import Backend, Device, Effort, Framework, Path, Progress, StorageOptions
+from ztensor.repository import Version
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +46,7 @@ __all__ = [
     "load_file",
     "pack_model",
     "packing",
+    "pretrained",
     "save_file",
 ]
 
@@ -195,7 +198,64 @@ class PackedFile(_open_any):
     def _open(self, filename: Path, storage_options: StorageOptions) -> Reader:
         if isinstance(filename, _BeingDecoded):
             return filename.reader()
+        if (stored := _stored(filename)) is not None:
+            version, path = stored
+            return version.open(path)
         return super()._open(filename, storage_options)
+
+
+_STORED: dict[str, tuple[Version, str]] = {}
+"""Files of versions of repositories, by the empty files that stand for them: see `pretrained`."""
+
+
+def _stored(path: Path) -> tuple[Version, str] | None:
+    """The version and the file that an empty file stands for."""
+    return _STORED.get(os.path.realpath(path)) if _STORED else None
+
+
+@contextlib.contextmanager
+def pretrained(version: Version) -> Iterator[str]:
+    """A folder for ``from_pretrained`` with a version of a repository in it, without a checkout.
+
+    Configuration, tokenizer and other small files are restored there. Files of weights
+    (``.safetensors``) are empty: when they are opened in this process, by ``safetensors`` or by
+    libraries that use it, their tensors are decoded from the repository, each when it is asked for.
+    The folder is gone at the end; models that were loaded are not.
+
+    >>> import safetensors.torch, torch, z4ai, ztensor
+    >>> repository = ztensor.Repository.init("models")
+    >>> _ = repository.commit({"w": torch.ones(1000)}, "first")
+    >>> with z4ai.pretrained(repository.version()) as folder:
+    ...     safetensors.torch.load_file(f"{folder}/model.safetensors")["w"].sum()
+    tensor(1000.)
+    """
+    was_on = is_enabled()
+    enable_hf()
+    try:
+        with tempfile.TemporaryDirectory(prefix="ztensor-") as folder:
+            stand_ins = []
+            for file in version.files():
+                path = os.path.join(folder, *file.path.split("/"))
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "xb") as out:
+                    if file.path.endswith(".safetensors"):
+                        stand_ins.append(os.path.realpath(path))
+                        _STORED[stand_ins[-1]] = (version, file.path)
+                        continue
+                    for start in range(0, file.bytes, _PIECE):
+                        stop = min(start + _PIECE, file.bytes)
+                        out.write(version.read_bytes(file.path, start, stop))
+            try:
+                yield folder
+            finally:
+                for path in stand_ins:
+                    del _STORED[path]
+    finally:
+        if not was_on:
+            disable_hf()
+
+
+_PIECE = 16 << 20
 
 
 class _BeingDecoded(str):
@@ -365,7 +425,7 @@ def _opening(original: Any) -> Any:
     def safe_open(
         filename: Path, framework: Framework = "pt", device: Device = "cpu", **options: Any
     ) -> Any:
-        known = isinstance(filename, _BeingDecoded)
+        known = isinstance(filename, _BeingDecoded) or _stored(filename) is not None
         if known or (os.path.isfile(filename) and is_packed(filename)):
             return PackedFile(filename, framework, device, **options)
         with _explained(filename):
@@ -377,6 +437,9 @@ def _opening(original: Any) -> Any:
 def _loading_file(original: Any) -> Any:
     @functools.wraps(original)
     def load_file(filename: Path, device: Device = "cpu", **options: Any) -> Any:
+        if _stored(filename) is not None:
+            with PackedFile(filename, "pt", device) as file:
+                return {name: file.get_tensor(name) for name in file.keys()}
         if os.path.isfile(filename) and is_packed(filename):
             return _load_packed(filename, device)
         with _explained(filename):

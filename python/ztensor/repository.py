@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias
 
@@ -291,6 +292,18 @@ class Version:
         with reporting(progress, total, "restoring") as report:
             done = self._native.checkout(folder, overwrite, durable, threads, report)
         return CheckedOut(*done)
+
+    def pretrained(self) -> AbstractContextManager[str]:
+        """A folder for ``from_pretrained``, without a checkout: see :func:`z4ai.pretrained`.
+
+        ::
+
+            with repository.version("best").pretrained() as folder:
+                model = AutoModelForCausalLM.from_pretrained(folder)
+        """
+        from z4ai.integrations import pretrained
+
+        return pretrained(self)
 
     def __repr__(self) -> str:
         return f"<Version {self._label}: {self.message!r}>"
