@@ -25,6 +25,7 @@ import hashlib
 import json
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -49,6 +50,8 @@ CLAIMS = {
     "checkout / codec and hash": (0.7, "least"),
     "commit of deltas / codec and hash": (0.7, "least"),
     "log of 1,000 versions, s": (1.0, "most"),
+    "memory of a commit / model": (0.5, "most"),
+    "gc of 30 of 60 versions / of 2": (30.0, "most"),
 }
 
 
@@ -286,7 +289,8 @@ class Benchmark:
         self.note("saved, run of small steps, %", 100 * (1 - ours / plain))
 
     def speed(self) -> None:
-        family = Family(self.options.size, seed=1)
+        # Ten times as large: what a commit waits for the disk takes the same time for any model.
+        family = Family(10 * self.options.size, seed=1)
         base = self.scratch / "speed" / "model.safetensors"
         tuned = self.scratch / "speed-tuned" / "model.safetensors"
         save(family.values, base)
@@ -337,6 +341,44 @@ class Benchmark:
         opened = ztensor.Repository(self.scratch / "log")
         self.note("log of 1,000 versions, s", seconds(lambda: opened.log()))
 
+    def gc(self) -> None:
+        """Garbage collection by what goes: a few of many versions, and half of them."""
+        family = Family(self.options.size / 4, seed=2)
+        times = {}
+        for kept in (58, 30):
+            repository = ztensor.Repository.init(self.scratch / f"gc-{kept}")
+            values = {name: value.copy() for name, value in family.values.items()}
+            for step in range(60):
+                for value in values.values():
+                    value.reshape(-1)[step::100] *= 1.008
+                path = self.scratch / "step" / "model.safetensors"
+                save(values, path)
+                repository.commit(path, f"step {step}")
+            start = time.perf_counter()
+            repository.gc(keep_last=kept, grace=0)
+            times[kept] = time.perf_counter() - start
+            repository.gc(grace=0)
+            again = time.perf_counter() - start - times[kept]
+            print(f"gc, {60 - kept} of 60 go: {times[kept]:.3f} s, none: {again:.3f} s", flush=True)
+        self.note("gc of 30 of 60 versions / of 2", times[30] / times[58])
+
+    def memory(self) -> None:
+        """The most memory that a commit takes beyond what the process had before."""
+        family = Family(10 * self.options.size, seed=3)
+        path = self.scratch / "large" / "model.safetensors"
+        save(family.values, path)
+        ztensor.Repository.init(self.scratch / "memory")
+        code = (
+            "import resource, sys, ztensor\n"
+            "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
+            "before = peak()\n"
+            "ztensor.Repository(sys.argv[1]).commit(sys.argv[2])\n"
+            "print(peak() - before)"
+        )
+        command = [sys.executable, "-c", code, str(self.scratch / "memory"), str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        self.note("memory of a commit / model", int(done.stdout) / path.stat().st_size)
+
 
 def repository_size_of_first(scratch: Path, base: Path) -> int:
     root = scratch / "repo-first"
@@ -366,7 +408,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        for name in ("sizes", "speed", "log"):
+        for name in ("sizes", "speed", "log", "gc", "memory"):
             benchmark = Benchmark(options, Path(scratch) / name)
             benchmark.scratch.mkdir()
             if options.filter in ("", name):

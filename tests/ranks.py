@@ -167,6 +167,19 @@ def load(path: str, version: int = 0) -> None:
     assert same(found, expected), (found, expected)
 
 
+def save_version(repository: str, staging: str, version: int = 0) -> bool:
+    writer = RepositoryWriter(repository, staging, f"version {version}")
+    dcp.save(state(version), storage_writer=writer)
+    return writer.committed is not None
+
+
+def load_version(repository: str, ref: str, folder: str, version: int = 0) -> None:
+    expected = state(version)
+    found = blank(expected)
+    dcp.load(found, storage_reader=RepositoryReader(repository, ref, folder))
+    assert same(found, expected), (found, expected)
+
+
 def save_asynchronously(path: str, version: int) -> None:
     written = state(version)
     future = dcp.async_save(written, storage_writer=ZTensorWriter(path, compression="fast"))
@@ -309,7 +322,14 @@ if __name__ == "__main__":
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-    from ztensor.distributed import ZTensorReader, ZTensorWriter, consolidate, distribute
+    from ztensor.distributed import (
+        RepositoryReader,
+        RepositoryWriter,
+        ZTensorReader,
+        ZTensorWriter,
+        consolidate,
+        distribute,
+    )
 
     torch.set_num_threads(1)
     warm_up()

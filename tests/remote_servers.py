@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -234,3 +235,106 @@ def s3_server() -> Iterator[S3]:
         yield S3(f"http://{host}:{port}")
     finally:
         server.stop()
+
+
+class FaultyProxy(ThreadingHTTPServer):
+    """Passes requests on to another server, counts them, and misbehaves as a store can.
+
+    ``fault(method, path)`` says what becomes of a request: ``None``, a status that is answered
+    without passing it on, or ``"lost"``: it is passed on, and the connection ends without an
+    answer. With ``stale`` set to a dictionary, listings stay as they are first asked for. Every
+    answer takes ``delay`` seconds. ``requests`` has method, path, start, end and bytes of each.
+    """
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, upstream: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Proxied)
+        self.upstream = urlsplit(upstream)
+        self.fault: Any = lambda method, path: None
+        self.stale: dict[str, tuple[int, list[tuple[str, str]], bytes]] | None = None
+        self.requests: list[tuple[str, str, float, float, int]] = []
+        self.delay = 0.0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def rounds(self) -> int:
+        """How many requests had to wait for others since the last time: the longest chain of
+        requests of which each began after the one before had ended."""
+        longest: list[tuple[float, int]] = []
+        for _, _, start, end, _ in sorted(self.requests, key=lambda request: request[3]):
+            before = max((count for ended, count in longest if ended <= start), default=0)
+            longest.append((end, before + 1))
+        self.requests.clear()
+        return max((count for _, count in longest), default=0)
+
+
+class _Proxied(BaseHTTPRequestHandler):
+    server: FaultyProxy
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+    def _handle(self) -> None:
+        start = time.monotonic()
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        fault = self.server.fault(self.command, self.path)
+        if isinstance(fault, int):
+            self._answer(fault, [], b"")
+            return
+        listing = self.command == "GET" and "list-type=" in self.path
+        stale = self.server.stale
+        if listing and stale is not None and self.path in stale:
+            self._answer(*stale[self.path])
+            return
+        upstream = self.server.upstream
+        connection = HTTPConnection(str(upstream.hostname), upstream.port, timeout=60)
+        headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
+        connection.request(self.command, self.path, body, headers)
+        answer = connection.getresponse()
+        data = answer.read()
+        status, given = answer.status, answer.getheaders()
+        connection.close()
+        if listing and stale is not None:
+            stale[self.path] = (status, given, data)
+        if fault == "lost":
+            self.close_connection = True
+            self.connection.close()
+            return
+        time.sleep(self.server.delay)
+        # Before the answer: the client's next request may come at once.
+        entry = (self.command, self.path, start, time.monotonic(), len(data))
+        self.server.requests.append(entry)
+        self._answer(status, given, data)
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
+        self.send_response_only(status)
+        own = {"connection", "transfer-encoding", "content-length"}
+        for key, value in headers:
+            if key.lower() not in own:
+                self.send_header(key, value)
+        length = dict((key.lower(), value) for key, value in headers).get("content-length")
+        head = self.command == "HEAD" and length is not None
+        self.send_header("content-length", str(length) if head else str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle
+
+
+@contextmanager
+def proxied(upstream: str) -> Iterator[FaultyProxy]:
+    """A proxy that runs until the end."""
+    server = FaultyProxy(upstream)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()

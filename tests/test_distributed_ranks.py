@@ -35,6 +35,24 @@ def test_other_numbers_of_ranks(ranks: Ranks, options: dict[str, str]) -> None:
         ranks.fine(3, "load", path="one")
 
 
+def test_versions_of_a_repository(ranks: Ranks) -> None:
+    for version in range(3):
+        done = ranks.fine(2, "save_version", repository="run", staging="staging", version=version)
+        assert done == [True, False], "the coordinator commits"
+        assert not Path("staging").exists()
+    repository = ztensor.Repository("run")
+    assert [entry.message for entry in repository.log()] == ["version 2", "version 1", "version 0"]
+    paths = {file.path for file in repository.version().files()}
+    assert len([path for path in paths if path.endswith(".zt")]) == 2, paths
+    for world in (2, 1, 3):
+        for version in range(3):
+            ref, folder = f"main~{2 - version}", f"restored{world}"
+            ranks.fine(
+                world, "load_version", repository="run", ref=ref, folder=folder, version=version
+            )
+    assert repository.fsck(full=True).errors == []
+
+
 def test_chunks_know_where_they_belong(ranks: Ranks) -> None:
     ranks.fine(2, "save", path="two")
     for number, file in enumerate(sorted(Path("two").glob("rank-*.zt"))):

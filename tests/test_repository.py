@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from remote_servers import proxied
 
 import ztensor
 from ztensor.numpy import load_file, save_file
@@ -451,6 +452,161 @@ def test_a_repository_in_a_store(tmp_path: Path, s3: Any) -> None:
         thread.join()
     assert errors == []
     assert {entry.message for entry in Repository(url).log("both")} == {f"w{n}" for n in range(4)}
+
+
+def test_one_tensor_of_a_version_takes_four_rounds(
+    tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"w": np.random.default_rng(1).standard_normal((600, 500)).astype(np.float32)}
+    repository = Repository.init(f"s3://{s3.bucket}/models")
+    versions = [model]
+    for _ in range(6):
+        value = versions[-1]["w"].copy()
+        value.reshape(-1)[::50] *= 1.01
+        versions.append({"w": value})
+    for version in versions:
+        repository.commit(version | {"other": np.zeros(100_000)})
+    assert repository.version().tensors()[1].depth >= 3
+    with proxied(s3.endpoint) as proxy:
+        proxy.delay = 0.3  # requests that are made at the same time overlap
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        for ref, version in (("main", versions[-1]), ("main~6", versions[0])):
+            opened = Repository(f"s3://{s3.bucket}/models")
+            ref = opened.resolve(ref) if "~" in ref else ref
+            proxy.requests.clear()
+            with opened.open(ref) as reader:
+                assert (reader.read_numpy("w") == version["w"]).all()
+            received = sum(length for _, path, _, _, length in proxy.requests if "/packs/" in path)
+            assert received <= 1.3 * model["w"].nbytes
+            made = [request[:2] for request in proxy.requests]
+            assert proxy.rounds() <= 4, made
+
+
+def test_a_store_that_misbehaves(tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"s3://{s3.bucket}/models"
+    model = weights(21)
+    with proxied(s3.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        repository = Repository.init(url)
+        repository.commit(model, "0")
+
+        # Puts that fail for a while are tried again; those that fail for good change nothing.
+        left = [3]
+
+        def sometimes(method: str, path: str) -> int | None:
+            if method in ("PUT", "POST") and left[0]:
+                left[0] -= 1
+                return 503
+            return None
+
+        proxy.fault = sometimes
+        repository.commit(tuned(model, 1), "1")
+        assert left == [0]
+        for part in ("/packs/", "/manifests/", "/commits/", "/refs/"):
+            proxy.fault = lambda method, path, part=part: (
+                403 if method in ("PUT", "POST") and part in path else None
+            )
+            with pytest.raises((ztensor.ZTensorError, OSError)):
+                repository.commit(tuned(model, 2), "never")
+            proxy.fault = lambda method, path: None
+            assert [entry.message for entry in Repository(url).log()] == ["1", "0"]
+            assert Repository(url).fsck(full=True).errors == []
+
+        # A conditional put that was done, and whose answer was lost, is recognised.
+        lost = [1]
+
+        def once(method: str, path: str) -> str | None:
+            if method == "PUT" and "/refs/heads/" in path and lost[0]:
+                lost[0] -= 1
+                return "lost"
+            return None
+
+        proxy.fault = once
+        repository.commit(tuned(model, 3), "2")
+        assert lost == [0]
+        proxy.fault = lambda method, path: None
+        assert [entry.message for entry in Repository(url).log()] == ["2", "1", "0"]
+
+        # One whose listings are old commits behind what others committed since.
+        proxy.stale = {}
+        behind = Repository(url)
+        behind.log()
+        fresh = Repository(url, storage_options={"aws_endpoint_url": s3.endpoint})
+        fresh.commit(tuned(model, 4), "3")
+        assert Repository(url).log(limit=1)[0].message == "2", "listings are old"
+        behind.commit(tuned(model, 5), "4")
+        proxy.stale = None
+        log = Repository(url).log()
+        assert [entry.message for entry in log] == ["4", "3", "2", "1", "0"]
+        assert Repository(url).fsck(full=True).errors == []
+        for number, seed in enumerate((5, 4, 3, 1)):
+            with Repository(url).open(log[number].id) as reader:
+                assert same(reader, tuned(model, seed))
+
+
+MEASURED = """
+import resource, sys
+import ztensor
+repository = ztensor.Repository("repo")
+reader = ztensor.open("model.safetensors")
+del reader
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+if sys.argv[1] == "commit":
+    repository.commit("model.safetensors")
+else:
+    repository.checkout("main", "out")
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10)
+"""
+
+
+def test_memory_is_that_of_a_few_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(1)
+    noise = (rng.standard_normal(2 << 20) * 0.02).astype(np.float32)
+    model = {f"layers.{n}.weight": np.roll(noise, 1000 * n) * np.float32(n + 1) for n in range(50)}
+    save_file(model, "model.safetensors")
+    size = sum(value.nbytes for value in model.values())
+    del model
+    Repository.init("repo")
+    for what in ("commit", "checkout"):
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURED, what], capture_output=True, text=True, check=True
+        )
+        assert int(done.stdout) < size / 2, f"{what} of {size} bytes"
+    assert Path("out/model.safetensors").stat().st_size == Path("model.safetensors").stat().st_size
+
+
+def test_models_are_loaded_without_a_checkout(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    import z4ai
+
+    config = transformers.GPT2Config(
+        n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=16, n_ctx=16
+    )
+    repository = Repository.init(tmp_path / "repo")
+    states = []
+    model = transformers.GPT2LMHeadModel(config)
+    for step in range(2):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1 + 1e-3 * step)
+        states.append({name: value.clone() for name, value in model.state_dict().items()})
+        # In shards, and in one file.
+        size = {"max_shard_size": "100KB"} if step else {}
+        model.save_pretrained(tmp_path / f"step{step}", **size)
+        repository.commit(tmp_path / f"step{step}", f"step {step}")
+    for step, state in enumerate(states):
+        version = repository.version(f"main~{1 - step}")
+        with version.pretrained() as folder:
+            weights = list(Path(folder).glob("*.safetensors"))
+            assert len(weights) == (1 if step == 0 else len(weights)) and weights
+            assert all(file.stat().st_size == 0 for file in weights), "nothing is restored"
+            loaded = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        assert not Path(folder).exists() and not z4ai.is_enabled()
+        assert loaded.config.n_embd == 32
+        for name, value in state.items():
+            assert torch.equal(loaded.state_dict()[name], value), name
 
 
 def test_fsspec(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ const COUNT: usize = 4;
 const LONGEST: usize = 64 << 20;
 
 /// Free buffers, kept for reuse.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct BufferPool(Mutex<Vec<Vec<u8>>>);
 
 impl BufferPool {

@@ -19,6 +19,10 @@ impl RemoteSource {
     pub(crate) fn open(location: &Location, _: &Options) -> Result<RemoteSource> {
         Err(absent(location))
     }
+
+    pub(crate) fn sized(location: &Location, _: &Options, _: u64) -> Result<RemoteSource> {
+        Err(absent(location))
+    }
 }
 
 impl Source for RemoteSource {

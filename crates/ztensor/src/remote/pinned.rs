@@ -1,7 +1,7 @@
 //! One object, and the promise that it stays the same one.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt, TryStreamExt};
@@ -34,13 +34,15 @@ impl First {
     }
 }
 
-/// An object as it was when it was opened.
+/// An object as it was when it was opened, or, if its length was known before, when it was first read.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) url: String,
     pub(super) settings: Arc<Settings>,
     key: Key,
-    meta: ObjectMeta,
+    len: u64,
+    /// What the first answer said of it.
+    meta: OnceLock<ObjectMeta>,
     cache: Option<Cache>,
     /// Whether the store answered at once.
     near: bool,
@@ -87,39 +89,52 @@ impl Object {
         let ((meta, start, bytes), took) =
             opened.map_err(|error| failure::error("cannot open", &url, &error))?;
         let cache = Cache::open(&settings, &url, &meta).map_err(|error| error.in_file(&url))?;
-        Ok((Object { url, settings, key, meta, cache, near: took <= NEAR }, start, bytes))
+        let (len, meta) = (meta.size, OnceLock::from(meta));
+        Ok((Object { url, settings, key, len, meta, cache, near: took <= NEAR }, start, bytes))
+    }
+
+    /// An object of a known length, without a request; `None` where it has to be asked for, as a cache
+    /// needs to know which one it is.
+    pub(super) fn sized(location: &Location, options: &Options, len: u64) -> Result<Option<Object>> {
+        let settings = Settings::resolve(location, options)?;
+        if settings.cache.is_some() {
+            return Ok(None);
+        }
+        let (url, key) = (location.url(), key(location)?);
+        let meta = OnceLock::new();
+        Ok(Some(Object { url, settings, key, len, meta, cache: None, near: false }))
     }
 
     pub(super) fn len(&self) -> u64 {
-        self.meta.size
+        self.len
     }
 
     /// A request that only this very object may answer, where servers know such.
     fn pinned(&self, range: Range<u64>) -> GetOptions {
-        let strong = self.meta.e_tag.clone().filter(|tag| !tag.starts_with("W/"));
-        let dated = self.meta.e_tag.is_none() && self.has_date();
+        let range = Some(GetRange::Bounded(range));
+        let Some(meta) = self.meta.get() else { return GetOptions { range, ..GetOptions::default() } };
+        let strong = meta.e_tag.clone().filter(|tag| !tag.starts_with("W/"));
+        let dated = meta.e_tag.is_none() && meta.last_modified.timestamp() != 0;
         GetOptions {
             if_match: strong,
-            if_unmodified_since: dated.then_some(self.meta.last_modified),
-            range: Some(GetRange::Bounded(range)),
+            if_unmodified_since: dated.then_some(meta.last_modified),
+            range,
             ..GetOptions::default()
         }
     }
 
-    fn has_date(&self) -> bool {
-        self.meta.last_modified.timestamp() != 0
-    }
-
-    /// Servers that ignore conditions say at least whose bytes they send.
+    /// Servers that ignore conditions say at least whose bytes they send. The first answer decides whose
+    /// bytes all others have to be.
     fn check(&self, found: &ObjectMeta) -> Result<()> {
-        if found.size != self.meta.size {
-            let how = format!("it has {} bytes instead of {}", found.size, self.meta.size);
+        if found.size != self.len {
+            let how = format!("it has {} bytes instead of {}", found.size, self.len);
             return Err(failure::changed(&self.url, &how));
         }
-        if found.e_tag != self.meta.e_tag {
+        let meta = self.meta.get_or_init(|| found.clone());
+        if found.e_tag != meta.e_tag {
             return Err(failure::changed(&self.url, "it has another ETag"));
         }
-        if self.meta.e_tag.is_none() && found.last_modified != self.meta.last_modified {
+        if meta.e_tag.is_none() && found.last_modified != meta.last_modified {
             return Err(failure::changed(&self.url, "it has another date"));
         }
         Ok(())
@@ -165,7 +180,8 @@ impl Object {
     async fn fetch_span(&self, client: &Client, mut span: Span<'_>) -> Result<u64> {
         let wanted = span.wanted();
         if let Some(direct) = &client.direct
-            && direct.fetch(&self.key, &self.meta, &mut span).await
+            && let Some(meta) = self.meta.get()
+            && direct.fetch(&self.key, meta, &mut span).await
         {
             return Ok(wanted);
         }

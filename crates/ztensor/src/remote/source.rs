@@ -117,6 +117,15 @@ impl RemoteSource {
         Ok(RemoteSource { object, known: Mutex::new(known) })
     }
 
+    /// An object of a known length, which is asked for only what is read of it. What it turns out to be
+    /// with the first answer, it stays.
+    pub(crate) fn sized(location: &Location, options: &Options, len: u64) -> Result<RemoteSource> {
+        match Object::sized(location, options, len)? {
+            Some(object) => Ok(RemoteSource { object, known: Mutex::default() }),
+            None => RemoteSource::open(location, options),
+        }
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

@@ -14,6 +14,7 @@ use crate::remote::{Options, Place, hub, place};
 use crate::source::{self, MapMode};
 use crate::write::atomic::AtomicFile;
 use crate::write::destination::Destination;
+use crate::write::disk;
 
 /// One file below a folder or a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,6 +122,12 @@ impl NewFile {
     /// Adds to its end.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.file.write_all(bytes).map_err(|error| Error::io("cannot write", error).in_file(&self.path))
+    }
+
+    /// Waits until the disk has what was written, if it is a file of this machine.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let Some((file, _)) = self.temporary() else { return Ok(()) };
+        disk::sync(file).map_err(|error| Error::io("cannot write", error).in_file(&self.path))
     }
 
     /// Puts it under its name; `durable` waits until the disk has it, as a store always does.

@@ -1,5 +1,6 @@
 //! Checkout: the files of a version, byte for byte.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use super::manifest::{FileEntry, Segment};
@@ -125,7 +126,7 @@ impl Version {
         Ok(true)
     }
 
-    fn restore(&self, file: &FileEntry, folder: &Path, options: &CheckoutOptions<'_>) -> Result<()> {
+    fn restore<'f>(&self, file: &'f FileEntry, folder: &Path, options: &CheckoutOptions<'_>) -> Result<()> {
         let path = open_folders(folder, &file.path)?;
         let name = path.file_name().unwrap_or_default();
         let parent = path.parent().unwrap_or(folder);
@@ -136,18 +137,23 @@ impl Version {
         let items: Vec<(u64, &Segment)> =
             file.segments.iter().map(|segment| (self.manifest().segment_len(segment), segment)).collect();
         let total = items.iter().map(|(len, _)| *len).fold(0, u64::saturating_add).min(most);
-        let make = |segment: &Segment| match segment {
-            Segment::Literal(bytes) => Ok(bytes.clone()),
+        let make = |segment: &'f Segment| match segment {
+            Segment::Literal(bytes) => Ok((Cow::Borrowed(&bytes[..]), bytes.len())),
             Segment::Object(index, name) => {
                 let object = self.manifest().object(*index)?;
                 let threads = parallel::share(threads, object.len, total);
-                let bytes = self.objects().read_verified(&object.id, threads);
-                bytes.map_err(|error| if name.is_empty() { error } else { error.in_tensor(name) })
+                let bytes = self.objects().pooled_verified(&object.id, threads);
+                let bytes =
+                    bytes.map_err(|error| if name.is_empty() { error } else { error.in_tensor(name) })?;
+                Ok((Cow::Owned(bytes), object.len as usize))
             }
         };
-        parallel::in_order(threads, items, most, make, |bytes| {
-            out.write(&bytes)?;
-            advance(options.observer, bytes.len() as u64)
+        parallel::in_order(threads, items, most, make, |(bytes, len)| {
+            out.write(&bytes[..len])?;
+            if let Cow::Owned(buffer) = bytes {
+                self.objects().recycle(buffer);
+            }
+            advance(options.observer, len as u64)
         })?;
         out.finish(options.durable)?;
         if file.executable {

@@ -8,8 +8,10 @@ use super::index::Sketches;
 use super::object::{ObjectType, SKETCHED, Sketch};
 use super::pack::{Coding, Encoded, EncodedForm};
 use super::restore::{Cast, ObjectSet};
+use crate::catalog::Shape;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::format::gguf::GgmlType;
 use crate::id::ContentId;
 use crate::write::Compression;
 use crate::write::compress::{Blob, Compressors, codec_options, not_encoded};
@@ -39,6 +41,16 @@ pub(crate) struct Chooser<'a> {
     pub(crate) compressors: Compressors,
 }
 
+/// What an object is, beside its type.
+pub(crate) enum Kind {
+    /// An array.
+    Tensor,
+    /// Quantized blocks of a tensor of that shape; the object's type is bytes.
+    Blocks(GgmlType, Shape),
+    /// No tensor.
+    Other,
+}
+
 /// An object to build on.
 struct Base {
     id: ContentId,
@@ -54,10 +66,13 @@ impl Chooser<'_> {
         name: &str,
         of: ObjectType,
         bytes: &[u8],
-        tensor: bool,
+        kind: &Kind,
         threads: usize,
     ) -> Result<Encoded> {
-        let sketch = tensor.then(|| Sketch::of(of.dtype, bytes)).flatten();
+        let sketch = match kind {
+            Kind::Other => None,
+            Kind::Tensor | Kind::Blocks(..) => Sketch::of(of.dtype, bytes),
+        };
         if let Some(base) = self.cast(name, &of, sketch.as_ref(), bytes, threads)? {
             return Ok(Encoded { of, bytes: EncodedForm::Cast { base }, sketch });
         }
@@ -68,7 +83,7 @@ impl Chooser<'_> {
         let bytes = match change {
             Some(change) if self.surely_smaller(&change, &of, bytes)? => change,
             change => {
-                let whole = self.whole(&of, bytes, tensor, threads)?;
+                let whole = self.whole(&of, bytes, kind, threads)?;
                 match change {
                     Some(change) if form_len(&change) < form_len(&whole) => change,
                     _ => whole,
@@ -103,10 +118,8 @@ impl Chooser<'_> {
         }
         for id in candidates.into_iter().take(2) {
             let Some(cast) = Cast::between(&master, of) else { continue };
-            let wide = self.set.read(&id, threads)?;
-            let mut narrow = crate::source::zeroed(bytes.len() as u64)?;
-            cast.apply(&wide, &mut narrow);
-            if narrow == bytes {
+            let same = self.set.with_object(&id, threads, |wide| Ok(cast.makes(wide, bytes)))?;
+            if same {
                 return Ok(Some(id));
             }
         }
@@ -183,13 +196,12 @@ impl Chooser<'_> {
         bytes: &[u8],
         threads: usize,
     ) -> Result<EncodedForm> {
-        let reference = self.set.read(&base, threads)?;
         let (shared, rest) = bytes.split_at(common as usize);
         let shape: &[u64] = if rest.is_empty() { &of.shape } else { &[] };
         let options = codec_options(of.dtype, shape, common, self.effort, threads);
-        let change =
-            z4ai::delta::compress(shared, &reference[..shared.len()], &options).map_err(not_encoded)?;
-        drop(reference);
+        let change = self.set.with_object(&base, threads, |reference| {
+            z4ai::delta::compress(shared, &reference[..shared.len()], &options).map_err(not_encoded)
+        })?;
         let rest = match rest.is_empty() {
             true => None,
             false => Some(self.frame(of.dtype, &[], rest, Compression::Z4ai(self.effort), threads)?),
@@ -216,10 +228,17 @@ impl Chooser<'_> {
     }
 
     /// The whole object.
-    fn whole(&self, of: &ObjectType, bytes: &[u8], tensor: bool, threads: usize) -> Result<EncodedForm> {
+    fn whole(&self, of: &ObjectType, bytes: &[u8], kind: &Kind, threads: usize) -> Result<EncodedForm> {
         let z4ai = Compression::Z4ai(self.effort);
-        if tensor {
-            let (coding, frame) = self.frame(of.dtype, &of.shape, bytes, z4ai, threads)?;
+        let tensor = match kind {
+            Kind::Tensor => Some(Blob { bytes, dtype: of.dtype, shape: &of.shape, blocks: None }),
+            Kind::Blocks(blocks, shape) => {
+                Some(Blob { bytes, dtype: DType::U8, shape, blocks: Some(*blocks) })
+            }
+            Kind::Other => None,
+        };
+        if let Some(blob) = tensor {
+            let (coding, frame) = self.blob(&blob, z4ai, threads)?;
             return Ok(EncodedForm::Whole(coding, frame));
         }
         let (coding, frame) = self.frame(DType::U8, &[], bytes, Compression::Zstd(LEVEL), threads)?;
@@ -241,20 +260,18 @@ impl Chooser<'_> {
         compression: Compression,
         threads: usize,
     ) -> Result<(Coding, Vec<u8>)> {
+        self.blob(&Blob { bytes, dtype, shape, blocks: None }, compression, threads)
+    }
+
+    fn blob(&self, blob: &Blob<'_>, compression: Compression, threads: usize) -> Result<(Coding, Vec<u8>)> {
         let coding = match compression {
             Compression::Zstd(_) => Coding::Zstd,
             _ => Coding::Z4ai,
         };
-        Ok(
-            match self.compressors.encode(
-                &Blob { bytes, dtype, shape, blocks: None },
-                compression,
-                threads,
-            )? {
-                Some(frame) => (coding, frame),
-                None => (Coding::Raw, bytes.to_vec()),
-            },
-        )
+        Ok(match self.compressors.encode(blob, compression, threads)? {
+            Some(frame) => (coding, frame),
+            None => (Coding::Raw, blob.bytes.to_vec()),
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use z4ai::Effort;
 
-use super::choose::Chooser;
+use super::choose::{Chooser, Kind};
 use super::cut::{self, FileInput, Piece, PieceKind};
 use super::history::Commit;
 use super::index::{self, Sketches};
@@ -14,11 +14,13 @@ use super::locations::{self, Objects};
 use super::manifest::{FileEntry, Manifest, ObjectEntry, Segment};
 use super::names::{COMMITS, MANIFESTS, RecordId, check_path, check_ref_name};
 use super::object::ObjectType;
-use super::pack::{Encoded, EncodedForm, PackWriter};
+use super::pack::{Encoded, EncodedForm, PackSizes, PackWriter};
 use super::refs::{self, RefKind};
 use super::restore::ObjectSet;
+use super::store::SmallFile;
 use super::{Repository, gc};
 use crate::base::parallel;
+use crate::base::pool::BufferPool;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::ContentId;
 use crate::progress::{Observer, advance, finish};
@@ -185,14 +187,14 @@ impl Repository {
         self.publish(branch, &extra, made, options)
     }
 
-    /// Stores what is not there yet, and the manifest.
+    /// Stores what is not there yet, and says what the manifest is.
     fn store_files(
         &self,
         files: Vec<FileInput<'_>>,
         nearest: &[RecordId],
         options: &CommitOptions<'_>,
     ) -> Result<Draft> {
-        let known = self.known_objects()?;
+        let (known, mut sizes) = self.known_objects()?;
         let mut namesakes: HashMap<String, Vec<ContentId>> = HashMap::new();
         for id in nearest {
             let manifest = match self.read_commit(id).and_then(|commit| self.read_manifest(&commit.manifest))
@@ -225,7 +227,7 @@ impl Repository {
             });
             for piece in file.pieces {
                 let key = match &piece.kind {
-                    PieceKind::Tensor(name, ..) => name.clone(),
+                    PieceKind::Tensor(name, ..) | PieceKind::Blocks(name, ..) => name.clone(),
                     kind if is_literal(kind, piece.content.len()) => String::new(),
                     _ => {
                         unnamed += 1;
@@ -239,9 +241,13 @@ impl Repository {
         let most = AHEAD * threads as u64;
         let total = items.iter().map(|(len, _)| *len).fold(0, u64::saturating_add).min(most);
         let claimed: Mutex<HashSet<ContentId>> = Mutex::default();
+        let pool = BufferPool::default();
         let make = |(index, key, piece): (usize, String, Piece<'_>)| {
             let len = piece.content.len();
-            let made = self.make(&chooser, &claimed, key, piece, parallel::share(threads, len, total))?;
+            let threads = parallel::share(threads, len, total);
+            let made = piece
+                .content
+                .with_bytes(&pool, |bytes| self.make(&chooser, &claimed, key, piece.kind, bytes, threads))?;
             advance(options.observer, len)?;
             Ok((index, made))
         };
@@ -278,7 +284,7 @@ impl Repository {
             Ok(())
         })?;
         draft.stored = packs.written;
-        packs.finish()?;
+        sizes.extend(packs.finish()?);
         let mut objects = set.objects().clone();
         objects.extend(draft.new.iter().map(|(id, stored)| (*id, stored.clone())));
         let needed = index::closure(&objects, draft.manifest.objects.iter().map(|object| object.id));
@@ -286,8 +292,8 @@ impl Repository {
         let (manifest, stored) = draft.manifest.encode()?;
         draft.id = manifest;
         draft.stored += stored.len() as u64;
-        self.store.write_new(&format!("{MANIFESTS}/{manifest}"), &stored)?;
-        locations::write(&self.store, &manifest, &draft.objects)?;
+        draft.encoded = stored;
+        draft.places = locations::stored(&draft.objects, &sizes)?;
         Ok(draft)
     }
 
@@ -297,23 +303,31 @@ impl Repository {
         chooser: &Chooser<'_>,
         claimed: &Mutex<HashSet<ContentId>>,
         key: String,
-        piece: Piece<'_>,
+        kind: PieceKind,
+        bytes: &[u8],
         threads: usize,
     ) -> Result<Made> {
-        let bytes = piece.content.bytes()?;
-        if is_literal(&piece.kind, bytes.len() as u64) {
-            return Ok(Made::Literal(bytes.into_owned()));
+        if is_literal(&kind, bytes.len() as u64) {
+            return Ok(Made::Literal(bytes.to_vec()));
         }
-        let (of, name) = match piece.kind {
-            PieceKind::Tensor(name, dtype, shape) => (ObjectType::of(dtype, &shape, &bytes), name),
-            _ => (ObjectType::bytes(bytes.len() as u64), String::new()),
+        let (of, name, blocks) = match kind {
+            PieceKind::Tensor(name, dtype, shape) => (ObjectType::of(dtype, &shape, bytes), name, None),
+            PieceKind::Blocks(name, blocks, shape) => {
+                (ObjectType::bytes(bytes.len() as u64), name, Some((blocks, shape)))
+            }
+            _ => (ObjectType::bytes(bytes.len() as u64), String::new(), None),
         };
-        let id = of.id(&bytes)?;
+        let id = of.id(bytes)?;
         let new = !chooser.set.objects().contains_key(&id)
             && claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
         let encoded = match new {
             true => {
-                let encoded = chooser.encode(&key, of.clone(), &bytes, !name.is_empty(), threads);
+                let what = match blocks {
+                    Some((blocks, shape)) => Kind::Blocks(blocks, shape),
+                    None if name.is_empty() => Kind::Other,
+                    None => Kind::Tensor,
+                };
+                let encoded = chooser.encode(&key, of.clone(), bytes, &what, threads);
                 let named = |error: Error| if name.is_empty() { error } else { error.in_tensor(&*name) };
                 Some(Box::new(encoded.map_err(named)?))
             }
@@ -343,14 +357,22 @@ impl Repository {
             ..Commit::default()
         };
         finish(options.observer)?;
-        for _ in 0..ATTEMPTS {
-            let before = refs::last(&self.store, RefKind::Branch, branch)?;
+        let mut known = 0;
+        for attempt in 0..ATTEMPTS {
+            let before = refs::last_from(&self.store, RefKind::Branch, branch, known)?;
             let head = before.as_ref().and_then(|entry| entry.commit);
             expect(options, branch, head)?;
             commit.parents = head.into_iter().collect();
             commit.parents.extend(extra.iter().copied().filter(|parent| Some(*parent) != head));
             let (id, bytes) = commit.encode()?;
-            self.store.write_new(&format!("{COMMITS}/{id}"), &bytes)?;
+            let new = |name: String, bytes| SmallFile { name, bytes, replace: false };
+            let files = [
+                new(format!("{MANIFESTS}/{}", draft.id), &draft.encoded),
+                SmallFile { name: locations::file(&draft.id), bytes: &draft.places, replace: true },
+                new(format!("{COMMITS}/{id}"), &bytes),
+            ];
+            let written = if attempt == 0 { &files[..] } else { &files[2..] };
+            self.store.write_in_order(written, options.threads)?;
             let lock = self.store.lock(false)?;
             gc::check_kept(&self.store, &draft.id, &draft.objects)?;
             let number = before.map_or(0, |entry| entry.number);
@@ -358,6 +380,7 @@ impl Repository {
             let moved = refs::advance(&self.store, RefKind::Branch, branch, number, to, "commit")?;
             drop(lock);
             if moved.is_none() {
+                known = number + 1;
                 continue; // another writer was faster: its commit becomes the parent
             }
             if let Some(tag) = &options.tag {
@@ -380,11 +403,12 @@ impl Repository {
         Err(refs::conflict(RefKind::Branch, branch))
     }
 
-    /// All objects that may be built on.
-    pub(crate) fn known_objects(&self) -> Result<Objects> {
+    /// All objects that may be built on, and the sizes of their packs.
+    pub(crate) fn known_objects(&self) -> Result<(Objects, PackSizes)> {
         let condemned = gc::condemned_packs(&self.store)?;
-        let mut packs: Vec<Arc<str>> = index::packs(&self.store)?.into_iter().map(|(name, _)| name).collect();
-        packs.retain(|name| !condemned.contains(&**name));
+        let mut sizes = index::sizes(&self.store)?;
+        sizes.retain(|name, _| !condemned.contains(&**name));
+        let packs: Vec<Arc<str>> = sizes.keys().cloned().collect();
         let mut objects = index::load(&self.store, &packs)?;
         // Those that depend on what will go cannot be built on.
         let broken: Vec<ContentId> = {
@@ -402,7 +426,7 @@ impl Repository {
             objects.keys().filter(|id| !whole(id)).copied().collect()
         };
         broken.iter().for_each(|id| drop(objects.remove(id)));
-        Ok(objects)
+        Ok((objects, sizes))
     }
 }
 
@@ -426,6 +450,9 @@ struct Draft {
     new: Objects,
     /// All objects of the version, and those that they depend on.
     objects: Objects,
+    /// The files of the manifest and of the places of its objects.
+    encoded: Vec<u8>,
+    places: Vec<u8>,
     tensors: u64,
     stored: u64,
     same: u64,
@@ -436,7 +463,7 @@ struct Draft {
 
 fn is_literal(kind: &PieceKind, len: u64) -> bool {
     match kind {
-        PieceKind::Tensor(..) => false,
+        PieceKind::Tensor(..) | PieceKind::Blocks(..) => false,
         PieceKind::Header => len <= HEADER_LITERAL,
         PieceKind::Other => len <= OTHER_LITERAL,
     }

@@ -4,13 +4,15 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::base::pool::BufferPool;
 use crate::catalog::{Layout, Shape, Storage};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::format::gguf::GgmlType;
 use crate::format::{Context, parse};
 use crate::platform;
 use crate::remote::Options;
-use crate::source::{FileSource, MapMode, Source};
+use crate::source::{FileSource, MapMode, Source, check_range};
 use crate::write::export::{ExportFormat, ExportOptions, Plan, TensorList};
 
 /// Shorter arrays are no objects: each would take as much room in the lists of contents. (structural)
@@ -34,10 +36,21 @@ pub(crate) struct Piece<'a> {
 pub(crate) enum PieceKind {
     /// An array of that name, type and shape.
     Tensor(String, DType, Shape),
+    /// Quantized blocks of that name and type, of a tensor of that shape.
+    Blocks(String, GgmlType, Shape),
     /// What stands between the tensors of a file: its headers.
     Header,
     /// Part of a file that is no tensor file.
     Other,
+}
+
+impl PieceKind {
+    fn name(&self) -> &str {
+        match self {
+            PieceKind::Tensor(name, ..) | PieceKind::Blocks(name, ..) => name,
+            PieceKind::Header | PieceKind::Other => "",
+        }
+    }
 }
 
 /// Bytes, in memory or not yet.
@@ -54,12 +67,22 @@ impl Content<'_> {
         }
     }
 
-    /// The bytes, read if they are not in memory.
-    pub(crate) fn bytes(&self) -> Result<Cow<'_, [u8]>> {
-        match self {
-            Content::Memory(bytes) => Ok(Cow::Borrowed(bytes)),
-            Content::Source(source, offset, len) => source.bytes(*offset, *len),
-        }
+    /// Calls `with` with the bytes, read into a buffer of the pool if they are not in memory.
+    pub(crate) fn with_bytes<T>(
+        &self,
+        pool: &BufferPool,
+        with: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let (source, offset, len) = match self {
+            Content::Memory(bytes) => return with(bytes),
+            Content::Source(source, offset, len) => (source, *offset, *len),
+        };
+        check_range(source.len(), offset, len).map_err(|error| error.in_file(source.label()))?;
+        let mut buffer = pool.take(len)?;
+        source.read_at(offset, &mut buffer[..len as usize])?;
+        let result = with(&buffer[..len as usize]);
+        pool.put(buffer);
+        result
     }
 }
 
@@ -88,12 +111,12 @@ fn pieces(source: Arc<dyn Source>, from: Option<&Path>) -> Result<Vec<Piece<'sta
             pieces.push(Piece { content: Content::Source(source.clone(), start, len), kind });
         }
     };
-    for (offset, len, name, dtype, shape) in tensors {
+    for (offset, len, kind) in tensors {
         // Tied tensors come once, and of those that overlap the first.
         if offset >= end {
             other(&mut pieces, end, offset);
             let content = Content::Source(source.clone(), offset, len);
-            pieces.push(Piece { content, kind: PieceKind::Tensor(name, dtype, shape) });
+            pieces.push(Piece { content, kind });
             end = offset + len;
         }
     }
@@ -101,9 +124,9 @@ fn pieces(source: Arc<dyn Source>, from: Option<&Path>) -> Result<Vec<Piece<'sta
     Ok(pieces)
 }
 
-type Found = (u64, u64, String, DType, Shape);
+type Found = (u64, u64, PieceKind);
 
-/// Offset, length, name, type and shape of the arrays that lie in a file as they are in memory.
+/// Offset, length and kind of the arrays that lie in a file as they are in memory.
 fn tensors(source: &Arc<dyn Source>, from: Option<&Path>) -> Vec<Found> {
     let context = Context { path: from.map(Path::to_owned), map_mode: MapMode::Never, ..Context::default() };
     let Ok(catalog) = parse(source.clone(), &context) else { return Vec::new() };
@@ -115,19 +138,21 @@ fn tensors(source: &Arc<dyn Source>, from: Option<&Path>) -> Vec<Found> {
                 continue;
             }
             let dense = object.layout == Layout::Dense && role == "data";
-            let shape = match dense {
-                true => object.shape.clone(),
-                false => {
+            let blocks = GgmlType::from_layout_name(object.layout.name()).filter(|_| role == "blocks");
+            let part = || format!("{name}:{role}");
+            let kind = match blocks {
+                Some(blocks) => PieceKind::Blocks(part(), blocks, object.shape.clone()),
+                None if dense => PieceKind::Tensor(name.to_string(), component.dtype, object.shape.clone()),
+                None => {
                     let size = component.dtype.size().unwrap_or(1) as u64;
-                    Shape::from_slice(&[extent.len / size])
+                    PieceKind::Tensor(part(), component.dtype, Shape::from_slice(&[extent.len / size]))
                 }
             };
-            let name = if dense { name.to_string() } else { format!("{name}:{role}") };
-            found.push((extent.offset, extent.len, name, component.dtype, shape));
+            found.push((extent.offset, extent.len, kind));
         }
     }
-    found.sort_by(|a, b| (a.0, a.1, &a.2).cmp(&(b.0, b.1, &b.2)));
-    found.retain(|(offset, len, ..)| offset.checked_add(*len).is_some_and(|end| end <= source.len()));
+    found.sort_by(|a, b| (a.0, a.1, a.2.name()).cmp(&(b.0, b.1, b.2.name())));
+    found.retain(|(offset, len, _)| offset.checked_add(*len).is_some_and(|end| end <= source.len()));
     found
 }
 

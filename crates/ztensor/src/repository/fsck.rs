@@ -180,7 +180,7 @@ impl Repository {
     ) -> Result<()> {
         let wrong = match locations::read(&self.store, id) {
             Ok(None) => Some("its location file is missing".to_owned()),
-            Ok(Some(known)) => {
+            Ok(Some((known, _))) => {
                 let complete = manifest.objects.iter().all(|object| known.contains_key(&object.id));
                 let bases = known.values().filter_map(|stored| stored.base());
                 let closed = bases.into_iter().all(|base| known.contains_key(&base));
@@ -197,7 +197,7 @@ impl Repository {
             let needed = index::closure(set.objects(), manifest.objects.iter().map(|object| object.id));
             let places = set.objects().iter().filter(|(id, _)| needed.contains(id));
             let places: Objects = places.map(|(id, stored)| (*id, stored.clone())).collect();
-            locations::write(&self.store, id, &places)?;
+            locations::write(&self.store, id, &places, &index::sizes(&self.store)?)?;
         }
         Ok(())
     }

@@ -373,13 +373,14 @@ impl Repository {
         // between writing objects again and writing these.
         let kept: HashSet<&Arc<str>> = located.values().map(|stored| &stored.pack).collect();
         if held.keys().any(|pack| !kept.contains(pack)) {
+            let sizes = index::sizes(&self.store)?;
             for (id, manifest) in &marked.manifests {
-                let known = locations::read(&self.store, id)?.unwrap_or_default();
+                let (known, _) = locations::read(&self.store, id)?.unwrap_or_default();
                 let current = |stored: &Arc<Stored>| kept.contains(&stored.pack);
                 if known.is_empty() || !known.values().all(current) {
                     let needed = index::closure(&located, manifest.objects.iter().map(|object| object.id));
                     let places = needed.iter().map(|id| (*id, located[id].clone())).collect();
-                    locations::write(&self.store, id, &places)?;
+                    locations::write(&self.store, id, &places, &sizes)?;
                 }
             }
         }

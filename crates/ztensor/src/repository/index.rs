@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::locations::Objects;
 use super::names::{PACKS, is_pack_name};
 use super::object::{ObjectType, SKETCHED, Sketch};
-use super::pack::{self, Stored};
+use super::pack::{self, PackSizes, Stored};
 use super::store::Store;
 use crate::base::parallel;
 use crate::error::Result;
@@ -23,6 +23,11 @@ pub(crate) fn packs(store: &Store) -> Result<Vec<(Arc<str>, u64)>> {
         Some((Arc::from(name), entry.len))
     });
     Ok(named.collect())
+}
+
+/// The sizes of all packs.
+pub(crate) fn sizes(store: &Store) -> Result<PackSizes> {
+    Ok(packs(store)?.into_iter().collect())
 }
 
 /// The objects of these packs.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::manifest::{check_format, decompress, parse_dtype, parse_shape, push_shape};
 use super::names::{LOCATIONS, RecordId, is_pack_name};
 use super::object::ObjectType;
-use super::pack::{Blob, Coding, Form, Stored};
+use super::pack::{Blob, Coding, Form, PackSizes, Stored};
 use super::store::Store;
 use crate::error::{Error, Result, quoted};
 use crate::format::json::{Scanner, push_string};
@@ -32,8 +32,9 @@ pub(crate) fn file(manifest: &RecordId) -> String {
     format!("{LOCATIONS}/{manifest}")
 }
 
-/// Where the objects of a manifest are; `None` without a list.
-pub(crate) fn read(store: &Store, manifest: &RecordId) -> Result<Option<Objects>> {
+/// Where the objects of a manifest are, and the sizes of packs as far as they are known; `None` without
+/// a list.
+pub(crate) fn read(store: &Store, manifest: &RecordId) -> Result<Option<(Objects, PackSizes)>> {
     let name = file(manifest);
     let Some(stored) = store.read(&name, MAX_STORED)? else { return Ok(None) };
     let objects = decompress(&stored).and_then(|plain| parse(&plain));
@@ -41,14 +42,17 @@ pub(crate) fn read(store: &Store, manifest: &RecordId) -> Result<Option<Objects>
 }
 
 /// Writes where the objects of a manifest are, in the place of what was known before.
-pub(crate) fn write(store: &Store, manifest: &RecordId, objects: &Objects) -> Result<()> {
-    let plain = encode(objects);
-    let stored =
-        zstd::bulk::compress(plain.as_bytes(), LEVEL).map_err(|error| Error::io("zstd failed", error))?;
-    store.replace(&file(manifest), &stored)
+pub(crate) fn write(store: &Store, manifest: &RecordId, objects: &Objects, sizes: &PackSizes) -> Result<()> {
+    store.replace(&file(manifest), &stored(objects, sizes)?)
 }
 
-fn encode(objects: &Objects) -> String {
+/// The file that says where objects are.
+pub(crate) fn stored(objects: &Objects, sizes: &PackSizes) -> Result<Vec<u8>> {
+    let plain = encode(objects, sizes);
+    zstd::bulk::compress(plain.as_bytes(), LEVEL).map_err(|error| Error::io("zstd failed", error))
+}
+
+fn encode(objects: &Objects, sizes: &PackSizes) -> String {
     let mut sorted: Vec<(&ContentId, &Arc<Stored>)> = objects.iter().collect();
     sorted.sort_by_key(|(id, _)| **id);
     let mut packs: Vec<&str> = sorted.iter().map(|(_, stored)| &*stored.pack).collect();
@@ -58,6 +62,11 @@ fn encode(objects: &Objects) -> String {
     for (at, pack) in packs.iter().enumerate() {
         json.push_str(if at > 0 { "," } else { "" });
         push_string(&mut json, pack);
+    }
+    json.push_str("],\"sizes\":[");
+    for (at, pack) in packs.iter().enumerate() {
+        let comma = if at > 0 { "," } else { "" };
+        let _ = write!(json, "{comma}{}", sizes.get(*pack).copied().unwrap_or(0));
     }
     json.push_str("],\"objects\":[");
     for (at, (id, stored)) in sorted.into_iter().enumerate() {
@@ -96,10 +105,11 @@ fn push_blob(json: &mut String, key: &str, blob: &Blob) {
 }
 
 /// Parses decoded bytes.
-pub(crate) fn parse(plain: &[u8]) -> Result<Objects> {
+pub(crate) fn parse(plain: &[u8]) -> Result<(Objects, PackSizes)> {
     let text = std::str::from_utf8(plain).map_err(|_| broken("it is not UTF-8"))?;
     let mut packs: Vec<Arc<str>> = Vec::new();
     let mut objects = Objects::new();
+    let mut sizes: Vec<u64> = Vec::new();
     let mut format = false;
     let mut scanner = Scanner::new(text);
     scanner.object(|scanner, key| match &*key {
@@ -115,6 +125,10 @@ pub(crate) fn parse(plain: &[u8]) -> Result<Objects> {
             packs.push(name.into());
             Ok(())
         }),
+        "sizes" => scanner.array(|scanner| {
+            sizes.push(scanner.u64()?);
+            Ok(())
+        }),
         "objects" => scanner.array(|scanner| {
             let (id, stored) = parse_object(scanner, &packs)?;
             match objects.insert(id, Arc::new(stored)) {
@@ -125,10 +139,12 @@ pub(crate) fn parse(plain: &[u8]) -> Result<Objects> {
         _ => scanner.skip(),
     })?;
     scanner.end()?;
-    match format {
-        true => Ok(objects),
-        false => Err(broken("it names no format")),
+    if !format {
+        return Err(broken("it names no format"));
     }
+    // Zero where a size is not known; older lists have none.
+    let sizes = packs.into_iter().zip(sizes).filter(|(_, size)| *size > 0).collect();
+    Ok((objects, sizes))
 }
 
 fn parse_object(scanner: &mut Scanner<'_>, packs: &[Arc<str>]) -> Result<(ContentId, Stored)> {
@@ -215,8 +231,15 @@ mod tests {
                 (ContentId::from_bytes([number; 32]), Arc::new(stored))
             })
             .collect();
-        let text = encode(&objects);
-        assert_eq!(parse(text.as_bytes()).unwrap(), objects);
+        let known = format!("{:032x}", 1).into();
+        let sizes = PackSizes::from_iter([(known, 777), ("other".into(), 5)]);
+        let text = encode(&objects, &sizes);
+        let (again, found) = parse(text.as_bytes()).unwrap();
+        assert_eq!(again, objects);
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [(format!("{:032x}", 1).into(), 777)]);
+        let older = text.replacen("\"sizes\":[0,777],", "", 1);
+        assert_ne!(older, text);
+        assert_eq!(parse(older.as_bytes()).unwrap(), (again, PackSizes::new()));
         for cut in 0..text.len() - 1 {
             assert!(parse(&text.as_bytes()[..cut]).is_err());
         }

@@ -108,6 +108,7 @@ use std::sync::{Mutex, PoisonError};
 use history::MAX_COMMIT;
 use manifest::{MAX_STORED, Manifest};
 use names::{COMMITS, FORGOTTEN, MANIFESTS, MARKER, check_ref_name, is_id_prefix};
+use pack::PackSizes;
 use restore::ObjectSet;
 use store::Store;
 
@@ -309,12 +310,14 @@ impl Repository {
             }
             manifest => manifest?,
         };
-        let objects = match objects? {
-            Some(objects) if manifest.objects.iter().all(|object| objects.contains_key(&object.id)) => {
-                objects
+        let (objects, sizes) = match objects? {
+            Some((objects, sizes))
+                if manifest.objects.iter().all(|object| objects.contains_key(&object.id)) =>
+            {
+                (objects, sizes)
             }
             // Not known, or not yet: the packs say it.
-            _ => self.located(&manifest)?,
+            _ => (self.located(&manifest)?, PackSizes::new()),
         };
         for object in &manifest.objects {
             if objects.get(&object.id).is_some_and(|stored| stored.of != object.of) {
@@ -323,7 +326,8 @@ impl Repository {
             }
         }
         let label = format!("{}@{}", self.root().display(), id.short());
-        Ok(Version::new(id, commit, manifest, ObjectSet::new(&self.store, objects), label))
+        let objects = ObjectSet::with_sizes(&self.store, objects, &sizes);
+        Ok(Version::new(id, commit, manifest, objects, label))
     }
 
     /// Where the objects of a manifest are, by the indexes of all packs.

@@ -35,6 +35,9 @@ const SKETCH: &str = "sketch";
 /// Bytes of a pack, unless one object has more. (unmeasured)
 pub(crate) const PACK_LEN: u64 = 256 << 20;
 
+/// The sizes of packs by their names.
+pub(crate) type PackSizes = std::collections::HashMap<Arc<str>, u64>;
+
 /// How bytes of a pack are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coding {
@@ -149,15 +152,15 @@ impl Encoded {
 pub(crate) struct PackWriter<'a> {
     store: &'a Store,
     open: Option<(Arc<str>, Writer<'static>, u64)>,
-    /// Packs that are complete.
-    pub(crate) packs: Vec<Arc<str>>,
+    /// Packs that are complete, and their sizes.
+    pub(crate) packs: PackSizes,
     /// Bytes of objects.
     pub(crate) written: u64,
 }
 
 impl<'a> PackWriter<'a> {
     pub(crate) fn new(store: &'a Store) -> PackWriter<'a> {
-        PackWriter { store, open: None, packs: Vec::new(), written: 0 }
+        PackWriter { store, open: None, packs: PackSizes::new(), written: 0 }
     }
 
     /// Writes an object. It is there when the pack is finished.
@@ -221,14 +224,14 @@ impl<'a> PackWriter<'a> {
 
     fn close(&mut self) -> Result<()> {
         if let Some((name, writer, _)) = self.open.take() {
-            writer.finish()?;
-            self.packs.push(name);
+            let size = writer.finish()?;
+            self.packs.insert(name, size);
         }
         Ok(())
     }
 
     /// Finishes the last pack and says which ones were written.
-    pub(crate) fn finish(mut self) -> Result<Vec<Arc<str>>> {
+    pub(crate) fn finish(mut self) -> Result<PackSizes> {
         self.close()?;
         Ok(self.packs)
     }

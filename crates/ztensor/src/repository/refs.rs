@@ -101,6 +101,19 @@ pub(crate) fn last(store: &Store, kind: RefKind, name: &str) -> Result<Option<Re
     Ok(found)
 }
 
+/// The last entry of a ref that has at least the entry `known`, whatever a listing says.
+pub(crate) fn last_from(store: &Store, kind: RefKind, name: &str, known: u64) -> Result<Option<RefEntry>> {
+    let listed = last(store, kind, name)?;
+    if listed.as_ref().map_or(0, |entry| entry.number) >= known {
+        return Ok(listed);
+    }
+    let (mut found, mut number) = (read(store, kind, name, known)?, known);
+    while let Some(next) = read(store, kind, name, number + 1)? {
+        (found, number) = (Some(next), number + 1);
+    }
+    Ok(found)
+}
+
 /// The entry of that number.
 pub(crate) fn read(store: &Store, kind: RefKind, name: &str, number: u64) -> Result<Option<RefEntry>> {
     let file = entry_name(kind, name, number);

@@ -1,6 +1,7 @@
 //! Objects as they are read: whole ones by the decoders of their format, differences by way of the
 //! objects that they depend on.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,18 +12,22 @@ use z4ai::delta::ParsedDelta;
 use super::locations::Objects;
 use super::names::pack_file;
 use super::object::ObjectType;
-use super::pack::{Blob, Coding, Form, Stored};
+use super::pack::{Blob, Coding, Form, PACK_LEN, PackSizes, Stored};
 use super::store::Store;
 use crate::base::parallel;
+use crate::base::pool::BufferPool;
 use crate::catalog::{Decode, Extent, Storage};
 use crate::decode::{Generation, Z4ai, Zstd, broken_frame, decode_options};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::id::ContentId;
-use crate::source::{Sources, zeroed};
+use crate::source::{Sources, check_range, zeroed};
 
 /// The longest way from an object to one that is stored whole. (limit)
 pub(crate) const MAX_DEPTH: usize = 64;
+/// The size of a pack that is believed before the store has confirmed it: ranges, and so memory, are
+/// checked against it. (limit)
+const BELIEVED: u64 = 2 * PACK_LEN;
 /// Frames of one object that are fetched at a time from a store. (unmeasured)
 const FETCHED: usize = 16;
 
@@ -32,11 +37,18 @@ pub(crate) struct ObjectSet {
     objects: Objects,
     sources: Arc<Sources>,
     packs: HashMap<Arc<str>, u32>,
+    /// Memory of objects: fresh memory takes about as long to touch as they take to decode.
+    pool: Arc<BufferPool>,
 }
 
 impl ObjectSet {
     /// Packs are opened when they are first read.
     pub(crate) fn new(store: &Store, objects: Objects) -> ObjectSet {
+        ObjectSet::with_sizes(store, objects, &PackSizes::new())
+    }
+
+    /// The same where the sizes of packs are known: those in a store are then asked only for what is read.
+    pub(crate) fn with_sizes(store: &Store, objects: Objects, sizes: &PackSizes) -> ObjectSet {
         let mut sources = Sources::default();
         let mut packs: HashMap<Arc<str>, u32> = HashMap::new();
         let mut names: Vec<&Arc<str>> = objects.values().map(|stored| &stored.pack).collect();
@@ -45,9 +57,14 @@ impl ObjectSet {
         for name in names {
             let (store, file) = (store.clone(), pack_file(name));
             let label = store.path(&file).display().to_string();
-            packs.insert(name.clone(), sources.push_lazy(label, move || store.source(&file)));
+            let size = sizes.get(name).copied().filter(|size| *size <= BELIEVED);
+            let open = move || match size {
+                Some(size) => store.sized_source(&file, size),
+                None => store.source(&file),
+            };
+            packs.insert(name.clone(), sources.push_lazy(label, open));
         }
-        ObjectSet { objects, sources: Arc::new(sources), packs }
+        ObjectSet { objects, sources: Arc::new(sources), packs, pool: Arc::default() }
     }
 
     pub(crate) fn sources(&self) -> &Arc<Sources> {
@@ -106,30 +123,57 @@ impl ObjectSet {
             root_len,
             links,
             sources: self.sources.clone(),
+            pool: self.pool.clone(),
             stored: chain.iter().map(|stored| stored.len()).sum(),
         };
         Ok(Storage::Encoded(Arc::new(decoder)))
     }
 
-    /// All bytes of an object.
-    pub(crate) fn read(&self, id: &ContentId, threads: usize) -> Result<Vec<u8>> {
+    /// Calls `with` with all bytes of an object, in memory that is used again.
+    pub(crate) fn with_object<T>(
+        &self,
+        id: &ContentId,
+        threads: usize,
+        with: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let buffer = self.pooled(id, threads)?;
+        let result = with(&buffer[..self.get(id)?.of.len()? as usize]);
+        self.pool.put(buffer);
+        result
+    }
+
+    /// A buffer of the pool that begins with all bytes of an object.
+    fn pooled(&self, id: &ContentId, threads: usize) -> Result<Vec<u8>> {
         let len = self.get(id)?.of.len()?;
         let storage = self.storage(id, 0)?;
-        let mut bytes = zeroed(len)?;
-        storage.read(&self.sources, 0..len, &mut bytes, threads)?;
-        Ok(bytes)
+        let mut buffer = self.pool.take(len)?;
+        storage.read(&self.sources, 0..len, &mut buffer[..len as usize], threads)?;
+        Ok(buffer)
     }
 
     /// All bytes of an object, which are those of its id.
     pub(crate) fn read_verified(&self, id: &ContentId, threads: usize) -> Result<Vec<u8>> {
-        let bytes = self.read(id, threads)?;
-        let found = self.get(id)?.of.id(&bytes)?;
+        let mut bytes = self.pooled_verified(id, threads)?;
+        bytes.truncate(self.get(id)?.of.len()? as usize);
+        Ok(bytes)
+    }
+
+    /// A buffer of the pool that begins with all bytes of an object, which are those of its id.
+    pub(crate) fn pooled_verified(&self, id: &ContentId, threads: usize) -> Result<Vec<u8>> {
+        let buffer = self.pooled(id, threads)?;
+        let of = &self.get(id)?.of;
+        let found = of.id(&buffer[..of.len()? as usize])?;
         match found == *id {
-            true => Ok(bytes),
+            true => Ok(buffer),
             false => Err(Error::mismatch(format!(
                 "the object {id} decodes to the id {found}: it is damaged or forged"
             ))),
         }
+    }
+
+    /// Takes a buffer back.
+    pub(crate) fn recycle(&self, buffer: Vec<u8>) {
+        self.pool.put(buffer);
     }
 
     /// Stored bytes of an object.
@@ -201,6 +245,19 @@ impl Cast {
     /// Bytes of the result by bytes of what it is made from.
     const NARROWER: u64 = 2;
 
+    /// Whether all elements of `from` cast to those of `to`.
+    pub(crate) fn makes(self, from: &[u8], to: &[u8]) -> bool {
+        /// Bytes that are cast at a time. (structural: they stay in the first-level cache)
+        const STEP: usize = 8 << 10;
+        let mut narrow = [0; STEP];
+        from.len() as u64 == to.len() as u64 * Self::NARROWER
+            && to.chunks(STEP).zip(from.chunks(STEP * Self::NARROWER as usize)).all(|(to, from)| {
+                let narrow = &mut narrow[..to.len()];
+                self.apply(from, narrow);
+                narrow == to
+            })
+    }
+
     /// Casts all elements of `from` into `to`, which is half as long.
     pub(crate) fn apply(self, from: &[u8], to: &mut [u8]) {
         let wide = from.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
@@ -234,24 +291,64 @@ struct Chain {
     /// From the root on.
     links: Vec<Link>,
     sources: Arc<Sources>,
+    pool: Arc<BufferPool>,
     stored: u64,
 }
 
+/// Stored bytes of a chain.
+struct Fetched<'a> {
+    /// The frames of all differences, in order.
+    frames: Vec<Cow<'a, [u8]>>,
+    /// What the root is stored as, where that was fetched with them.
+    root: Option<Cow<'a, [u8]>>,
+}
+
 impl Chain {
-    /// The frames of all differences; those in a store are fetched at the same time.
-    fn frames(&self) -> Result<Vec<std::borrow::Cow<'_, [u8]>>> {
-        let extents: Vec<Extent> = self.links.iter().filter_map(Link::change).collect();
+    /// The frames of all differences. Those in a store are fetched at the same time; so is the root, if
+    /// all of the object is wanted.
+    fn fetch(&self, whole: bool) -> Result<Fetched<'_>> {
+        let mut extents: Vec<Extent> = self.links.iter().filter_map(Link::change).collect();
+        let count = extents.len();
         let mut remote = false;
         for extent in &extents {
             remote |= self.sources.get(extent.source)?.remote().is_some();
         }
+        let decodes = match &self.root {
+            Storage::Encoded(decoder) => decoder.stored().is_some(),
+            storage => matches!(storage, Storage::Plain(_)),
+        };
+        extents.extend(self.root.extent().filter(|_| remote && whole && decodes));
         let slots: Vec<_> = extents.iter().map(|_| std::sync::OnceLock::new()).collect();
         let threads = if remote { FETCHED } else { 1 };
         parallel::for_each(threads, extents.iter().zip(&slots).collect(), |(extent, slot)| {
             let _ = slot.set(self.sources.bytes(*extent)?); // it is empty until now
             Ok(())
         })?;
-        Ok(slots.into_iter().filter_map(std::sync::OnceLock::into_inner).collect())
+        let mut frames: Vec<_> = slots.into_iter().filter_map(std::sync::OnceLock::into_inner).collect();
+        let root = if frames.len() > count { frames.pop() } else { None };
+        Ok(Fetched { frames, root })
+    }
+
+    /// Reads a range of the root, from what was fetched of it or from its pack.
+    fn read_root(
+        &self,
+        fetched: Option<&[u8]>,
+        range: Range<u64>,
+        out: &mut [u8],
+        threads: usize,
+    ) -> Result<()> {
+        match (&self.root, fetched) {
+            (Storage::Plain(_), Some(bytes)) => {
+                check_range(bytes.len() as u64, range.start, out.len() as u64)?;
+                out.copy_from_slice(&bytes[range.start as usize..][..out.len()]);
+                Ok(())
+            }
+            (Storage::Encoded(decoder), Some(bytes)) => match decoder.stored() {
+                Some(stored) => stored.decode_stored(bytes, range, out, threads),
+                None => self.root.read(&self.sources, range, out, threads),
+            },
+            (root, _) => root.read(&self.sources, range, out, threads),
+        }
     }
 }
 
@@ -354,7 +451,8 @@ impl Decode for Chain {
         if out.is_empty() {
             return Ok(());
         }
-        let frames = self.frames()?;
+        let whole = range.start == 0 && self.links.last().is_some_and(|last| range.end == last.len);
+        let Fetched { frames, root } = self.fetch(whole)?;
         let mut parsed = frames.iter();
         let mut deltas = Vec::with_capacity(self.links.len());
         for link in &self.links {
@@ -373,28 +471,28 @@ impl Decode for Chain {
             ranges.push(needed);
         }
         ranges.reverse();
-        // Memory that is not touched takes no room, so that places need not be shifted.
-        let mut before = zeroed(self.root_len)?;
+        // Memory that is not touched takes no room, so that places need not be shifted. What is in it
+        // beside what is needed is never read.
+        let mut before = self.pool.take(self.root_len)?;
         let needed = ranges[0].start as usize..ranges[0].end as usize;
         if !needed.is_empty() {
-            self.root.read(&self.sources, ranges[0].clone(), &mut before[needed], threads)?;
+            self.read_root(root.as_deref(), ranges[0].clone(), &mut before[needed], threads)?;
         }
-        let mut spare: Vec<u8> = Vec::new();
         let last = self.links.len() - 1;
         for (index, (link, delta)) in self.links.iter().zip(&deltas).enumerate() {
             let range = ranges[index + 1].clone();
             if index == last {
-                return link.make(delta.as_ref(), &before, range, out, &self.sources, threads);
+                link.make(delta.as_ref(), &before, range, out, &self.sources, threads)?;
+                break;
             }
-            if spare.len() as u64 != link.len {
-                spare = zeroed(link.len)?;
-            }
+            let mut next = self.pool.take(link.len)?;
             let place = range.start as usize..range.end as usize;
             if !place.is_empty() {
-                link.make(delta.as_ref(), &before, range, &mut spare[place], &self.sources, threads)?;
+                link.make(delta.as_ref(), &before, range, &mut next[place], &self.sources, threads)?;
             }
-            std::mem::swap(&mut before, &mut spare);
+            self.pool.put(std::mem::replace(&mut before, next));
         }
+        self.pool.put(before);
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::names::LOCK;
+use crate::base::parallel;
 use crate::error::{Error, ErrorKind, Result};
 use crate::platform;
 use crate::remote::store::{self, Entry, NewFile};
@@ -15,6 +16,7 @@ use crate::remote::{self, Options, Place};
 use crate::source::{self, MapMode, Source};
 use crate::trusted;
 use crate::write::Writer;
+use crate::write::atomic::sync_folder;
 use crate::write::destination::Destination;
 use crate::write::disk;
 
@@ -28,6 +30,14 @@ pub(crate) struct Store {
     root: PathBuf,
     remote: Options,
     local: Option<PathBuf>,
+}
+
+/// A small file that is about to be written.
+pub(crate) struct SmallFile<'a> {
+    pub(crate) name: String,
+    pub(crate) bytes: &'a [u8],
+    /// Whether it takes the place of one that is there; otherwise that one has the same bytes, by its name.
+    pub(crate) replace: bool,
 }
 
 /// The lock of a repository in a folder, until it is dropped: closing the file releases it.
@@ -90,6 +100,50 @@ impl Store {
         }
     }
 
+    /// Writes small files in this order: what a later one names is there before it. The disk has all of
+    /// them when this returns; it is asked for all at once, which takes about as long as for one.
+    pub(crate) fn write_in_order(&self, files: &[SmallFile<'_>], threads: usize) -> Result<()> {
+        let Some((last, first)) = files.split_last() else { return Ok(()) };
+        if self.local.is_none() {
+            parallel::for_each(threads, first.iter().collect(), |file| self.write_small(file))?;
+            return self.write_small(last);
+        }
+        let mut new = Vec::with_capacity(files.len());
+        for file in files {
+            let path = self.path(&file.name);
+            let there = match file.replace {
+                // One that was killed may have left another.
+                true => store::read(&path, file.bytes.len() as u64, &self.remote)
+                    .is_ok_and(|bytes| bytes == file.bytes),
+                false => path.exists(),
+            };
+            if !there {
+                let to = Destination::explicit(path, file.replace);
+                let mut created = NewFile::create(to, &self.remote)?;
+                created.write(file.bytes)?;
+                new.push(created);
+            }
+        }
+        parallel::for_each(threads, new.iter().collect(), NewFile::sync)?;
+        for created in new {
+            match created.finish(false) {
+                Err(error) if !is_taken(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        // Also of files that were there: who wrote them may not have got so far.
+        let mut folders: Vec<PathBuf> = files.iter().map(|file| self.path(&file.name)).collect();
+        folders.dedup_by(|a, b| a.parent() == b.parent());
+        parallel::for_each(threads, folders, |path| sync_folder(&path))
+    }
+
+    fn write_small(&self, file: &SmallFile<'_>) -> Result<()> {
+        match file.replace {
+            true => self.replace(&file.name, file.bytes),
+            false => self.write_new(&file.name, file.bytes).map(drop),
+        }
+    }
+
     /// Writes a small file in the place of what is there: for what can be made again from the rest.
     pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let mut file = NewFile::create(Destination::explicit(self.path(name), true), &self.remote)?;
@@ -121,6 +175,11 @@ impl Store {
     /// Opens a large file.
     pub(crate) fn source(&self, name: &str) -> Result<Arc<dyn Source>> {
         source::open(self.path(name), MapMode::Auto, &self.remote)
+    }
+
+    /// Opens a large file whose length is known, which saves asking a store for it.
+    pub(crate) fn sized_source(&self, name: &str, len: u64) -> Result<Arc<dyn Source>> {
+        source::open_sized(self.path(name), MapMode::Auto, &self.remote, len)
     }
 
     /// A writer of a new `.zt` file, which the disk has when it is finished.

@@ -130,6 +130,7 @@ fn transfer(source: &Repository, target: &Repository, options: &TransferOptions<
     let objects = copy_objects(source, target, &manifests, options, &mut done)?;
     finish(options.observer)?;
     let mut places: Vec<(RecordId, Objects)> = Vec::new();
+    let sizes = index::sizes(&target.store)?;
     for (id, manifest) in &manifests {
         let (encoded, stored) = manifest.encode()?;
         if encoded != *id {
@@ -138,7 +139,7 @@ fn transfer(source: &Repository, target: &Repository, options: &TransferOptions<
         target.store.write_new(&format!("{MANIFESTS}/{id}"), &stored)?;
         let needed = index::closure(&objects, manifest.objects.iter().map(|object| object.id));
         let known: Objects = needed.iter().filter_map(|id| Some((*id, objects.get(id)?.clone()))).collect();
-        locations::write(&target.store, id, &known)?;
+        locations::write(&target.store, id, &known, &sizes)?;
         places.push((*id, known));
     }
     // Parents first: what is there leads only to what is there.
@@ -249,13 +250,13 @@ fn copy_objects(
     options: &TransferOptions<'_>,
     done: &mut Transferred,
 ) -> Result<Objects> {
-    let mut there = target.known_objects()?;
+    let (mut there, _) = target.known_objects()?;
     let roots: Vec<ContentId> =
         manifests.iter().flat_map(|(_, manifest)| manifest.objects.iter().map(|object| object.id)).collect();
     if roots.iter().all(|id| there.contains_key(id)) {
         return Ok(there);
     }
-    let here = source.known_objects()?;
+    let (here, _) = source.known_objects()?;
     // What the target has needs none of its bases from here.
     let mut missing: HashSet<ContentId> = HashSet::new();
     for root in roots {

@@ -99,6 +99,19 @@ pub(crate) fn open_place(place: Place, mode: MapMode, options: &Options) -> Resu
     }
 }
 
+/// Opens a file whose length is known: of one that is elsewhere, only what is read is asked for.
+pub(crate) fn open_sized(
+    path: impl AsRef<Path>,
+    mode: MapMode,
+    options: &Options,
+    len: u64,
+) -> Result<Arc<dyn Source>> {
+    match places::place(path.as_ref())? {
+        Place::Remote(location) => Ok(Arc::new(places::RemoteSource::sized(&location, options, len)?)),
+        local => open_place(local, mode, options),
+    }
+}
+
 /// A writable, private mapping. Rust code never reads through it, so that what
 /// its users write there can never change what a read, a slice or a digest sees.
 #[derive(Debug, Clone, Copy)]
