@@ -464,8 +464,10 @@ def test_one_tensor_of_a_version_takes_four_rounds(
         value = versions[-1]["w"].copy()
         value.reshape(-1)[::50] *= 1.01
         versions.append({"w": value})
+    # A header as long as those of real models: what it takes to detect the format is in it.
+    header = {"note": "x" * 5000}
     for version in versions:
-        repository.commit(version | {"other": np.zeros(100_000)})
+        repository.commit(version | {"other": np.zeros(100_000)}, attributes=header)
     assert repository.version().tensors()[1].depth >= 3
     with proxied(s3.endpoint) as proxy:
         proxy.delay = 0.3  # requests that are made at the same time overlap

@@ -58,7 +58,8 @@ def test_version_2(compress: Any, checksum: Any) -> None:
     reader = ztensor.open("m.zt")
     assert reader.format == "zt2" and reader.attributes == {"step": 7}
     assert (reader.read_numpy("t") == array).all()
-    assert (reader.read_numpy("t", rows=slice(290, 295)) == array[290:295]).all()
+    with ztensor.safe_open("m.zt", "np") as file:
+        assert (file.get_slice("t")[290:295] == array[290:295]).all()
     assert sorted(reader.keys()) == ["after", "bf16", "t", "tied"]
     assert all(reader.verify(name) for name in reader.keys())
     with ztensor.Writer("m.zt2") as writer:

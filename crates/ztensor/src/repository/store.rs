@@ -124,7 +124,7 @@ impl Store {
                 new.push(created);
             }
         }
-        parallel::for_each(threads, new.iter().collect(), NewFile::sync)?;
+        parallel::for_each(threads, new.iter_mut().collect(), |file: &mut NewFile| file.sync())?;
         for created in new {
             match created.finish(false) {
                 Err(error) if !is_taken(&error) => return Err(error),
