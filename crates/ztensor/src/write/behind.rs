@@ -112,13 +112,12 @@ fn exchange(filled: Sender<Vec<u8>>, to_fill: Receiver<Vec<u8>>) -> impl FnMut(V
     let mut made = 1;
     move |block| {
         // What the writing thread failed with is what the caller hears.
-        let stopped = || Error::cancelled();
-        filled.send(block).map_err(|_| stopped())?;
+        filled.send(block).map_err(|_| Error::cancelled())?;
         if made < BLOCKS {
             made += 1;
             return Ok(Vec::with_capacity(CACHE_BLOCK));
         }
-        to_fill.recv().map_err(|_| stopped())
+        to_fill.recv().map_err(|_| Error::cancelled())
     }
 }
 
