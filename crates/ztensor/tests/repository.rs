@@ -317,7 +317,7 @@ fn quantized_blocks_have_scales_and_quants_apart() {
     repository.version("main").unwrap().checkout(&out, &CheckoutOptions::default()).unwrap();
     assert!(std::fs::read(out.join("model.gguf")).unwrap() == std::fs::read(&path).unwrap());
     let reader = repository.version("main").unwrap().reader().unwrap();
-    assert!(reader.read_owned("w").unwrap().component("blocks").unwrap().bytes == blocks[..]);
+    assert!(*reader.read_owned("w").unwrap().component("blocks").unwrap().bytes == blocks[..]);
 }
 
 #[test]
