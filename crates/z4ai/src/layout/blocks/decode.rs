@@ -5,6 +5,7 @@ use super::quants::*;
 use super::types::{Parameters, Quants, Row};
 use super::{Blocks, MAX_CLASSES};
 use crate::error::{Error, Result};
+use crate::kernel::histogram;
 use crate::layout::ChunkScratch;
 use crate::layout::split::decode_stream;
 use crate::simd::dispatch_wide;
@@ -37,8 +38,7 @@ impl Blocks {
             *stream = decode_stream(coder, &mut payload, blocks * bytes, buffer, coders)?;
         }
         self.classify(&streams, blocks, &mut buffers.levels, &mut buffers.classes);
-        let mut found = [0u32; MAX_CLASSES];
-        buffers.classes.iter().for_each(|&class| found[usize::from(class) % MAX_CLASSES] += 1);
+        let found = histogram::exact(&buffers.classes);
         if self.classes.iter().zip(found).any(|(&(groups, _), found)| groups != found) {
             return Err(Error::corrupt("classes have other groups than their parameters say"));
         }
@@ -149,9 +149,14 @@ fn pack_classes<P: Packing>(
         for (&class, group) in classes.iter().zip(symbols.chunks_exact_mut(P::GROUP)) {
             let run = &mut runs[usize::from(class) % MAX_CLASSES];
             let (own, rest) = run.split_at(P::GROUP);
-            group.copy_from_slice(own);
             *run = rest;
+            match P::GROUP == P::SYMBOLS {
+                true => packing.pack(own, block),
+                false => group.copy_from_slice(own),
+            }
         }
-        packing.pack(symbols, block);
+        if P::GROUP < P::SYMBOLS {
+            packing.pack(symbols, block);
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::decode::MAX_STREAMS;
 use super::levels::Levels;
 use super::quants::*;
 use super::types::{Parameters, Quants, Row};
-use super::{BlockType, Blocks, MAX_CLASSES, class_of};
+use super::{BlockType, Blocks, MAX_CLASSES, Thresholds, classes_of};
 use crate::coder::{Coder, EncodeScratch, choose};
 use crate::estimate::cost::{self, BIT};
 use crate::kernel::histogram;
@@ -139,9 +139,10 @@ impl BlocksEncoder {
         let group = row.group_symbols();
         let stride = (self.levels.scales.len() / COUNTED_GROUPS).max(1);
         let mut counts = vec![[0u32; 256]; FINE * FINE];
+        let (by_scale, by_offset) = (Thresholds::new(&scales), Thresholds::new(&offsets));
         for i in (0..self.levels.scales.len()).step_by(stride) {
-            let offset = if shifted { class_of(&offsets, self.levels.offsets[i]) } else { 0 };
-            let counts = &mut counts[class_of(&scales, self.levels.scales[i]) * FINE + offset];
+            let offset = if shifted { by_offset.class_of(self.levels.offsets[i]) } else { 0 };
+            let counts = &mut counts[by_scale.class_of(self.levels.scales[i]) * FINE + offset];
             self.symbols[i * group..][..group].iter().for_each(|&symbol| counts[usize::from(symbol)] += 1);
         }
         let cost = |&(by_scale, by_offset): &(usize, usize)| {
@@ -167,13 +168,8 @@ impl BlocksEncoder {
         if classes == 1 {
             self.classes.resize(groups, 0);
         } else {
-            let columns = out.offsets.len() + 1;
-            let offsets = &self.levels.offsets;
-            self.classes.extend(self.levels.scales.iter().enumerate().map(|(i, &level)| {
-                let offset = offsets.get(i).map_or(0, |&level| class_of(&out.offsets, level));
-                // Without thresholds of scales all levels are of class 0, relative or not.
-                (class_of(&out.scales, level) * columns + offset) as u8
-            }));
+            // Without thresholds of scales all levels are of class 0, relative or not.
+            classes_of(&self.levels, &out.scales, &out.offsets, &mut self.classes);
         }
         self.runs.resize_with(MAX_CLASSES, Vec::new);
         self.runs.iter_mut().for_each(Vec::clear);

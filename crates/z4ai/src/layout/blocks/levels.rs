@@ -28,7 +28,12 @@ fn integer(number: u8) -> i32 {
 
 /// The level of a half in the streams `[low, high]` of blocks.
 fn half(streams: &[&[u8]], number: usize, block: usize) -> i32 {
-    i32::from(streams[number][block]) | i32::from(streams[number + 1][block] & 0x7f) << 8
+    half_of(streams[number][block], streams[number + 1][block])
+}
+
+#[inline(always)]
+fn half_of(low: u8, high: u8) -> i32 {
+    i32::from(low) | i32::from(high & 0x7f) << 8
 }
 
 impl Levels {
@@ -36,6 +41,18 @@ impl Levels {
     pub(super) fn fill(&mut self, row: &Row, streams: &[&[u8]], blocks: usize) {
         self.scales.clear();
         self.offsets.clear();
+        let halves = |number: usize| streams[number].iter().zip(streams[number + 1]);
+        match row.scale {
+            Scale::Half(number) => {
+                return self.scales.extend(halves(number).map(|(&low, &high)| half_of(low, high)));
+            }
+            Scale::HalfAndOffset(number) => {
+                self.scales.extend(halves(number).map(|(&low, &high)| half_of(low, high)));
+                let offsets = halves(number + 2).zip(&self.scales);
+                return self.offsets.extend(offsets.map(|((&low, &high), scale)| half_of(low, high) - scale));
+            }
+            _ => {}
+        }
         let groups = row.groups;
         let mut integers = [0; 256];
         integers.iter_mut().enumerate().for_each(|(i, level)| *level = integer(i as u8));
@@ -43,13 +60,7 @@ impl Levels {
         for block in 0..blocks {
             let of = |stream: usize, group: usize| streams[stream][block * groups + group];
             match row.scale {
-                Scale::None => {}
-                Scale::Half(number) => self.scales.push(half(streams, number, block)),
-                Scale::HalfAndOffset(number) => {
-                    let scale = half(streams, number, block);
-                    self.scales.push(scale);
-                    self.offsets.push(half(streams, number + 2, block) - scale);
-                }
+                Scale::None | Scale::Half(_) | Scale::HalfAndOffset(_) => {}
                 Scale::Exponent(number) => self.scales.push(i32::from(streams[number][block]) << 10),
                 Scale::Fp8(number) => {
                     self.scales.extend((0..groups).map(|group| i32::from(of(number, group) & 0x7f) << 7));

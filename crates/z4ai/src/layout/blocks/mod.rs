@@ -47,10 +47,39 @@ pub(crate) struct Blocks {
     pub(crate) classes: Vec<(u32, Coder)>,
 }
 
-/// How many thresholds are not above a level.
-#[inline(always)]
-fn class_of(thresholds: &[i32], level: i32) -> usize {
-    thresholds.iter().map(|&threshold| usize::from(threshold <= level)).sum()
+/// Thresholds, searched without a branch.
+struct Thresholds([i32; MAX_CLASSES]);
+
+impl Thresholds {
+    fn new(ascending: &[i32]) -> Self {
+        // The search never gets to the last one.
+        let mut padded = [i32::MAX; MAX_CLASSES];
+        padded[..ascending.len()].copy_from_slice(ascending);
+        Self(padded)
+    }
+
+    /// How many thresholds are not above a level, which is below the largest integer.
+    #[inline(always)]
+    fn class_of(&self, level: i32) -> usize {
+        let mut below = 0;
+        for step in [8, 4, 2, 1] {
+            below += step * usize::from(self.0[below + step - 1] <= level);
+        }
+        below
+    }
+}
+
+/// Appends the class of every group: by its scale, then by its offset.
+fn classes_of(levels: &Levels, scales: &[i32], offsets: &[i32], classes: &mut Vec<u8>) {
+    let columns = offsets.len() + 1;
+    let (scales, offsets) = (Thresholds::new(scales), Thresholds::new(offsets));
+    if levels.offsets.is_empty() {
+        return classes.extend(levels.scales.iter().map(|&level| scales.class_of(level) as u8));
+    }
+    let pairs = levels.scales.iter().zip(&levels.offsets);
+    classes.extend(
+        pairs.map(|(&scale, &offset)| (scales.class_of(scale) * columns + offsets.class_of(offset)) as u8),
+    );
 }
 
 fn read_thresholds(reader: &mut Reader<'_>) -> Result<Vec<i32>> {
@@ -149,15 +178,6 @@ impl Blocks {
         }
         levels.fill(row, streams, blocks);
         levels.subtract_means(self.run as usize);
-        let columns = self.offsets.len() + 1;
-        match levels.offsets.is_empty() {
-            true => classes.extend(levels.scales.iter().map(|&level| class_of(&self.scales, level) as u8)),
-            false => {
-                let pairs = levels.scales.iter().zip(&levels.offsets);
-                classes.extend(pairs.map(|(&scale, &offset)| {
-                    (class_of(&self.scales, scale) * columns + class_of(&self.offsets, offset)) as u8
-                }));
-            }
-        }
+        classes_of(levels, &self.scales, &self.offsets, classes);
     }
 }
