@@ -286,6 +286,41 @@ fn a_cast_of_a_stored_master_takes_no_room() {
 }
 
 #[test]
+fn quantized_blocks_have_scales_and_quants_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, out) = (dir.path().join("model.gguf"), dir.path().join("out"));
+    // Q8_0: a scale of two bytes and 32 quants, scales that differ by row.
+    let quants = noise(3, 256 * 2048);
+    let blocks: Vec<u8> = quants
+        .chunks(32)
+        .enumerate()
+        .flat_map(|(number, values)| {
+            let scale = half::f16::from_f32(0.01 * (1 + number / 64 % 7) as f32);
+            let quants = values.iter().map(|value| (value * 1500.0) as i8 as u8);
+            scale.to_le_bytes().into_iter().chain(quants).collect::<Vec<u8>>()
+        })
+        .collect();
+    let array = ztensor::Array::from_slice(&blocks);
+    let layout = ztensor::Layout::from_name("gguf.q8_0");
+    let tensor = Tensor::new(&[256u64, 2048][..], layout, [("blocks".into(), array)], None).unwrap();
+    let list = TensorList { tensors: vec![("w".into(), tensor)], ..TensorList::default() };
+    export(&list, &path, ExportFormat::Gguf, &ExportOptions::default()).unwrap();
+    let repository = Repository::init(dir.path().join("repo"), Default::default()).unwrap();
+    let stored = repository.commit(&path, &message("quantized")).unwrap().stored;
+    let size = |of| {
+        let options = z4ai::Options { kind: z4ai::Kind::U8, blocks: of, ..z4ai::Options::default() };
+        z4ai::compress(&blocks, &options).unwrap().len() as u64
+    };
+    let (apart, plain) = (size(Some(z4ai::BlockType::Q8_0)), size(None));
+    assert!(apart < plain * 98 / 100, "{apart} {plain}");
+    assert!(stored < apart + 4096, "{stored} {apart} {plain}");
+    repository.version("main").unwrap().checkout(&out, &CheckoutOptions::default()).unwrap();
+    assert!(std::fs::read(out.join("model.gguf")).unwrap() == std::fs::read(&path).unwrap());
+    let reader = repository.version("main").unwrap().reader().unwrap();
+    assert!(*reader.read_owned("w").unwrap().component("blocks").unwrap().bytes == blocks[..]);
+}
+
+#[test]
 fn a_run_of_small_steps_takes_what_changes() {
     let place = Place::new();
     let repository = place.repository();
