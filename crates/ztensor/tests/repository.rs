@@ -525,6 +525,7 @@ fn names_lead_to_commits() {
     assert_eq!(repository.log("main", None).unwrap().len(), 2, "and so nothing was committed");
 }
 
+#[cfg(unix)] // permissions and symbolic links
 #[test]
 fn checkouts_replace_what_differs_and_stay_in_their_folder() {
     let place = Place::new();
