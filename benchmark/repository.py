@@ -48,6 +48,7 @@ CLAIMS = {
     "stored / packed alone": (1.0, "most"),
     "commit of the same / read and hash": (0.8, "least"),
     "checkout / codec and hash": (0.7, "least"),
+    "checkout / codec, hash and write": (0.7, "least"),
     "commit of deltas / codec and hash": (0.7, "least"),
     "log of 1,000 versions, s": (1.0, "most"),
     "memory of a commit / model": (0.5, "most"),
@@ -332,6 +333,10 @@ class Benchmark:
         back = seconds(lambda: repository.checkout("main", out))
         shutil.rmtree(out)
         ratios["checkout / codec and hash"] = floor / back
+        content = tuned.read_bytes()
+        floor += seconds(lambda: (self.scratch / "written").write_bytes(content))
+        (self.scratch / "written").unlink()
+        ratios["checkout / codec, hash and write"] = floor / back
         return ratios
 
     def log(self) -> None:
@@ -369,8 +374,10 @@ class Benchmark:
         save(family.values, path)
         ztensor.Repository.init(self.scratch / "memory")
         code = (
-            "import resource, sys, ztensor\n"
-            "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
+            # Not ru_maxrss, which begins with that of the parent.
+            "import sys, ztensor\n"
+            "status = lambda: open('/proc/self/status').read()\n"
+            "peak = lambda: int(status().split('VmHWM:')[1].split()[0]) << 10\n"
             "before = peak()\n"
             "ztensor.Repository(sys.argv[1]).commit(sys.argv[2])\n"
             "print(peak() - before)"
