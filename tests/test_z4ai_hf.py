@@ -744,6 +744,8 @@ def creates_a_file(call: ast.Call) -> bool:
         return False
     if called == "tempfile.SpooledTemporaryFile":  # has no name, so no link can stand there
         return False
+    if called == "tempfile.TemporaryDirectory":  # a new folder, private to its owner
+        return False
     if called in {"open", "io.open"} or called.endswith("path.open"):
         mode = [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
         return any(isinstance(text, str) and set(text) & set("wxa+") for text in mode[-1:])

@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from z4ai import safetensors as _packed
 from ztensor import _errors, _native
 from ztensor import safe_open as _open_any
@@ -234,18 +236,20 @@ def pretrained(version: Version) -> Iterator[str]:
     try:
         with tempfile.TemporaryDirectory(prefix="ztensor-") as folder:
             stand_ins = []
-            for file in version.files():
-                path = os.path.join(folder, *file.path.split("/"))
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                with open(path, "xb") as out:
+            try:
+                for file in version.files():
+                    path = os.path.join(folder, *file.path.split("/"))
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    out = _native.NewFile.create(path, derived=True, overwrite=False)
                     if file.path.endswith(".safetensors"):
                         stand_ins.append(os.path.realpath(path))
                         _STORED[stand_ins[-1]] = (version, file.path)
-                        continue
-                    for start in range(0, file.bytes, _PIECE):
-                        stop = min(start + _PIECE, file.bytes)
-                        out.write(version.read_bytes(file.path, start, stop))
-            try:
+                    else:
+                        for start in range(0, file.bytes, _PIECE):
+                            stop = min(start + _PIECE, file.bytes)
+                            piece = version.read_bytes(file.path, start, stop)
+                            out.write(np.frombuffer(piece, np.uint8))
+                    out.finish(durable=False)
                 yield folder
             finally:
                 for path in stand_ins:
