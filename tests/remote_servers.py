@@ -6,14 +6,15 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import socketserver
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 
@@ -166,9 +167,12 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
 
+Server = TypeVar("Server", bound=socketserver.BaseServer)
+
+
 @contextmanager
-def range_server() -> Iterator[RangeServer]:
-    server = RangeServer()
+def serving(server: Server) -> Iterator[Server]:
+    """A server that answers, in a thread of its own, until the end."""
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
@@ -177,6 +181,11 @@ def range_server() -> Iterator[RangeServer]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def range_server() -> AbstractContextManager[RangeServer]:
+    """A server of files in memory."""
+    return serving(RangeServer())
 
 
 class S3:
@@ -327,14 +336,6 @@ class _Proxied(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle
 
 
-@contextmanager
-def proxied(upstream: str) -> Iterator[FaultyProxy]:
-    """A proxy that runs until the end."""
-    server = FaultyProxy(upstream)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
+def proxied(upstream: str) -> AbstractContextManager[FaultyProxy]:
+    """A proxy in front of a server."""
+    return serving(FaultyProxy(upstream))

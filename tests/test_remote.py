@@ -205,6 +205,20 @@ def test_rows_of_a_coded_tensor_take_the_chunks_that_hold_them(web: RangeServer)
         assert web.received() < embed.nbytes // 20
 
 
+@pytest.mark.parametrize("compression", ["default", 3])
+def test_a_tensor_with_a_checksum_is_downloaded_once(
+    compression: str | int, web: RangeServer
+) -> None:
+    embed = tensors(scale=40)["embed"]
+    file = saved({"embed": embed}, compression=compression, checksum="crc32c")
+    url = web.put("m.zt", file)
+    web.received()
+    # More than its share of the memory: it is not fetched ahead.
+    options = {"memory": "16M"}
+    assert equal(load_file(url, verify=True, storage_options=options), {"embed": embed})
+    assert web.received() < 1.1 * len(file) + (256 << 10)
+
+
 def test_many_tensors_take_few_requests(web: RangeServer) -> None:
     data = {f"t{n}": np.full(100, n, dtype=np.float32) for n in range(1000)}
     for options in [{}, {"compression": 3}, {"checksum": "crc32c"}]:

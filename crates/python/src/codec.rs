@@ -151,6 +151,14 @@ pub(crate) fn new_bytes<'py>(
     Ok(unsafe { object.cast_into_unchecked() })
 }
 
+/// `bytes`, which own their memory, of what was written: one copy, without the interpreter lock.
+pub(crate) fn bytes_of(py: Python<'_>, written: Vec<u8>) -> PyResult<Bound<'_, PyBytes>> {
+    new_bytes(py, written.len() as u64, move |out| {
+        out.copy_from_slice(&written);
+        Ok(())
+    })
+}
+
 /// `(kind, effort, level, threads, structure, shape, array)`
 type Settings = (String, String, Option<i32>, usize, bool, Vec<u64>, Option<(String, Vec<u64>)>);
 
@@ -238,7 +246,7 @@ pub(crate) fn z4ai_compress<'py>(
     }
     let data = data.bytes();
     let frame = watch.run(py, |_| z4ai::compress(data, &options).map_err(of_codec))?;
-    Ok(PyBytes::new(py, &frame))
+    bytes_of(py, frame)
 }
 
 /// The limits of a call that restores a whole file.
@@ -360,7 +368,7 @@ pub(crate) fn z4ai_delta_compress<'py>(
     let options = options(py, settings, &watch)?;
     let (current, reference) = (current.bytes(), reference.bytes());
     let frame = watch.run(py, |_| z4ai::delta::compress(current, reference, &options).map_err(of_codec))?;
-    Ok(PyBytes::new(py, &frame))
+    bytes_of(py, frame)
 }
 
 /// What a delta makes of its reference.

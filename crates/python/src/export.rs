@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyDict};
 use ztensor::export::{ExportFormat, ExportOptions, ExportSource, export, export_to};
 use ztensor::{Attributes, Component, DType, Error, Extent, Object, Tensor};
 
-use crate::codec::{effort, new_bytes};
+use crate::codec::{bytes_of, effort};
 use crate::errors::invalid;
 use crate::items::Item;
 use crate::memory::Memory;
@@ -190,14 +190,6 @@ fn export_bytes<'py>(
             Ok(buffer.0)
         })?;
     bytes_of(py, written)
-}
-
-/// `bytes` of what was written, copied while others may use the interpreter.
-pub(crate) fn bytes_of(py: Python<'_>, written: Vec<u8>) -> PyResult<Bound<'_, PyBytes>> {
-    new_bytes(py, written.len() as u64, move |out| {
-        out.copy_from_slice(&written);
-        Ok(())
-    })
 }
 
 /// A buffer for which there may be no memory.

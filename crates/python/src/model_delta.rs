@@ -10,7 +10,7 @@ use ztensor::model_delta::{self, ApplyOptions, Info, MakeOptions, MakeStats};
 use ztensor::source::{MemorySource, Source};
 use ztensor::{Error, Limits, Observer};
 
-use crate::codec::{effort, limits, new_bytes};
+use crate::codec::{bytes_of, effort, limits, new_bytes};
 use crate::errors::OrRaise;
 use crate::watch::Watch;
 
@@ -72,7 +72,7 @@ pub(crate) fn z4dm_make_bytes<'py>(
     let options = options(py, &settings, &watch)?;
     let mut delta = Vec::new();
     watch.run(py, |_| model_delta::make_to(memory(base), memory(target), &mut delta, &options))?;
-    Ok(PyBytes::new(py, &delta))
+    bytes_of(py, delta)
 }
 
 /// Applies deltas one after another; returns the size of the last target.

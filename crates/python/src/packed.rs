@@ -11,7 +11,7 @@ use ztensor::source::{self, MapMode, MemorySource, Source};
 use ztensor::zstn::{self, Info, PackOptions, PackStats, UnpackOptions};
 use ztensor::{Destination, Error, ErrorKind, Observer};
 
-use crate::codec::{Input, effort, limits, new_bytes};
+use crate::codec::{Input, bytes_of, effort, limits, new_bytes};
 use crate::errors::OrRaise;
 use crate::store::destination;
 use crate::watch::Watch;
@@ -121,7 +121,7 @@ fn pack_to_memory<'py>(
     let options = options(py, settings, &watch)?;
     let mut packed = Vec::new();
     watch.run(py, |_| zstn::pack_source(source, &mut packed, &options))?;
-    Ok(PyBytes::new(py, &packed))
+    bytes_of(py, packed)
 }
 
 /// Restores a file; returns its size.

@@ -13,8 +13,8 @@ use ztensor::write::{CreateOptions, PendingTensor};
 use ztensor::{Checksum, Compression, ErrorKind, Tensor, WriteOptions, ZtVersion};
 
 use crate::codec::Input;
+use crate::codec::bytes_of;
 use crate::errors::{OrRaise, finished, invalid};
-use crate::export::bytes_of;
 use crate::items::{Item, Tie};
 use crate::memory::Memory;
 use crate::watch::Watch;

@@ -10,19 +10,23 @@ pub use terminal::{cause, counted, counted_short, number, path, shape, short};
 
 /// Bytes with a unit: `1.5 GB`.
 pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
-    let mut value = count as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
+    scaled(count, &[" B", " kB", " MB", " GB", " TB", " PB"])
+}
+
+/// Three digits and the unit that fits, of those that are a thousand times the one before.
+fn scaled(count: u64, units: &[&str]) -> String {
+    let (mut value, mut unit) = (count as f64, 0);
+    while value >= 999.5 && unit + 1 < units.len() {
         value /= 1000.0;
         unit += 1;
     }
-    match unit {
-        0 => format!("{count} B"),
-        _ if value < 9.995 => format!("{value:.2} {}", UNITS[unit]),
-        _ if value < 99.95 => format!("{value:.1} {}", UNITS[unit]),
-        _ => format!("{value:.0} {}", UNITS[unit]),
-    }
+    let digits = match value {
+        _ if unit == 0 => 0,
+        ..9.995 => 2,
+        ..99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$}{}", units[unit])
 }
 
 /// A count with thousands separated: `1,234,567`.

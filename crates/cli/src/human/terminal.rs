@@ -9,19 +9,7 @@ pub fn shape(shape: &[u64]) -> String {
 
 /// A large count in three digits: `22.7 M`.
 pub fn short(count: u64) -> String {
-    const UNITS: [&str; 5] = ["", " k", " M", " B", " T"];
-    let mut value = count as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    match unit {
-        0 => count.to_string(),
-        _ if value < 9.995 => format!("{value:.2}{}", UNITS[unit]),
-        _ if value < 99.95 => format!("{value:.1}{}", UNITS[unit]),
-        _ => format!("{value:.0}{}", UNITS[unit]),
-    }
+    super::scaled(count, &["", " k", " M", " B", " T"])
 }
 
 /// `1 tensor`, `1,234 tensors`.

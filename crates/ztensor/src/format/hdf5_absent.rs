@@ -1,11 +1,8 @@
 //! What stands in for HDF5 files where the crate was built without them: they are recognised and refused.
 
-use std::sync::Arc;
-
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
-use crate::format::{Capabilities, Context, Driver, Extension, Format, Probe, Verdict, zip};
-use crate::source::Source;
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Input, Probe, Verdict, zip};
 
 pub(crate) static DRIVER: Driver = Driver {
     format: Format::Hdf5,
@@ -31,6 +28,6 @@ fn detect(probe: &Probe<'_>) -> Verdict {
     }
 }
 
-fn parse(_: Arc<dyn Source>, _: &Context) -> Result<Catalog> {
+fn parse(_: Input, _: &Context) -> Result<Catalog> {
     Err(Error::unsupported("this build has no support for HDF5 and Keras files (the feature `hdf5`)"))
 }

@@ -116,8 +116,23 @@ pub(crate) struct Probe<'a> {
     pub(crate) head: &'a [u8],
     /// The whole file, for formats that are known by their end.
     pub(crate) source: &'a dyn Source,
+    /// The members of the file, if it is a zip archive.
+    pub(crate) directory: &'a zip::Directory,
     /// The path's extension in lower case.
     pub(crate) extension: Option<&'a str>,
+}
+
+/// A file to parse, and what detection read of it.
+pub(crate) struct Input {
+    pub(crate) source: Arc<dyn Source>,
+    /// The members of the file, if it is a zip archive.
+    pub(crate) directory: zip::Directory,
+}
+
+impl From<Arc<dyn Source>> for Input {
+    fn from(source: Arc<dyn Source>) -> Input {
+        Input { source, directory: zip::Directory::default() }
+    }
 }
 
 /// What parsers need to know besides the bytes.
@@ -177,7 +192,7 @@ pub(crate) struct Driver {
     /// Detection by the end of a remote file, without its head: saves a request.
     pub(crate) tail: Option<Tail>,
     /// Reads the catalog. Tensor data is not touched.
-    pub(crate) parse: fn(Arc<dyn Source>, &Context) -> Result<Catalog>,
+    pub(crate) parse: fn(Input, &Context) -> Result<Catalog>,
     /// What its files can hold.
     pub(crate) capabilities: Capabilities,
     /// The export targets of this format, if it can be written by [`export`](crate::write::export).
@@ -246,10 +261,10 @@ fn folder_extensions() -> Vec<(&'static str, &'static Driver)> {
 }
 
 /// The exporter of a target.
-pub(crate) fn exporter(target: ExportFormat) -> &'static Exporter {
+pub(crate) fn exporter(target: ExportFormat) -> Exporter {
     let mut exporters = DRIVERS.iter().flat_map(|driver| driver.exporters);
     let found = exporters.find(|(format, _)| *format == target);
-    &found.expect("every target has a driver, as a test checks").1
+    found.expect("every target has a driver, as a test checks").1
 }
 
 /// Every format, in the order in which they are asked.
@@ -320,7 +335,9 @@ fn recognise(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
         .as_ref()
         .and_then(|path| path.extension())
         .map(|extension| extension.to_string_lossy().to_ascii_lowercase());
-    let probe = Probe { head: &head, source: &*source, extension: extension.as_deref() };
+    let directory = zip::Directory::default();
+    let probe =
+        Probe { head: &head, source: &*source, directory: &directory, extension: extension.as_deref() };
     // The drivers that own the extension are asked first, and asking ends with
     // the first that finds its own marks: others may have to look further.
     let (owners, others): (Vec<&'static Driver>, Vec<&'static Driver>) =
@@ -339,7 +356,7 @@ fn recognise(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
             let parse = driver.parse;
             drop(head);
             let label = source.label().to_owned();
-            parse(source, context).map_err(|error| error.in_file(label))
+            parse(Input { source, directory }, context).map_err(|error| error.in_file(label))
         }
         None => Err(unrecognised(&probe).in_file(source.label())),
     }

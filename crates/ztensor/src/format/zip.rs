@@ -6,6 +6,7 @@
 //! different files, so an archive whose copies disagree is refused, and so are
 //! members that share bytes, share a name, or are encrypted.
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
@@ -40,6 +41,24 @@ pub(crate) struct Entry {
     pub(crate) len: u64,
     /// CRC-32 of the bytes after decompression. Some writers leave it 0.
     pub(crate) crc: u32,
+}
+
+/// The members of a file, listed when they are first asked for: several drivers detect archives by
+/// them, and one parses them.
+#[derive(Debug, Default)]
+pub(crate) struct Directory(OnceCell<Vec<Entry>>);
+
+impl Directory {
+    /// The members of `source`, which must be the same in every call.
+    pub(crate) fn entries(&self, source: &dyn Source) -> Result<&[Entry]> {
+        match self.0.get() {
+            Some(entries) => Ok(entries),
+            None => {
+                let entries = entries(source)?;
+                Ok(self.0.get_or_init(|| entries))
+            }
+        }
+    }
 }
 
 /// Members of this mean size have their local headers fetched all at once: one by one, each
@@ -359,6 +378,18 @@ impl ReaderAt for At<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_is_read_once() {
+        let script = include_bytes!("../../tests/data/pickle/script.pt");
+        let (source, directory) = (crate::source::MemorySource::new(&script[..]), Directory::default());
+        let first = directory.entries(&source).unwrap();
+        assert!(!first.is_empty());
+        assert!(std::ptr::eq(first, directory.entries(&source).unwrap()));
+        let empty = crate::source::MemorySource::new(&b""[..]);
+        let unread = Directory::default();
+        assert!(unread.entries(&empty).is_err() && unread.entries(&empty).is_err());
+    }
 
     #[test]
     fn a_checksum_can_be_taken_apart() {

@@ -65,7 +65,7 @@ impl Reader {
 
     /// Encoded bytes are fetched for several tensors at a time, the next while these are decoded.
     fn read_encoded(&self, jobs: Vec<Job<'_>>, observer: Option<&dyn Observer>) -> Result<()> {
-        let Some(limit) = jobs.iter().filter_map(|job| self.share(job.component)).min() else {
+        let Some(limit) = jobs.iter().filter_map(|job| self.remote_share(job.component)).min() else {
             return Ok(());
         };
         let mut batches: Vec<Vec<Job<'_>>> = Vec::new();
@@ -110,7 +110,7 @@ impl Reader {
     }
 
     /// What a batch may hold: two are there at a time, and a decoder holds a copy of its part.
-    fn share(&self, component: &Component) -> Option<u64> {
+    pub(super) fn remote_share(&self, component: &Component) -> Option<u64> {
         Some(self.remote_source(component.extent()?.source)?.budget().memory / 4)
     }
 
@@ -134,7 +134,7 @@ impl Reader {
         let mut left = u64::MAX;
         for name in names {
             for (_, component) in &self.get(name)?.components {
-                let (Some(extent), Some(share)) = (component.extent(), self.share(component)) else {
+                let (Some(extent), Some(share)) = (component.extent(), self.remote_share(component)) else {
                     continue;
                 };
                 left = left.min(share);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::verify::{PieceChecksums, compare, hasher};
+use super::verify::{PieceChecksums, compare, hasher, stored_decoder};
 use super::{Charge, OpenOptions};
 use crate::base::huge_pages::zeroed_vec;
 use crate::base::parallel;
@@ -353,17 +353,9 @@ impl Reader {
                 compare(hasher, digest).map_err(|error| error.under("zt2.Digest"))
             }
             (storage, Some(digest)) => {
-                // One read for the checksum and the decoder, where it takes the stored bytes.
-                if let Storage::Encoded(decoder) = storage
-                    && let (Some(extent), Some(stored)) = (decoder.extent(), decoder.stored())
-                    && sources.get(extent.source)?.remote().is_none()
-                {
-                    return sources.with_whole(extent, |bytes| {
-                        let mut hasher = hasher(digest);
-                        hasher.update(bytes);
-                        compare(hasher, digest)?;
-                        stored.decode_stored(bytes, range, out, threads)
-                    });
+                if let Some(decoder) = stored_decoder(storage) {
+                    let decode = |bytes: &[u8]| decoder.decode_stored(bytes, range, out, threads);
+                    return self.with_verified(component, digest, decode);
                 }
                 self.hash_stored(component, digest)?;
                 storage.read(sources, range, out, threads)
@@ -491,20 +483,17 @@ impl Reader {
         let sources = &self.catalog.sources;
         let digest = self.digest(component);
         let of_stored = component.digest_of == DigestOf::Stored && component.encoding() != "raw";
-        if let (true, Some(digest), Storage::Encoded(decoder)) = (of_stored, digest, &component.storage) {
-            // One read for the checksum and the decoder, where it takes the stored bytes.
-            if let (Some(extent), Some(stored)) = (decoder.extent(), decoder.stored())
-                && sources.get(extent.source)?.remote().is_none()
-            {
-                return sources.with_whole(extent, |bytes| {
-                    let mut hasher = hasher(digest);
-                    hasher.update(bytes);
-                    compare(hasher, digest).map_err(at)?;
+        if let (true, Some(digest), storage @ Storage::Encoded(_)) = (of_stored, digest, &component.storage) {
+            // A large remote component is fetched twice, so that memory stays bounded.
+            let fits = self.remote_share(component).is_none_or(|share| component.stored_len() <= share);
+            if let Some(decoder) = stored_decoder(storage).filter(|_| fits) {
+                let decoded = self.with_verified(component, digest, |bytes| {
                     let decode = |range, out: &mut [u8], threads| {
-                        stored.decode_stored(bytes, range, out, threads).map_err(at)
+                        decoder.decode_stored(bytes, range, out, threads).map_err(at)
                     };
-                    self.for_pieces(component, decode, each)
+                    Ok(self.for_pieces(component, decode, each))
                 });
+                return decoded.map_err(at)?;
             }
             self.hash_stored(component, digest).map_err(at)?;
         }

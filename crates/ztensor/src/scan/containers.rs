@@ -422,7 +422,7 @@ fn is_onnx(name: &str, bytes: &[u8]) -> bool {
     }
     let source = MemorySource::new(bytes);
     let head = &bytes[..bytes.len().min(HEAD)];
-    let probe = Probe { head, source: &source, extension: None };
+    let probe = Probe { head, source: &source, directory: &zip::Directory::default(), extension: None };
     (crate::format::onnx::DRIVER.detect)(&probe) == Verdict::Yes
 }
 

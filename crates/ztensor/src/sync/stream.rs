@@ -385,7 +385,7 @@ impl Stream {
             return Err(Error::corrupt("sync.shard", message).in_file(&path));
         }
         let catalog =
-            safetensors::parse(source, &Context::default()).map_err(|error| error.in_file(&path))?;
+            safetensors::parse(source.into(), &Context::default()).map_err(|error| error.in_file(&path))?;
         Ok(Shard { path, catalog })
     }
 }

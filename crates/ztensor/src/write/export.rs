@@ -341,9 +341,10 @@ pub fn export(
     let to = to.into();
     let path = to.path();
     let plan = Plan::new(source, options, format).map_err(|error| error.in_file(path))?;
+    let write = exporter(format)(&plan).map_err(|error| error.in_file(path))?;
     let mut file = AtomicFile::create_with(&to, &options.remote)?;
     plan.reserve(&mut file).map_err(|error| error.in_file(path))?;
-    plan.write(&mut file).map_err(|error| error.in_file(path))?;
+    plan.write(write, &mut file).map_err(|error| error.in_file(path))?;
     finish(options.observer)?;
     file.commit(options.durable)
 }
@@ -355,18 +356,17 @@ pub fn export_to(
     format: ExportFormat,
     options: &ExportOptions<'_>,
 ) -> Result<()> {
-    Plan::new(source, options, format)?.write(out)?;
+    let plan = Plan::new(source, options, format)?;
+    plan.write(exporter(format)(&plan)?, out)?;
     finish(options.observer)
 }
 
-/// How a target format is written.
-#[derive(Clone, Copy)]
-pub(crate) struct Exporter {
-    /// Refuses, by name, what the format cannot hold. Nothing is written before.
-    pub(crate) check: fn(&Plan<'_>) -> Result<()>,
-    /// Writes the file from front to back.
-    pub(crate) write: fn(&Plan<'_>, &mut Output<'_>) -> Result<()>,
-}
+/// How a target format is written: refuses, by name, what the format cannot hold, before anything is
+/// written, and returns what writes the rest.
+pub(crate) type Exporter = fn(&Plan<'_>) -> Result<WriteStep>;
+
+/// Writes the file from front to back. It owns what the check computed: a header, offsets.
+pub(crate) type WriteStep = Box<dyn FnOnce(&Plan<'_>, &mut Output<'_>) -> Result<()>>;
 
 /// What is to be written.
 pub(crate) struct Plan<'a> {
@@ -423,9 +423,7 @@ impl<'a> Plan<'a> {
             return Err(Error::invalid("two tensors have this name").in_tensor(*name));
         }
         let attributes = options.attributes.as_ref().unwrap_or_else(|| source.attributes());
-        let plan = Plan { source, format, objects, attributes, options };
-        (exporter(format).check)(&plan)?;
-        Ok(plan)
+        Ok(Plan { source, format, objects, attributes, options })
     }
 
     /// Asks the disk for what all tensors take.
@@ -438,9 +436,9 @@ impl<'a> Plan<'a> {
         file.reserve(bytes.fold(0, u64::saturating_add)).map_err(write_failed)
     }
 
-    fn write(&self, out: &mut dyn Write) -> Result<()> {
+    fn write(&self, write: WriteStep, out: &mut dyn Write) -> Result<()> {
         let mut out = BufWriter::with_capacity(CACHE_BLOCK, out);
-        (exporter(self.format).write)(self, &mut out)?;
+        write(self, &mut out)?;
         out.flush().map_err(write_failed)
     }
 

@@ -44,7 +44,7 @@ use crate::catalog::{Catalog, Component, Extent, Layout, Object, Storage};
 use crate::decode::Swapped;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Verdict};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Input, Metadata, Probe, Verdict};
 use crate::source::{Source, Sources};
 use crate::write::export::ExportFormat;
 
@@ -61,7 +61,7 @@ pub(crate) static DRIVER: Driver = Driver {
         metadata: Metadata::Typed,
         ..Capabilities::READ_ONLY
     },
-    exporters: &[(ExportFormat::Gguf, write::EXPORTER)],
+    exporters: &[(ExportFormat::Gguf, write::export)],
 };
 
 /// The attribute of a block tensor that has the number of its type.
@@ -76,7 +76,7 @@ fn detect(probe: &Probe<'_>) -> Verdict {
     }
 }
 
-fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
+fn parse(Input { source, .. }: Input, context: &Context) -> Result<Catalog> {
     let mut first = header::read(&*source)?;
     let rest = split::open_rest(&mut first, context)?;
     let mut catalog = Catalog::new(Format::Gguf, Sources::default());

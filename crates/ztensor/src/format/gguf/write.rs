@@ -10,21 +10,19 @@ use super::{ORDER_ATTRIBUTE, TYPE_ATTRIBUTE};
 use crate::catalog::{Layout, Object};
 use crate::error::{Error, Result, quoted};
 use crate::tensor::value::{Attributes, Value};
-use crate::write::export::{Exporter, Output, Placed, Plan, write_failed};
+use crate::write::export::{Output, Placed, Plan, WriteStep, write_failed};
 
 /// Limits that the format sets and its runtimes enforce.
 const MAX_NAME: usize = 64;
 const MAX_RANK: usize = 4;
 
-pub(crate) const EXPORTER: Exporter = Exporter { check, write };
-
 /// Making the head finds everything that cannot be written.
-fn check(plan: &Plan<'_>) -> Result<()> {
-    Head::new(plan).map(drop)
+pub(crate) fn export(plan: &Plan<'_>) -> Result<WriteStep> {
+    let head = Head::new(plan)?;
+    Ok(Box::new(|plan, out| write(head, plan, out)))
 }
 
-fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
-    let head = Head::new(plan)?;
+fn write(head: Head, plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
     out.write_all(&head.bytes).map_err(write_failed)?;
     let placed = head.paddings.into_iter().enumerate().map(|(index, padding)| {
         let role = if plan.objects[index].1.layout == Layout::Dense { "data" } else { "blocks" };

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::catalog::{Catalog, Decode};
 use crate::decode::Deflate;
 use crate::error::{Error, Result};
-use crate::format::zip::{self, Entry, Method};
-use crate::format::{Format, Verdict};
+use crate::format::zip::{Entry, Method};
+use crate::format::{Format, Input, Probe, Verdict};
 use crate::source::{MemorySource, Source, Sources, zeroed};
 use crate::tensor::value::Value;
 
@@ -18,16 +18,17 @@ const DESCRIPTIONS: [&str; 2] = ["metadata.json", "config.json"];
 /// A deflated member may be this many times its stored size, and this much more.
 const EXPANSION: (u64, u64) = (32, 1 << 20);
 
-pub(super) fn detect(source: &dyn Source) -> Verdict {
-    match zip::entries(source) {
+pub(super) fn detect(probe: &Probe<'_>) -> Verdict {
+    match probe.directory.entries(probe.source) {
         Ok(entries) if entries.iter().any(|entry| entry.name == WEIGHTS) => Verdict::Yes,
         Ok(_) => Verdict::No,
         Err(_) => Verdict::Maybe,
     }
 }
 
-pub(super) fn parse(source: Arc<dyn Source>) -> Result<Catalog> {
-    let entries = zip::entries(&*source)?;
+pub(super) fn parse(input: &Input) -> Result<Catalog> {
+    let source = Arc::clone(&input.source);
+    let entries = input.directory.entries(&*source)?;
     let sources = Sources::one(source.clone());
     let weights = entries.iter().find(|entry| entry.name == WEIGHTS);
     let weights =

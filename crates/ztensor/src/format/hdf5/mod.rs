@@ -24,7 +24,7 @@ use hdf5_reader::superblock::{HDF5_MAGIC, Superblock};
 
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
-use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Verdict, zip};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Input, Metadata, Probe, Verdict, zip};
 use crate::source::{Source, Sources};
 use fields::Widths;
 use store::{Store, structure};
@@ -57,7 +57,7 @@ fn detect(probe: &Probe<'_>) -> Verdict {
         return Verdict::Yes;
     }
     if probe.head.starts_with(zip::MAGIC) {
-        return keras::detect(probe.source);
+        return keras::detect(probe);
     }
     // A user block, of 512 bytes or more, may hold anything, so the name decides.
     match user_block(probe.source) {
@@ -78,10 +78,11 @@ fn user_block(source: &dyn Source) -> Result<Option<u64>> {
     Ok(None)
 }
 
-fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
-    if source.bytes(0, source.len().min(4))?.starts_with(zip::MAGIC) {
-        return keras::parse(source);
+fn parse(input: Input, _context: &Context) -> Result<Catalog> {
+    if input.source.bytes(0, input.source.len().min(4))?.starts_with(zip::MAGIC) {
+        return keras::parse(&input);
     }
+    let source = input.source;
     let mut catalog = Catalog::new(Format::Hdf5, Sources::one(source.clone()));
     let len = source.len();
     read(source, 0, 0..len, &mut catalog)?;

@@ -18,7 +18,7 @@ use crate::digest::Digest;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::zip::{self, Entry, Method};
-use crate::format::{Capabilities, Context, Driver, Extension, Format, Probe, Verdict};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Input, Probe, Verdict};
 use crate::source::{Source, Sources};
 use crate::write::export::ExportFormat;
 
@@ -45,7 +45,7 @@ pub(crate) static DRIVER: Driver = Driver {
         checksums: &["crc32"],
         ..Capabilities::READ_ONLY
     },
-    exporters: &[(ExportFormat::Npz, write::ARCHIVE), (ExportFormat::Npy, write::ARRAY)],
+    exporters: &[(ExportFormat::Npz, write::export_archive), (ExportFormat::Npy, write::export_array)],
 };
 
 fn detect(probe: &Probe<'_>) -> Verdict {
@@ -55,7 +55,7 @@ fn detect(probe: &Probe<'_>) -> Verdict {
     if probe.head.starts_with(zip::MAGIC) {
         // Almost always the first member tells, which saves looking at the directory.
         let array = zip::first_name(probe.head).is_some_and(|name| name.ends_with(b".npy"));
-        return match array || has_arrays(probe.source) {
+        return match array || has_arrays(probe) {
             true => Verdict::Yes,
             false => Verdict::Maybe,
         };
@@ -68,21 +68,23 @@ fn detect(probe: &Probe<'_>) -> Verdict {
 
 /// Whether an archive has an array that does not lie in a folder of it: other formats that are zip
 /// archives keep theirs in folders.
-fn has_arrays(source: &dyn Source) -> bool {
+fn has_arrays(probe: &Probe<'_>) -> bool {
     let array = |name: &str| name.ends_with(".npy") && !name.contains('/');
-    zip::entries(source).is_ok_and(|entries| entries.iter().any(|entry| array(&entry.name)))
+    let entries = probe.directory.entries(probe.source);
+    entries.is_ok_and(|entries| entries.iter().any(|entry| array(&entry.name)))
 }
 
-fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
+fn parse(Input { source, directory }: Input, _context: &Context) -> Result<Catalog> {
     let single = source.bytes(0, source.len().min(header::MAGIC.len() as u64))?.as_ref() == header::MAGIC;
-    let entries = match single {
-        true => vec![whole_file(&*source)],
-        false => zip::entries(&*source)?,
+    let whole = single.then(|| [whole_file(&*source)]);
+    let entries = match &whole {
+        Some(whole) => &whole[..],
+        None => directory.entries(&*source)?,
     };
-    let mut catalog = Catalog::new(Format::Npz, Sources::one(source));
+    let mut catalog = Catalog::new(Format::Npz, Sources::one(Arc::clone(&source)));
     for entry in entries {
         let object =
-            member(&entry, &catalog.sources, single).map_err(|error| error.in_tensor(&*entry.name))?;
+            member(entry, &catalog.sources, single).map_err(|error| error.in_tensor(&*entry.name))?;
         // What is no array keeps its whole name, so that it is written under the same again.
         let array = object.layout != Layout::Other(FILE.into());
         let stem = entry.name.strip_suffix(".npy").filter(|_| array);

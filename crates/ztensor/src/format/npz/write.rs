@@ -15,15 +15,12 @@ use crate::error::{Error, Result};
 use crate::format::zip;
 use crate::progress::advance;
 use crate::tensor::Tensor;
-use crate::write::export::{Exporter, Fetched, Output, Placed, Plan, Whole, write_failed};
-
-pub(crate) const ARCHIVE: Exporter = Exporter { check: check_archive, write: write_archive };
-pub(crate) const ARRAY: Exporter = Exporter { check: check_array, write: write_array };
+use crate::write::export::{Fetched, Output, Placed, Plan, Whole, WriteStep, write_failed};
 
 /// Stored members start at multiples of this; headers are a multiple of it long.
 const ALIGNMENT: u64 = 64;
 
-fn check_archive(plan: &Plan<'_>) -> Result<()> {
+pub(crate) fn export_archive(plan: &Plan<'_>) -> Result<WriteStep> {
     if let Some(level) = plan.options.deflate.filter(|level| !(1..=9).contains(level)) {
         return Err(Error::invalid(format!("deflate level {level} is not one of 1 to 9")));
     }
@@ -38,28 +35,36 @@ fn check_archive(plan: &Plan<'_>) -> Result<()> {
             ));
         }
     }
-    check(plan)
+    let heads = heads(plan)?;
+    Ok(Box::new(move |plan, out| write_archive(&heads, plan, out)))
 }
 
-fn check_array(plan: &Plan<'_>) -> Result<()> {
+pub(crate) fn export_array(plan: &Plan<'_>) -> Result<WriteStep> {
     match &plan.objects[..] {
         [(name, object)] if is_layout(object, FILE) => Err(plan.cannot(name, "a file that is not an array")),
-        [_] => check(plan),
+        [_] => {
+            let heads = heads(plan)?;
+            Ok(Box::new(move |plan, out| {
+                out.write_all(&heads[0]).map_err(write_failed)?;
+                plan.write_data(&[Placed { index: 0, role: "data", padding: 0 }], out)
+            }))
+        }
         objects => {
             Err(Error::unsupported(format!("a .npy file holds exactly one array, not {}", objects.len())))
         }
     }
 }
 
-fn check(plan: &Plan<'_>) -> Result<()> {
+/// What precedes the elements of each array. Refuses what NumPy has no type for.
+fn heads(plan: &Plan<'_>) -> Result<Vec<Vec<u8>>> {
     plan.require_dense(
         |dtype| numpy_descr(dtype).is_some(),
         |object| is_layout(object, FILE) || (is_layout(object, OPAQUE) && descr(object).is_some()),
     )?;
-    for (name, object) in &plan.objects {
-        head(object).map_err(|error| error.in_tensor(*name))?;
-    }
-    plan.check_attributes()
+    plan.check_attributes()?;
+    let heads =
+        plan.objects.iter().map(|(name, object)| head(object).map_err(|error| error.in_tensor(*name)));
+    heads.collect()
 }
 
 fn is_layout(object: &Object, name: &str) -> bool {
@@ -102,15 +107,13 @@ fn member_name(name: &str, object: &Object) -> String {
 /// A member whose checksum and deflated form were computed ahead of the thread that writes.
 struct Prepared<'a> {
     tensor: Tensor<'a>,
-    head: Vec<u8>,
     crc: u32,
     deflated: Option<Vec<u8>>,
 }
 
-fn prepare<'a>(plan: &Plan<'_>, index: usize, tensor: Tensor<'a>) -> Result<Prepared<'a>> {
-    let head = head(&plan.objects[index].1)?;
-    let parts = [&head[..], data(&tensor)];
-    let (crc, deflated) = match plan.options.deflate {
+fn prepare<'a>(head: &[u8], tensor: Tensor<'a>, level: Option<u32>) -> Result<Prepared<'a>> {
+    let parts = [head, data(&tensor)];
+    let (crc, deflated) = match level {
         None => {
             let mut crc = crc32fast::Hasher::new();
             parts.iter().for_each(|part| crc.update(part));
@@ -121,23 +124,23 @@ fn prepare<'a>(plan: &Plan<'_>, index: usize, tensor: Tensor<'a>) -> Result<Prep
             (crc, Some(deflated))
         }
     };
-    Ok(Prepared { tensor, head, crc, deflated })
+    Ok(Prepared { tensor, crc, deflated })
 }
 
 fn data<'t>(tensor: &'t Tensor<'_>) -> &'t [u8] {
     tensor.component("data").map_or(&[], |data| &data.bytes)
 }
 
-fn write_archive(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
+fn write_archive(heads: &[Vec<u8>], plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
     let mut archive = Archive::new(out);
     let order: Vec<usize> = (0..plan.objects.len()).collect();
-    let prepare = |index, tensor| prepare(plan, index, tensor);
+    let prepare = |index: usize, tensor| prepare(&heads[index], tensor, plan.options.deflate);
     plan.pipeline(plan.options.threads, &order, Whole::Always, prepare, |fetched| {
         let Fetched::Group(members) = fetched else { return Ok(()) };
         for (index, prepared) in members {
             let (name, object) = &plan.objects[index];
-            let (data, crc) = (data(&prepared.tensor), prepared.crc);
-            let len = prepared.head.len() as u64 + data.len() as u64;
+            let (head, data, crc) = (&heads[index], data(&prepared.tensor), prepared.crc);
+            let len = head.len() as u64 + data.len() as u64;
             let member_name = member_name(name, object);
             let member = |method, stored, alignment| Member {
                 name: &member_name,
@@ -148,7 +151,7 @@ fn write_archive(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
                 alignment,
             };
             let added = match &prepared.deflated {
-                None => archive.add_shared(&member(0, len, ALIGNMENT), &[&prepared.head, data]),
+                None => archive.add_shared(&member(0, len, ALIGNMENT), &[head, data]),
                 Some(deflated) => archive.add(&member(8, deflated.len() as u64, 1), &[deflated]),
             };
             added.map_err(|error| error.in_tensor(*name))?;
@@ -167,10 +170,4 @@ fn deflate(parts: &[&[u8]], level: u32) -> Result<(Vec<u8>, u32)> {
         encoder.write_all(block).map_err(write_failed)
     })?;
     Ok((encoder.finish().map_err(write_failed)?, crc.finalize()))
-}
-
-fn write_array(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
-    let (_, object) = &plan.objects[0]; // there is exactly one: checked
-    out.write_all(&head(object)?).map_err(write_failed)?;
-    plan.write_data(&[Placed { index: 0, role: "data", padding: 0 }], out)
 }

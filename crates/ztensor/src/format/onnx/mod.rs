@@ -16,9 +16,9 @@ use indexmap::IndexMap;
 
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
-use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Verdict};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Input, Metadata, Probe, Verdict};
 use crate::remote::{self, store::join};
-use crate::source::{Cursor, Source, Sources, sibling};
+use crate::source::{Cursor, Sources, sibling};
 use crate::tensor::value::Value;
 use properties::Properties;
 use wire::{Field, Payload, fields};
@@ -76,7 +76,7 @@ fn known(field: &Field) -> bool {
     }
 }
 
-fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
+fn parse(Input { source, .. }: Input, context: &Context) -> Result<Catalog> {
     let mut catalog = Catalog::new(Format::Onnx, Sources::default());
     let mut externals = Externals::default();
     {

@@ -13,8 +13,8 @@ use super::vm;
 use crate::catalog::{Catalog, Decode};
 use crate::decode::Deflate;
 use crate::error::{Error, Result, quoted};
-use crate::format::Format;
-use crate::format::zip::{self, Entry, Method};
+use crate::format::zip::{Entry, Method};
+use crate::format::{Format, Input};
 use crate::source::{Cursor, MemorySource, Source, Sources};
 
 /// A deflated pickle may be this much larger than its stored form. Torch stores
@@ -42,9 +42,10 @@ fn rest<'a>(entry: &'a Entry, folder: &str) -> Option<&'a str> {
     entry.name.strip_prefix(folder)?.strip_prefix('/')
 }
 
-pub(super) fn parse(source: Arc<dyn Source>) -> Result<Catalog> {
-    let entries = zip::entries(&*source)?;
-    let folder = folder(&entries)
+pub(super) fn parse(input: &Input) -> Result<Catalog> {
+    let source = &input.source;
+    let entries = input.directory.entries(&**source)?;
+    let folder = folder(entries)
         .ok_or_else(|| Error::corrupt("torch.archive", "the archive's members are in no folder"))?;
     if let Some(second) = entries.iter().find(|entry| {
         entry.name.split_once('/').is_some_and(|(other, name)| other != folder && is_torch_member(name))
@@ -56,8 +57,8 @@ pub(super) fn parse(source: Arc<dyn Source>) -> Result<Catalog> {
     }
     let members: HashMap<&str, &Entry> =
         entries.iter().filter_map(|entry| Some((rest(entry, folder)?, entry))).collect();
-    let mut catalog = Catalog::new(Format::Pickle, Sources::one(Arc::clone(&source)));
-    let archive = Archive { source: &*source, sources: &catalog.sources, members: &members };
+    let mut catalog = Catalog::new(Format::Pickle, Sources::one(Arc::clone(source)));
+    let archive = Archive { source: &**source, sources: &catalog.sources, members: &members };
     let big_endian = archive.big_endian()?;
     if !members.contains_key("data.pkl") {
         return Err(Error::unsupported(

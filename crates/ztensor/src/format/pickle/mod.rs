@@ -30,8 +30,8 @@ use self::storage::{Blobs, Storages};
 use self::torch::Tensors;
 use crate::catalog::{Catalog, Extent, Storage};
 use crate::error::{Error, Result};
-use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Verdict, zip};
-use crate::source::{Cursor, Source, Sources};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Input, Metadata, Probe, Verdict, zip};
+use crate::source::{Cursor, Sources};
 
 pub(crate) static DRIVER: Driver = Driver {
     format: Format::Pickle,
@@ -99,8 +99,8 @@ fn detect(probe: &Probe<'_>) -> Verdict {
     match container(probe.head) {
         Some(Container::Legacy | Container::Tar) => Verdict::Yes,
         Some(Container::Zip) if first_member_is_pickle(probe.head) => Verdict::Yes,
-        Some(Container::Zip) => match zip::entries(probe.source) {
-            Ok(entries) if archive::recognise(&entries) => Verdict::Yes,
+        Some(Container::Zip) => match probe.directory.entries(probe.source) {
+            Ok(entries) if archive::recognise(entries) => Verdict::Yes,
             Ok(_) => Verdict::No,
             // Broken, but perhaps ours: then this driver says what is wrong.
             Err(_) => Verdict::Maybe,
@@ -123,12 +123,13 @@ fn first_member_is_pickle(head: &[u8]) -> bool {
     folder.is_some_and(|folder| !folder.is_empty() && !folder.contains(&b'/'))
 }
 
-fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
+fn parse(input: Input, _context: &Context) -> Result<Catalog> {
+    let source = &input.source;
     let head = source.bytes(0, source.len().min(512))?;
     let container = container(&head);
     drop(head);
     let (arena, root, storages) = match container {
-        Some(Container::Zip) => return archive::parse(source),
+        Some(Container::Zip) => return archive::parse(&input),
         Some(Container::Tar) => {
             return Err(Error::unsupported(
                 "this is a tar archive of torch 0.1: load and save it with a torch between 0.2 and 2.5",
@@ -136,19 +137,19 @@ fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
         }
         Some(Container::Legacy) => {
             let place = |start, len| Storage::Plain(Extent::new(start, len));
-            let file = legacy::read(&mut Cursor::new(&*source), place)?;
+            let file = legacy::read(&mut Cursor::new(&**source), place)?;
             (file.arena, file.root, Storages::Ranges(file.storages))
         }
         Some(Container::Pickle) | None => {
             let mut arena = Arena::new(source.len());
-            let root = vm::run(&mut Cursor::new(&*source), &mut arena)?;
+            let root = vm::run(&mut Cursor::new(&**source), &mut arena)?;
             (arena, root, Storages::None)
         }
     };
     let mut names = Names::new(source.len());
-    let tensors = Tensors::new(&arena, &storages, Blobs::File, &*source, names.builder());
+    let tensors = Tensors::new(&arena, &storages, Blobs::File, &**source, names.builder());
     names.walk(&tensors, root, "")?;
-    let mut catalog = Catalog::new(Format::Pickle, Sources::one(Arc::clone(&source)));
+    let mut catalog = Catalog::new(Format::Pickle, Sources::one(Arc::clone(source)));
     names.into_catalog(&mut catalog)?;
     Ok(catalog)
 }

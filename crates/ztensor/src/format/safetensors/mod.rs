@@ -11,7 +11,7 @@ use crate::catalog::{Catalog, Component, Extent, Object, Shape};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::format::json::Scanner;
-use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Verdict};
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Input, Metadata, Probe, Verdict};
 use crate::source::{Source, Sources};
 use crate::tensor::value::Value;
 use crate::write::export::ExportFormat;
@@ -31,7 +31,7 @@ pub(crate) static DRIVER: Driver = Driver {
     tail: None,
     parse,
     capabilities: Capabilities { writes: true, metadata: Metadata::Text, ..Capabilities::READ_ONLY },
-    exporters: &[(ExportFormat::Safetensors, write::EXPORTER)],
+    exporters: &[(ExportFormat::Safetensors, write::export)],
 };
 
 fn detect(probe: &Probe<'_>) -> Verdict {
@@ -48,7 +48,7 @@ fn detect(probe: &Probe<'_>) -> Verdict {
     }
 }
 
-pub(crate) fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
+pub(crate) fn parse(Input { source, .. }: Input, _context: &Context) -> Result<Catalog> {
     let mut catalog = Catalog::new(Format::Safetensors, Sources::default());
     {
         let prefix = source.bytes(0, PREFIX.min(source.len()))?;

@@ -7,9 +7,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::json::push_string;
 use crate::format::safetensors::{MAX_HEADER, METADATA};
-use crate::write::export::{Exporter, Output, Placed, Plan, write_failed};
-
-pub(crate) const EXPORTER: Exporter = Exporter { check, write };
+use crate::write::export::{Placed, Plan, WriteStep, write_failed};
 
 /// The order of the data: large elements first, so that every tensor starts at
 /// a multiple of its element's size without holes. This is the library's order.
@@ -22,7 +20,7 @@ const ORDER: [DType; 22] = [
     DType::F6E3M2, DType::F6E2M3, DType::F4E2M1, DType::Bool,
 ];
 
-pub(crate) fn check(plan: &Plan<'_>) -> Result<()> {
+fn check(plan: &Plan<'_>) -> Result<()> {
     plan.require_dense(|dtype| dtype.safetensors_name().is_some(), |_| false)?;
     for (name, object) in &plan.objects {
         if *name == METADATA {
@@ -37,15 +35,18 @@ pub(crate) fn check(plan: &Plan<'_>) -> Result<()> {
     plan.check_attributes()
 }
 
-fn write(plan: &Plan<'_>, out: &mut Output<'_>) -> Result<()> {
+pub(crate) fn export(plan: &Plan<'_>) -> Result<WriteStep> {
     let (start, order) = start(plan)?;
-    out.write_all(&start).map_err(write_failed)?;
-    let placed = |index: usize| Placed { index, role: "data", padding: 0 };
-    plan.write_data(&order.into_iter().map(placed).collect::<Vec<_>>(), out)
+    Ok(Box::new(move |plan, out| {
+        out.write_all(&start).map_err(write_failed)?;
+        let placed = |index: usize| Placed { index, role: "data", padding: 0 };
+        plan.write_data(&order.into_iter().map(placed).collect::<Vec<_>>(), out)
+    }))
 }
 
-/// All that comes before the data, and the order of the tensors in it.
+/// All that comes before the data, and the order of the tensors in it. Refuses what a file cannot hold.
 pub(crate) fn start(plan: &Plan<'_>) -> Result<(Vec<u8>, Vec<usize>)> {
+    check(plan)?;
     let rank = |index: &usize| {
         let dtype = plan.objects[*index].1.dtype();
         ORDER.iter().position(|known| Some(*known) == dtype)

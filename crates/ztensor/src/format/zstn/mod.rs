@@ -42,19 +42,15 @@ mod unpack;
 mod v3;
 mod write;
 
-use std::sync::Arc;
-
 pub use inspect::{Entry, Info, inspect, inspect_source};
 pub use pack::{PackOptions, PackStats, pack, pack_source};
 pub use unpack::{UnpackOptions, unpack, unpack_source};
 
 use crate::catalog::Catalog;
 use crate::error::Result;
-use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Verdict};
-use crate::source::Source;
+use crate::format::{Capabilities, Context, Driver, Extension, Format, Input, Metadata, Probe, Verdict};
 use crate::write::export::ExportFormat;
 use container::Container;
-pub(crate) use write::EXPORTER;
 
 pub(crate) const MAGIC: &[u8; 4] = b"ZSTN";
 
@@ -72,7 +68,7 @@ pub(crate) static DRIVER: Driver = Driver {
         checksums: &["crc32c", "xxh3"],
         ..Capabilities::READ_ONLY
     },
-    exporters: &[(ExportFormat::Zstn, EXPORTER)],
+    exporters: &[(ExportFormat::Zstn, write::export)],
 };
 
 /// Whether `head`, the first bytes of a file, are those of a packed file of any version.
@@ -84,6 +80,6 @@ fn detect(probe: &Probe<'_>) -> Verdict {
     if is_packed(probe.head) { Verdict::Yes } else { Verdict::No }
 }
 
-fn parse(source: Arc<dyn Source>, _context: &Context) -> Result<Catalog> {
+fn parse(Input { source, .. }: Input, _context: &Context) -> Result<Catalog> {
     Container::read(source)?.into_catalog()
 }

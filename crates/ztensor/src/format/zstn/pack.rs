@@ -88,7 +88,7 @@ pub fn pack_source(
     options: &PackOptions<'_>,
 ) -> Result<PackStats> {
     let mut format = Some(Format::Safetensors);
-    let (mode, parts) = match safetensors::parse(source.clone(), &Context::default()) {
+    let (mode, parts) = match safetensors::parse(source.clone().into(), &Context::default()) {
         Ok(catalog) => (Mode::Tensors, tensors(&catalog)),
         Err(error) if is_foreign(&error) => {
             let catalog = foreign(&source, error)?;

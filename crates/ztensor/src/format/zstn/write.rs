@@ -14,21 +14,23 @@ use crate::error::Result;
 use crate::format::safetensors;
 use crate::progress::{advance, finish};
 use crate::tensor::Tensor;
-use crate::write::export::{self, Exporter, Plan};
+use crate::write::export::{self, Plan, WriteStep};
 
-pub(crate) const EXPORTER: Exporter = Exporter { check: safetensors::write::check, write };
-
-fn write(plan: &Plan<'_>, out: &mut export::Output<'_>) -> Result<()> {
+pub(crate) fn export(plan: &Plan<'_>) -> Result<WriteStep> {
     let (start, order) = safetensors::write::start(plan)?;
+    Ok(Box::new(move |plan, out| write(&start, &order, plan, out)))
+}
+
+fn write(start: &[u8], order: &[usize], plan: &Plan<'_>, out: &mut export::Output<'_>) -> Result<()> {
     let options = plan.options;
     let mut packing = Packing {
         plan,
-        order: &order,
+        order,
         encoder: Encoder::new(options.effort, options.level),
         output: Output::start(out, Mode::Tensors)?,
         first_of: HashMap::new(),
     };
-    let header = packing.encoder.encode(&start, Content::Bytes, true, options.threads)?;
+    let header = packing.encoder.encode(start, Content::Bytes, true, options.threads)?;
     packing.output.blob(&header, start.len() as u64)?;
     let lens: Vec<u64> = order.iter().map(|&index| plan.objects[index].1.byte_len()).collect();
     let total = lens.iter().fold(start.len() as u64, |sum, len| sum + len);

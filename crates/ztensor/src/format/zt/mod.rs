@@ -9,7 +9,9 @@ use std::sync::Arc;
 use crate::catalog::{Catalog, Extent};
 use crate::edit::journal;
 use crate::error::{Error, Result};
-use crate::format::{Capabilities, Context, Driver, Extension, Format, Metadata, Probe, Tail, Verdict};
+use crate::format::{
+    Capabilities, Context, Driver, Extension, Format, Input, Metadata, Probe, Tail, Verdict,
+};
 use crate::source::{Source, Sources};
 
 /// First and last eight bytes of every file.
@@ -65,7 +67,7 @@ pub(crate) fn detect_tail(source: &dyn Source) -> bool {
     ends && starts
 }
 
-fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
+fn parse(Input { source, .. }: Input, context: &Context) -> Result<Catalog> {
     let head = source.bytes(0, source.len().min(8))?;
     if head.as_ref() == v01::MAGIC {
         drop(head);

@@ -25,7 +25,7 @@ pub(crate) use write::{CheckedContent, check_description, check_tensor, holds, t
 use crate::catalog::{Catalog, Component, Extent};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
-use crate::format::{Capabilities, Context, Driver, Format, Metadata, Probe, Verdict};
+use crate::format::{Capabilities, Context, Driver, Format, Input, Metadata, Probe, Verdict};
 use crate::source::{Source, Sources};
 use crate::write::export::ExportFormat;
 
@@ -61,7 +61,7 @@ pub(crate) static DRIVER: Driver = Driver {
         checksums: &["xxh3", "sha256"],
         ..Capabilities::READ_ONLY
     },
-    exporters: &[(ExportFormat::Zt2, write::EXPORTER)],
+    exporters: &[(ExportFormat::Zt2, write::export)],
 };
 
 fn detect(probe: &Probe<'_>) -> Verdict {
@@ -88,7 +88,7 @@ fn ends_with_magic(source: &dyn Source) -> bool {
     source.bytes(start, MAGIC.len() as u64).is_ok_and(|end| *end == *MAGIC)
 }
 
-fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
+fn parse(Input { source, .. }: Input, context: &Context) -> Result<Catalog> {
     let mut catalog = Catalog::new(Format::Zt2, Sources::default());
     let footer = Footer::read(&*source)?;
     let mut shards = Vec::new();

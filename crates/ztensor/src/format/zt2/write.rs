@@ -21,9 +21,7 @@ use crate::progress::advance;
 use crate::tensor::Tensor;
 use crate::tensor::value::{Attributes, Value};
 use crate::write::behind::{Blocks, write_behind};
-use crate::write::export::{Exporter, Fetched, Output, Plan, Whole};
-
-pub(crate) const EXPORTER: Exporter = Exporter { check, write };
+use crate::write::export::{Fetched, Output, Plan, Whole, WriteStep};
 
 /// The start of a part that is looked at to find out whether it may repeat another.
 const SAMPLE: usize = 64 << 10;
@@ -31,6 +29,11 @@ const SAMPLE: usize = 64 << 10;
 /// Whether a file can hold an attribute.
 pub(crate) fn holds(key: &str, value: &Value) -> bool {
     check_name("the attribute", key).is_ok() && cbor::encode(&mut Vec::new(), value, 4).is_ok()
+}
+
+pub(crate) fn export(plan: &Plan<'_>) -> Result<WriteStep> {
+    check(plan)?;
+    Ok(Box::new(write))
 }
 
 fn check(plan: &Plan<'_>) -> Result<()> {
