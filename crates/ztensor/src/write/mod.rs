@@ -3,6 +3,7 @@
 
 pub mod assemble;
 pub(crate) mod atomic;
+mod batch;
 pub(crate) mod behind;
 pub(crate) mod compress;
 pub(crate) mod destination;

@@ -1,18 +1,16 @@
 //! The streaming writer of `.zt` files.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::options::{Compression, CreateOptions, WriteOptions, ZtVersion};
 use super::sink::{NewFile, Plain, Sink};
-use crate::base::parallel;
 use crate::catalog::{Catalog, Component, Extent, Layout, Object, Role, Shape, Storage, elements};
 use crate::digest::{Checksum, Digest};
 use crate::dtype::Element;
 use crate::error::{Error, Result, quoted};
-use crate::format::gguf::GgmlType;
 use crate::format::zt::{ALIGNMENT, MAGIC, manifest};
 use crate::format::{Format, zt2};
 use crate::progress::{Observer, advance};
@@ -21,9 +19,9 @@ use crate::source::Sources;
 use crate::tensor::value::Value;
 use crate::tensor::{Array, Tensor, check_coo, check_csr};
 use crate::write::atomic::AtomicFile;
-use crate::write::compress::{Blob, Compressors, JOBS_ABOVE};
+use crate::write::compress::Compressors;
 use crate::write::destination::Destination;
-use crate::write::vectored::{Gather, LONGEST_PIECE};
+use crate::write::vectored::LONGEST_PIECE;
 
 /// Writes a `.zt` file from front to back, of version 1.2 unless [`CreateOptions`] say else. Peak memory is one tensor; where several are compressed,
 /// one, or for each thread as many as have 32 MB.
@@ -32,33 +30,26 @@ use crate::write::vectored::{Gather, LONGEST_PIECE};
 /// [`finish`](Writer::finish) returns; a writer that is dropped leaves nothing.
 /// Made by [`Writer::append`], it adds to a file, which stays as it was until then.
 pub struct Writer<'w> {
-    out: BufWriter<Box<dyn Sink + 'w>>,
-    position: u64,
+    pub(super) out: BufWriter<Box<dyn Sink + 'w>>,
+    pub(super) position: u64,
     pub(crate) catalog: Catalog,
-    threads: usize,
-    compressors: Compressors,
+    pub(super) threads: usize,
+    pub(super) compressors: Compressors,
     /// The file, for messages.
     label: Option<PathBuf>,
     /// A write failed, so that positions no longer mean anything.
     broken: bool,
     /// The tensor that is being streamed, and was not finished yet.
     streaming: Option<String>,
-    version: ZtVersion,
+    pub(super) version: ZtVersion,
 }
 
 /// Small tensors are gathered in a buffer of this size; larger writes pass it by. (unmeasured)
-const BUFFER: usize = 1 << 20;
+pub(super) const BUFFER: usize = 1 << 20;
 
 /// Blocks of [`BUFFER`] bytes that are hashed and written at the same time. Together they stay in
 /// the processor's cache. (structural: one filled, one hashed, one written)
 const BLOCKS: usize = 3;
-
-/// Tensors of this size on average are written from where they lie. Copying smaller ones into
-/// the buffer costs less than a piece of a gathered write does. (unmeasured)
-const WORTH_GATHERING: u64 = 2 << 10;
-
-/// For each thread, tensors of this size may be compressed and not yet written. (limit)
-const ENCODED_AHEAD: u64 = JOBS_ABOVE as u64;
 
 impl Writer<'static> {
     /// Starts a new file, which replaces an old one of that name only when finished.
@@ -274,183 +265,6 @@ impl<'w> Writer<'w> {
         self.write_many(&[(name, tensor)], options)
     }
 
-    /// Writes several tensors; when they are compressed, several at a time.
-    pub fn write_many<'t>(
-        &mut self,
-        tensors: &[(&'t str, &'t Tensor<'t>)],
-        options: WriteOptions,
-    ) -> Result<()> {
-        self.write_many_observed(tensors, options, None)
-    }
-
-    /// Like [`write_many`](Writer::write_many), for calls long enough to watch.
-    /// A cancelled writer must be dropped: part of a tensor may be in the file.
-    pub fn write_many_observed<'t>(
-        &mut self,
-        tensors: &[(&'t str, &'t Tensor<'t>)],
-        options: WriteOptions,
-        observer: Option<&dyn Observer>,
-    ) -> Result<()> {
-        options.compression.check()?;
-        let narrow = |tensor: &Tensor<'_>| self.version == ZtVersion::V1 && tensor.has_narrow_indices();
-        if tensors.iter().any(|(_, tensor)| narrow(tensor)) {
-            let wide = tensors.iter().map(|(_, tensor)| tensor.with_wide_indices());
-            let wide = wide.collect::<Result<Vec<_>>>()?;
-            let pairs: Vec<_> = tensors.iter().zip(&wide).map(|((name, _), wide)| (*name, wide)).collect();
-            return self.write_many_observed(&pairs, options, observer);
-        }
-        let mut names = HashSet::with_capacity(tensors.len());
-        for (name, tensor) in tensors {
-            if self.contains(name) || !names.insert(*name) {
-                return Err(duplicate(name));
-            }
-            tensor.check().map_err(|error| error.in_tensor(*name))?;
-        }
-        if self.version == ZtVersion::V2 {
-            tensors.iter().try_for_each(|(name, tensor)| zt2::check_tensor(name, tensor))?;
-        }
-        if options.compression == Compression::None {
-            self.reserve(tensors.iter().map(|(_, tensor)| byte_len(tensor)).sum())?;
-        }
-        if self.version == ZtVersion::V2 {
-            return self.write_version2(tensors, options, observer);
-        }
-        if options.compression != Compression::None {
-            return self.write_encoded(tensors, options, observer);
-        }
-        for batch in batches(tensors, self.threads) {
-            if self.gathers(batch, options) {
-                self.write_gathered(batch, observer)?;
-                continue;
-            }
-            for (name, tensor) in batch {
-                let plain = tensor.components.iter().map(|_| None);
-                self.write_components(name, tensor, plain, options, observer)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes tensors in order, while the next ones are compressed by other threads.
-    fn write_encoded<'t>(
-        &mut self,
-        tensors: &[(&'t str, &'t Tensor<'t>)],
-        options: WriteOptions,
-        observer: Option<&dyn Observer>,
-    ) -> Result<()> {
-        let threads = parallel::resolve(self.threads);
-        let most = ENCODED_AHEAD * threads as u64;
-        let total = tensors.iter().map(|(_, tensor)| byte_len(tensor)).sum::<u64>().min(most);
-        let compressors = std::mem::take(&mut self.compressors);
-        let encode = |(name, tensor): (&'t str, &'t Tensor<'t>)| {
-            let blocks = GgmlType::from_layout_name(tensor.layout.name());
-            let shaped = tensor.layout == Layout::Dense || blocks.is_some();
-            let shape = if shaped { &tensor.shape[..] } else { &[] };
-            let frames = tensor.components.iter().map(|(_, array)| {
-                let blob = Blob { bytes: &array.bytes, dtype: array.dtype, shape, blocks };
-                let workers = parallel::share(threads, blob.bytes.len() as u64, total);
-                let frame = compressors.encode(&blob, options.compression, workers);
-                advance(observer, 0).and(frame)
-            });
-            Ok((name, tensor, frames.collect::<Result<Vec<_>>>()?))
-        };
-        let items = tensors.iter().map(|item| (byte_len(item.1), *item)).collect();
-        let written = parallel::in_order(threads, items, most, encode, |(name, tensor, mut frames)| {
-            let encoded = frames.iter().map(Option::as_deref);
-            self.write_components(name, tensor, encoded, options, observer)?;
-            frames.drain(..).flatten().for_each(|frame| compressors.recycle(frame));
-            Ok(())
-        });
-        self.compressors = compressors;
-        written
-    }
-
-    /// Writes what a tensor consists of, each with its frame if there is one, and records it.
-    fn write_components<'f>(
-        &mut self,
-        name: &str,
-        tensor: &Tensor<'_>,
-        encoded: impl Iterator<Item = Option<&'f [u8]>>,
-        options: WriteOptions,
-        observer: Option<&dyn Observer>,
-    ) -> Result<()> {
-        let mut components = Vec::with_capacity(tensor.components.len());
-        for ((role, array), frame) in tensor.components.iter().zip(encoded) {
-            let component = self.write_component(array, frame, options, observer)?;
-            components.push((role.clone(), component));
-        }
-        self.record(name, tensor, components)
-    }
-
-    /// Adds a tensor whose components are written to the list of contents.
-    pub(super) fn record(
-        &mut self,
-        name: &str,
-        tensor: &Tensor<'_>,
-        components: Vec<(Role, Component)>,
-    ) -> Result<()> {
-        let mut object = Object::new(tensor.shape.clone(), tensor.layout.clone(), components);
-        object.attributes = tensor.attributes.clone();
-        self.catalog.insert(name, object)
-    }
-
-    /// Whether a batch is written from where it lies: raw tensors that are no crumbs.
-    fn gathers(&self, batch: &[(&str, &Tensor<'_>)], options: WriteOptions) -> bool {
-        let pieces: usize = batch.iter().map(|(_, tensor)| tensor.components.len()).sum();
-        let bytes: u64 = batch.iter().map(|(_, tensor)| byte_len(tensor)).sum();
-        options == WriteOptions::default()
-            && self.out.get_ref().gathers()
-            && bytes >= BUFFER as u64
-            && bytes >= pieces as u64 * WORTH_GATHERING
-    }
-
-    /// Writes raw tensors without a buffer between.
-    fn write_gathered(
-        &mut self,
-        batch: &[(&str, &Tensor<'_>)],
-        observer: Option<&dyn Observer>,
-    ) -> Result<()> {
-        let mut gather = Gather::default();
-        for (name, tensor) in batch {
-            let mut components = Vec::with_capacity(tensor.components.len());
-            for (role, array) in &tensor.components {
-                let padding = self.padding();
-                self.queue(&mut gather, padding, observer)?;
-                let extent = Extent::new(self.position, array.bytes.len() as u64);
-                for piece in array.bytes.chunks(LONGEST_PIECE) {
-                    self.queue(&mut gather, piece, observer)?;
-                }
-                let mut component = Component::new(array.dtype, extent.len, Storage::Plain(extent));
-                component.unknown_type = array.unknown_type.clone();
-                components.push((role.clone(), component));
-            }
-            self.record(name, tensor, components)?;
-        }
-        self.put_gathered(&mut gather, observer)
-    }
-
-    /// Counts bytes as written that will be with the rest of `gather`.
-    fn queue<'a>(
-        &mut self,
-        gather: &mut Gather<'a>,
-        bytes: &'a [u8],
-        observer: Option<&dyn Observer>,
-    ) -> Result<()> {
-        if gather.is_full() {
-            self.put_gathered(gather, observer)?;
-        }
-        gather.push(bytes);
-        self.position += bytes.len() as u64;
-        Ok(())
-    }
-
-    fn put_gathered(&mut self, gather: &mut Gather<'_>, observer: Option<&dyn Observer>) -> Result<()> {
-        self.check_whole()?;
-        let written = self.out.flush().and_then(|()| gather.write_to(self.out.get_mut()));
-        let bytes = self.check(written)?;
-        advance(observer, bytes)
-    }
-
     /// Gives a tensor that was already written a second name; its bytes are stored once.
     pub fn tie(&mut self, name: &str, existing: &str) -> Result<()> {
         if self.contains(name) {
@@ -510,7 +324,7 @@ impl<'w> Writer<'w> {
     }
 
     /// Writes one blob and says where it is.
-    fn write_component(
+    pub(super) fn write_component(
         &mut self,
         array: &Array<'_>,
         encoded: Option<&[u8]>,
@@ -643,7 +457,7 @@ impl<'w> Writer<'w> {
     }
 
     /// The zeros that are missing to the next place where a blob may start.
-    fn padding(&self) -> &'static [u8] {
+    pub(super) fn padding(&self) -> &'static [u8] {
         static ZEROS: [u8; zt2::MIN_ALIGNMENT as usize] = [0; zt2::MIN_ALIGNMENT as usize];
         let alignment = match self.version {
             ZtVersion::V1 => ALIGNMENT,
@@ -653,7 +467,7 @@ impl<'w> Writer<'w> {
         &ZEROS[..padding as usize]
     }
 
-    fn reserve(&mut self, len: u64) -> Result<()> {
+    pub(super) fn reserve(&mut self, len: u64) -> Result<()> {
         let reserved = self.out.get_mut().reserve(len);
         self.check(reserved)
     }
@@ -674,7 +488,7 @@ impl<'w> Writer<'w> {
         Ok(())
     }
 
-    fn check_whole(&self) -> Result<()> {
+    pub(super) fn check_whole(&self) -> Result<()> {
         if let Some(name) = &self.streaming {
             let message = format!("the tensor {} is being streamed and was not finished", quoted(name));
             return Err(self.name_file(Error::invalid(message)));
@@ -694,7 +508,7 @@ impl<'w> Writer<'w> {
     }
 
     /// Remembers that a write failed: part of it may have been written.
-    fn check<T>(&mut self, result: std::io::Result<T>) -> Result<T> {
+    pub(super) fn check<T>(&mut self, result: std::io::Result<T>) -> Result<T> {
         result.map_err(|error| {
             self.broken = true;
             self.name_file(Error::io("cannot write", error))
@@ -717,31 +531,6 @@ pub(crate) fn duplicate(name: &str) -> Error {
 fn unsigned<I: Copy + TryInto<u64>>(indices: &[I]) -> Result<Vec<u64>> {
     let unsigned = |&index: &I| index.try_into().map_err(|_| Error::invalid("an index is negative"));
     indices.iter().map(unsigned).collect()
-}
-
-fn byte_len(tensor: &Tensor<'_>) -> u64 {
-    tensor.components.iter().map(|(_, array)| array.bytes.len() as u64).sum()
-}
-
-/// Cuts a list of tensors into runs that are written at once.
-fn batches<'a, 'b>(
-    tensors: &'a [(&'b str, &'b Tensor<'b>)],
-    threads: usize,
-) -> impl Iterator<Item = &'a [(&'b str, &'b Tensor<'b>)]> {
-    let budget = (16 << 20) * parallel::resolve(threads) as u64;
-    let mut rest = tensors;
-    std::iter::from_fn(move || {
-        let mut bytes = 0u64;
-        let fits = |(_, tensor): &&(&str, &Tensor<'_>)| {
-            let first = bytes == 0;
-            bytes += byte_len(tensor).max(1);
-            first || bytes <= budget
-        };
-        let count = rest.iter().take_while(fits).count();
-        let (batch, after) = rest.split_at(count);
-        rest = after;
-        (!batch.is_empty()).then_some(batch)
-    })
 }
 
 /// A dense tensor about to be written.
