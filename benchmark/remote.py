@@ -56,6 +56,8 @@ def plain(connections):
     return out
 
 def load(): return load_file(url)
+# A setting of the HTTP client's own rules out the raw reader (`remote/raw_http.rs`).
+def client(): return load_file(url, storage_options={"user_agent": "benchmark"})
 def one(): return ztensor.open(url).read_numpy("layers.7.weight")
 def rows(): return ztensor.safe_open(url, framework="np").get_slice("layers.7.weight")[100:110]
 def download():
@@ -178,6 +180,9 @@ def main() -> None:
             print(f"plain: {SIZE / speeds[best] / 1e9:.2f} GB/s with {best} connections")
             found = ratio(contestant, "load", f"plain {best}", ROUNDS)
             print(f"whole model: {found} of plain range reads (at least 0.9)", flush=True)
+        if wanted in "raw HTTP":
+            found = ratio(contestant, "load", "client", ROUNDS)
+            print(f"raw HTTP: {found} x the general HTTP client", flush=True)
         if wanted in "one tensor":
             found = ratio(contestant, "one", "download", 5)
             print(f"one tensor: {found} x download and load (at least 10)", flush=True)

@@ -10,7 +10,7 @@ use crate::base::parallel::{self, End};
 use crate::catalog::{Extent, Storage};
 use crate::error::{Error, Result};
 use crate::read::{Job, Reader};
-use crate::source::ReadMode;
+use crate::source::{ReadMode, Source};
 
 /// Less is read soon enough by the usual mode. (case: `python/run.py`, copy cold as safetensors)
 const MIN_COLD_READ: u64 = 32 << 20;
@@ -23,6 +23,9 @@ const MAX_SPAN: u64 = 2 << 20;
 const MAX_BETWEEN: u64 = 4096;
 /// Places where the cache is asked for the file. (unmeasured)
 const PROBES: usize = 8;
+/// Bytes at both ends of a file where the cache is not asked: opening read the headers there, and the kernel
+/// read ahead of them. (structural: several times the usual readahead)
+const NEAR_ENDS: u64 = 1 << 20;
 /// Requests to the device at a time, besides those of the cache: more are no faster.
 /// (case: figures in `docs/architecture.md`)
 const REQUESTS: usize = 4;
@@ -32,8 +35,9 @@ impl Reader {
     pub(crate) fn is_first_read(&self, jobs: &[Job<'_>]) -> bool {
         let direct: Vec<_> = jobs.iter().filter(|job| is_large(job) || self.joins(job)).collect();
         let total: u64 = direct.iter().map(|job| job.out.len() as u64).sum();
-        let mut probes = direct.iter().step_by((direct.len() / PROBES).max(1));
-        total >= MIN_COLD_READ && probes.all(|job| self.is_uncached(job))
+        let asked: Vec<_> = direct.iter().filter_map(|job| self.away_from_ends(job)).collect();
+        let mut probes = asked.iter().step_by((asked.len() / PROBES).max(1));
+        total >= MIN_COLD_READ && !asked.is_empty() && probes.all(|(source, at)| source.is_uncached(*at))
     }
 
     /// Whether a job can be read together with its neighbours: it is small, and nothing is computed
@@ -74,12 +78,12 @@ impl Reader {
         })
     }
 
-    /// Whether the middle of what a job reads is not in the system's cache. What is before it
-    /// may be there because the file's header was read.
-    fn is_uncached(&self, job: &Job<'_>) -> bool {
-        let Storage::Plain(extent) = job.component.storage else { return false };
-        let Ok(source) = self.catalog().sources.get(extent.source) else { return false };
-        source.is_uncached(extent.offset + job.skip + job.out.len() as u64 / 2)
+    /// The middle of what a job reads, if it is not near an end of its file.
+    fn away_from_ends(&self, job: &Job<'_>) -> Option<(&dyn Source, u64)> {
+        let place = place(job)?;
+        let source = self.catalog().sources.get(place.source).ok()?;
+        let middle = place.offset + place.len / 2;
+        (NEAR_ENDS..source.len().saturating_sub(NEAR_ENDS)).contains(&middle).then_some((&**source, middle))
     }
 
     /// Works on all jobs, which are in the order of the file: on the first half through the
@@ -139,7 +143,7 @@ mod tests {
 
     use super::*;
     use crate::read::OpenOptions;
-    use crate::source::{MemorySource, Source};
+    use crate::source::MemorySource;
     use crate::{Checksum, Writer};
 
     /// A file in memory that claims to be on a device, and counts how it is read.
@@ -169,8 +173,10 @@ mod tests {
             Err(crate::Error::unsupported("not mapped"))
         }
 
-        fn is_uncached(&self, _: u64) -> bool {
-            !self.cached
+        fn is_uncached(&self, offset: u64) -> bool {
+            // Reading the headers also cached what is near them.
+            let readahead = 128 << 10;
+            !self.cached && (readahead..self.len() - readahead).contains(&offset)
         }
 
         fn read_direct(&self, offset: u64, out: &mut [u8]) -> Result<()> {
