@@ -17,8 +17,11 @@ const MIN_COLD_READ: u64 = 32 << 20;
 /// Smaller pieces are not worth a request to the device each. (case: as above; at 256 kB
 /// 0.7 times as fast)
 const LARGE: usize = 1 << 20;
-/// Bytes of one request for several small tensors, at most. (structural: a second-level cache)
-const MAX_SPAN: u64 = 2 << 20;
+/// Larger pieces are read to their places, also beside small ones. (structural: copying them costs more than a
+/// small read through the cache)
+const MAX_JOINED: usize = 2 * LARGE;
+/// Bytes of one request for several tensors, at most. (structural: twice the largest that joins)
+const MAX_SPAN: u64 = 2 * MAX_JOINED as u64;
 /// Bytes between two tensors that are read by one request: padding. (structural)
 const MAX_BETWEEN: u64 = 4096;
 /// Places where the cache is asked for the file. (unmeasured)
@@ -40,11 +43,11 @@ impl Reader {
         total >= MIN_COLD_READ && !asked.is_empty() && probes.all(|(source, at)| source.is_uncached(*at))
     }
 
-    /// Whether a job can be read together with its neighbours: it is small, and nothing is computed
-    /// of its bytes.
+    /// Whether a job can be read together with its neighbours: nothing is computed of its bytes, and copying
+    /// them costs little.
     fn joins(&self, job: &Job<'_>) -> bool {
         matches!(job.component.storage, Storage::Plain(_))
-            && job.out.len() < LARGE
+            && job.out.len() < MAX_JOINED
             && self.digest(job.component).is_none()
     }
 
@@ -123,12 +126,14 @@ fn place(job: &Job<'_>) -> Option<Extent> {
     Some(Extent { offset: extent.offset + job.skip, len: job.out.len() as u64, ..extent })
 }
 
-/// Both extents as one, if they are neighbours and few enough bytes.
+/// Both extents as one, if they are neighbours, one of them is too small for a request of its own, and
+/// they are few enough bytes.
 fn join(first: Extent, second: Extent) -> Option<Extent> {
     let end = first.offset + first.len;
     let between = second.offset.checked_sub(end)?;
     let len = second.offset + second.len - first.offset;
-    let joins = first.source == second.source && between <= MAX_BETWEEN && len <= MAX_SPAN;
+    let small = first.len.min(second.len) < LARGE as u64;
+    let joins = first.source == second.source && between <= MAX_BETWEEN && small && len <= MAX_SPAN;
     joins.then_some(Extent { len, ..first })
 }
 
