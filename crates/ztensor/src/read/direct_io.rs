@@ -2,9 +2,10 @@
 //!
 //! Through the cache every byte costs a page that must be found and made, and a copy: with few
 //! cores that, and not the device, is the limit. With `O_DIRECT` they come at the device's
-//! speed, but none is cached for the next load. So a first load reads half in each mode, at
-//! the same time. A file of which something is cached has been read before: then all goes
-//! through the cache, and the load after that one finds the file there.
+//! speed, but none is cached for the next load. So a first load reads in both modes at the same
+//! time: one thread through the cache from the front of the file, a few requests to the device from its
+//! back. A file of which something is cached has been read before: then all goes through the cache, and
+//! the load after that one finds the file there.
 
 use crate::base::parallel::{self, End};
 use crate::catalog::{Extent, Storage};
@@ -32,6 +33,12 @@ const NEAR_ENDS: u64 = 1 << 20;
 /// Requests to the device at a time, besides those of the cache: more are no faster.
 /// (case: figures in `docs/architecture.md`)
 const REQUESTS: usize = 4;
+/// Threads that read through the cache meanwhile: a second one takes the processor from the requests, 1.2 to 1.4
+/// times as long. (case: as above, with a readahead of 128 kB and of 8 MB)
+const THROUGH_CACHE: usize = 1;
+/// At least one of this many bytes goes through the cache. Half of them made large files wait for it, 1.8 to 2
+/// times as long; a quarter costs 3 %. (case: as above)
+const MIN_CACHED: usize = 4;
 
 impl Reader {
     /// Whether `jobs` are much of files that nothing is cached of.
@@ -89,11 +96,10 @@ impl Reader {
         (NEAR_ENDS..source.len().saturating_sub(NEAR_ENDS)).contains(&middle).then_some((&**source, middle))
     }
 
-    /// Works on all jobs, which are in the order of the file: on the first half through the
-    /// cache, on the other half with `O_DIRECT`; the thread that finishes first helps the other.
+    /// Works on all jobs, which are in the order of the file: from the front through the cache, from the
+    /// back with `O_DIRECT`, until they meet.
     pub(crate) fn read_first(
         &self,
-        threads: usize,
         jobs: Vec<Job<'_>>,
         work: impl Fn(Job<'_>, ReadMode) -> Result<()> + Sync,
         done: impl Fn(u64) -> Result<()> + Sync,
@@ -105,8 +111,8 @@ impl Reader {
             *sum += len(span);
             Some(*sum)
         });
-        let half = ends.take_while(|&sum| sum < total - total / 2).count() + 1;
-        parallel::from_both_ends((threads, REQUESTS), spans, half, |mut span, end| {
+        let cached = ends.take_while(|&sum| sum < total / MIN_CACHED).count() + 1;
+        parallel::from_both_ends((THROUGH_CACHE, REQUESTS), spans, cached, |mut span, end| {
             let direct = end == End::Back;
             if direct && len(&span) >= LARGE && span.len() > 1 {
                 self.read_neighbours(&mut span)?;
@@ -225,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn at_most_half_of_a_first_read_goes_past_the_cache() {
+    fn at_least_a_quarter_of_a_first_read_goes_through_the_cache() {
         for checksum in [Checksum::None, Checksum::Crc32c] {
             let bytes = file(checksum, false);
             let (usual, past, through) = load(&bytes, true);
@@ -233,7 +239,7 @@ mod tests {
             let (first, past, all) = load(&bytes, false);
             assert!(usual.unwrap() == first.unwrap(), "{checksum:?}");
             assert_eq!(past + all, through);
-            assert!(past <= through / 2, "{past} of {through}");
+            assert!(past > 0 && all >= through / 4, "{past} of {through}");
         }
     }
 

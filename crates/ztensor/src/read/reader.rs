@@ -286,7 +286,7 @@ impl Reader {
             advance(observer, bytes)
         };
         if threads > 1 && self.is_first_read(&jobs) {
-            return self.read_first(threads, jobs, work, |bytes| advance(observer, bytes));
+            return self.read_first(jobs, work, |bytes| advance(observer, bytes));
         }
         parallel::for_each(threads, jobs, |job| work(job, ReadMode::Cached))
     }
