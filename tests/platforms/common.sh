@@ -7,10 +7,16 @@ build=$source/${PLATFORMS_BUILD:-target/cross}
 records=$build/results
 mkdir -p "$records" "$build/logs"
 cd "$source"
+platforms=${PLATFORMS:-$source/target/platforms}
 # The Debian suite with the compilers: a recent Rust, with standard libraries for other targets.
 TOOLS_SUITE=${TOOLS_SUITE:-testing}
 # Packages of every build in it.
 BUILD_PACKAGES="rustc cargo libstd-rust-dev rust-src gcc g++ libc6-dev make pkg-config python3 python3-venv"
+# Tests of other platforms take longer to compile than to run: only loops over bytes are optimised.
+FAST_BUILD="--config profile.dev.opt-level=0"
+for package in z4ai z4ai-v1 blake3 crc32c crc32fast sha2 twox-hash zlib-rs zstd-sys; do
+    FAST_BUILD="$FAST_BUILD --config profile.dev.package.$package.opt-level=2"
+done
 # Where CPython without its global lock is in it: see free-threaded.sh.
 FREE_THREADED=/opt/python-free-threaded
 failures=0

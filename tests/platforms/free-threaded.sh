@@ -1,18 +1,28 @@
 #!/usr/bin/env bash
 # CPython without its global lock (3.14t), in the Debian folder with the compilers: no suite has a package
-# of it, so it is built from the source of Debian's python3.14, without its optimisations.
+# of it, so it is built from Debian's source of python3.14, without its optimisations. The source comes from
+# the mirror's pool, by the version that is installed or, if the mirror lacks that, the one named here:
+# its .dsc is checked against Debian's keys, the archive against the .dsc.
 source "$(dirname "$0")/common.sh"
 
-debian "$TOOLS_SUITE" $BUILD_PACKAGES xz-utils zlib1g-dev libssl-dev libffi-dev -- bash -ec '
+debian "$TOOLS_SUITE" $BUILD_PACKAGES xz-utils zlib1g-dev libssl-dev libffi-dev debian-keyring gpgv -- bash -ec '
     prefix=$1
     test ! -x "$prefix/bin/python3" || exit 0
-    sed "s/^deb /deb-src /" /etc/apt/sources.list >/etc/apt/sources.list.d/source.list
-    apt-get update --quiet
+    pool=$(awk "/^deb /{ print \$2; exit }" /etc/apt/sources.list)/pool/main/p/python3.14
     folder=$(mktemp -d --tmpdir=/var/tmp)
+    trap "rm -rf \"$folder\"" EXIT
     cd "$folder"
-    apt-get source --quiet --download-only python3.14
-    tar --extract --xz --strip-components=1 --file python3.14_*.orig.tar.xz
+    chmod a+rwx .
+    fetch() { /usr/lib/apt/apt-helper download-file "$pool/$1" "$1"; }
+    for version in "$(dpkg-query --show --showformat "\${source:Version}" python3.14)" 3.14.7-1; do
+        description=python3.14_$version.dsc
+        archive=python3.14_${version%-*}.orig.tar.xz
+        ! { fetch "$description" && fetch "$archive"; } || break
+    done
+    gpgv --quiet --keyring /usr/share/keyrings/debian-keyring.gpg --output signed "$description"
+    sed -n "/^Checksums-Sha256:/,/^[^ ]*:\$/s/^ \([0-9a-f]*\) [0-9]* \(.*\)/\1  \2/p" signed |
+        grep "  $archive\$" | sha256sum --check --strict
+    tar --extract --xz --strip-components=1 --file "$archive"
     ./configure --quiet --prefix="$prefix" --disable-gil --disable-test-modules
     make --quiet --jobs="$(nproc)"
-    make --quiet install
-    rm -rf "$folder"' build "$FREE_THREADED"
+    make --quiet install' build "$FREE_THREADED"

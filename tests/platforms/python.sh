@@ -19,26 +19,35 @@ native() {
         /opt/test/bin/python -m pytest -q $1' run "$TESTS" "$NEEDED"
 }
 
-# An arm64 system that is only unpacked, and an interpreter of it under the emulator; programs that
-# Python starts would need the kernel to know the emulator, so tests that start some are left out.
+# An arm64 system that is only unpacked, in the Debian folder with the emulator: its interpreter, and
+# packages that are chosen for it by the pip of the machine's architecture.
 emulated() {
-    local root=${PLATFORMS:-$source/target/platforms}/arm64 suite=trixie version=3.13
+    local root=$platforms/$TOOLS_SUITE/opt/arm64 package
+    debian "$TOOLS_SUITE" python3 python3-venv qemu-user --
     if [ ! -e "$root/.complete" ]; then
         rm -rf "$root"
-        debootstrap --foreign --arch=arm64 --variant=minbase --include=python3,python3-pip-whl $suite "$root"
+        debootstrap --foreign --arch=arm64 --variant=minbase --include=python3 trixie "$root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"}
         for package in "$root"/var/cache/apt/archives/*.deb; do
             dpkg-deb --extract "$package" "$root"
         done
+        rm "$root"/var/cache/apt/archives/*.deb
         touch "$root/.complete"
     fi
-    rm -rf "$build/arm64-site"
-    python3 -m pip install --quiet --target "$build/arm64-site" --only-binary :all: --python-version $version \
-        --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 $NEEDED
-    python3 -m pip install --quiet --no-deps --target "$build/arm64-site" --only-binary :all: --python-version $version \
-        --platform manylinux_2_17_aarch64 "$(ls dist/ztensor-*abi3-manylinux*aarch64.whl | tail -1)"
-    PYTHONPATH=$build/arm64-site PYTHONDONTWRITEBYTECODE=1 qemu-aarch64 -L "$root" "$root/usr/bin/python$version" \
-        -m pytest -q -p no:cacheprovider -k "not subprocess and not fork and not child" \
-        $TESTS
+    EMULATE=aarch64 debian "$TOOLS_SUITE" -- bash -ec '
+        python=$(ls /opt/arm64/usr/bin/python3.?? | tail -1)
+        version=${python##*python}
+        site=/opt/arm64-site
+        rm -rf $site
+        python3 -m venv --clear /opt/pip
+        install() {
+            /opt/pip/bin/pip install --quiet --target $site --only-binary :all: --python-version "$version" \
+                --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 --platform manylinux_2_17_aarch64 "$@"
+        }
+        install $2
+        install --no-deps $(ls dist/ztensor-*abi3-manylinux*aarch64.whl | tail -1)
+        export QEMU_LD_PREFIX=/opt/arm64 PYTHONPATH=$site PYTHONDONTWRITEBYTECODE=1
+        $python -c "import platform, sys; print(sys.version, platform.machine())"
+        $python -m pytest -q $1' run "$TESTS" "$NEEDED"
 }
 
 # What has wheels for an interpreter without the global lock, and the tests that need no more.

@@ -3,11 +3,13 @@
 # later (manylinux2014) and, where a standard library can be built, for musl. Zig (from PyPI) links
 # against the symbols of the oldest system; auditwheel, abi3audit and a look at the symbols check it.
 # Interpreters without the global lock have no stable ABI: one more wheel for 3.14t.
+# WHEEL_PROFILE=demo builds in a fraction of the time, to try the wheels rather than to publish them.
 # `wheels.sh NAME...` builds only some of x86_64, free-threaded, aarch64, x86_64-musl, aarch64-musl, sdist.
 source "$(dirname "$0")/common.sh"
 wanted=${*:-x86_64 free-threaded aarch64 x86_64-musl aarch64-musl sdist}
 GLIBC=2_17
 tools=/opt/wheels
+profile=${WHEEL_PROFILE:-release}
 packages="$BUILD_PACKAGES libstd-rust-dev:arm64 patchelf binutils"
 
 inside() {
@@ -25,7 +27,7 @@ wheel() { # TARGET COMPATIBILITY, then options of maturin
     [ -z "${python:-}" ] || interpreter=PYO3_PYTHON=$python
     inside env PATH="$tools/bin:/usr/bin:/bin" CARGO_TARGET_DIR="$build/wheels" "$interpreter" \
         RUSTC_BOOTSTRAP="${bootstrap:-}" RUSTFLAGS="${flags:-}" CARGO_PROFILE_RELEASE_DEBUG=false \
-        maturin build --release --zig --locked --strip --out dist --target "$target" \
+        maturin build --profile "$profile" --zig --locked --strip --out dist --target "$target" \
         --compatibility "$compatibility" "$@"
 }
 
@@ -52,7 +54,19 @@ free_threaded() {
 }
 
 sdist() {
+    rm -f dist/ztensor-*.tar.gz
     inside env PATH="$tools/bin:/usr/bin:/bin" maturin sdist --out dist
+}
+
+# As on any machine with Rust and a C compiler: pip alone, which gets maturin itself.
+install_sdist() {
+    inside env CARGO_TARGET_DIR="$build/sdist" MATURIN_PEP517_ARGS="--profile $profile" bash -ec '
+        python3 -m venv --clear /opt/sdist
+        /opt/sdist/bin/pip install --quiet $(realpath dist/ztensor-*.tar.gz)
+        script=$(sed -n "/^SCRIPT = /,/^\"\"\"\$/p" tests/test_wheel.py | sed "1d;\$d")
+        cd "$(mktemp -d)"
+        /opt/sdist/bin/python -c "$script"
+        /opt/sdist/bin/ztensor info x.zt'
 }
 
 mkdir -p dist
@@ -60,7 +74,10 @@ step wheels "tools" install_tools
 for part in $wanted; do
     case $part in
     free-threaded) step wheels "x86_64, free-threaded (3.14t)" free_threaded ;;
-    sdist) step wheels "source distribution" sdist ;;
+    sdist)
+        step wheels "source distribution" sdist
+        step wheels "install from the source distribution" install_sdist
+        ;;
     *-musl)
         # No standard library for musl in Debian: it is built from its sources.
         bootstrap=1 flags="-C target-feature=-crt-static" step wheels "$part" wheel "${part%-musl}-unknown-linux-musl" \

@@ -10,7 +10,7 @@ cross() {
     debian "$TOOLS_SUITE" $BUILD_PACKAGES gcc-mingw-w64-x86-64-win32 -- env RUSTC_BOOTSTRAP=1 \
         CARGO_TARGET_DIR="$build/windows" RUSTFLAGS="-D warnings" \
         CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=x86_64-w64-mingw32-gcc PYO3_NO_PYTHON=1 \
-        cargo "$1" --locked --target $target -Zbuild-std=std,panic_unwind,test "${@:2}"
+        cargo "$1" --locked --target $target -Zbuild-std=std,panic_unwind,test $FAST_BUILD "${@:2}"
 }
 
 packages=

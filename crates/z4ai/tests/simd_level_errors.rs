@@ -2,14 +2,9 @@
 
 use z4ai::{DecodeOptions, ErrorKind, Kind, Options, SimdLevel, delta};
 
-/// Runs this test binary again with `Z4AI_CPU`, which is read once per process. `TEST_RUNNER` is the
-/// emulator that runs it, if any (`make test-aarch64`).
+/// Runs this test binary again with `Z4AI_CPU`, which is read once per process.
 fn run(test: &str, level: &str) -> std::process::Output {
-    let runner = std::env::var("TEST_RUNNER").unwrap_or_default();
-    let binary = std::env::current_exe().unwrap();
-    let mut words = runner.split_whitespace().map(Into::into).chain([binary.into_os_string()]);
-    std::process::Command::new(words.next().unwrap())
-        .args(words)
+    std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])
         .env("Z4AI_CPU", level)
         .output()
