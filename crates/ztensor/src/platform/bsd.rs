@@ -52,3 +52,8 @@ pub(crate) fn open_direct(_: &File) -> Option<File> {
 pub(crate) fn read_direct(_: &File, _: u64, _: &mut [u8]) -> io::Result<bool> {
     Ok(false)
 }
+
+/// Never called: nothing is opened for it.
+pub(crate) fn read_direct_all(_: &File, _: &mut [(u64, &mut [u8])]) -> io::Result<bool> {
+    Ok(false)
+}

@@ -9,7 +9,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::Mapped;
 
-pub(crate) use super::o_direct::{open as open_direct, read as read_direct};
+pub(crate) use super::o_direct::{open as open_direct, read as read_direct, read_all as read_direct_all};
 
 /// Opens a folder for nothing but what is in it: no permission to list it is needed.
 pub(super) const FOLDER_ONLY: OFlags = OFlags::PATH;

@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -59,6 +60,88 @@ pub(crate) fn read(file: &File, offset: u64, out: &mut [u8]) -> io::Result<bool>
     Ok(true)
 }
 
+/// Fills several buffers, which lie beside each other in the file and are in its order, with one request, and says
+/// whether it could. Blocks that are wanted as a whole are written to their places where the memory is
+/// aligned as the file is; the others are read elsewhere and copied.
+pub(crate) fn read_all(file: &File, parts: &mut [(u64, &mut [u8])]) -> io::Result<bool> {
+    /// Buffers of one request that the kernel takes. (limit)
+    const MAX_BUFFERS: usize = 1024;
+    let block = BLOCK as u64;
+    let (Some((first, _)), Some((last, out))) = (parts.first(), parts.last()) else { return Ok(true) };
+    let (start, end) = (first / block * block, last + out.len() as u64);
+    let bodies: Vec<Range<u64>> = parts.iter().map(|(offset, out)| body(*offset, out)).collect();
+    // What is between the bodies, and where it lies in `copied`.
+    let mut between = Vec::with_capacity(bodies.len() + 1);
+    let (mut at, mut blocks) = (start, 0);
+    for to in bodies.iter().filter(|body| !body.is_empty()) {
+        let (Some(len), true) = (to.start.checked_sub(at), to.end >= to.start) else { return Ok(false) };
+        between.push((at, blocks));
+        blocks += (len / block) as usize;
+        at = to.end;
+    }
+    between.push((at, blocks));
+    blocks += end.saturating_sub(at).div_ceil(block) as usize;
+    let mut memory = vec![0; (blocks + 1) * BLOCK];
+    let aligned = memory.as_ptr().align_offset(BLOCK);
+    let Some(copied) = memory.get_mut(aligned..).and_then(|memory| memory.get_mut(..blocks * BLOCK)) else {
+        return Ok(false);
+    };
+    {
+        let mut rest = &mut *copied;
+        let mut buffers = Vec::with_capacity(2 * bodies.len() + 1);
+        let mut at = start;
+        for ((offset, out), body) in parts.iter_mut().zip(&bodies).filter(|(_, body)| !body.is_empty()) {
+            push(&mut rest, (body.start - at) as usize, &mut buffers);
+            let place = (body.start - *offset) as usize..(body.end - *offset) as usize;
+            buffers.push(IoSliceMut::new(&mut out[place]));
+            at = body.end;
+        }
+        let left = rest.len();
+        push(&mut rest, left, &mut buffers);
+        // The last block of the file may be a part of one.
+        if buffers.len() > MAX_BUFFERS
+            || (rustix::io::preadv(file, &mut buffers, start)? as u64) < end - start
+        {
+            return Ok(false);
+        }
+    }
+    for ((offset, out), body) in parts.iter_mut().zip(&bodies) {
+        let end = *offset + out.len() as u64;
+        let missing =
+            if body.is_empty() { [*offset..end, end..end] } else { [*offset..body.start, body.end..end] };
+        for range in missing.into_iter().filter(|range| !range.is_empty()) {
+            let index = between.partition_point(|(from, _)| *from <= range.start);
+            let Some((from, first)) = index.checked_sub(1).map(|index| between[index]) else {
+                return Ok(false);
+            };
+            let skip = first * BLOCK + (range.start - from) as usize;
+            let to = (range.start - *offset) as usize..(range.end - *offset) as usize;
+            let len = to.len();
+            let Some(bytes) = copied.get(skip..skip + len) else { return Ok(false) };
+            out[to].copy_from_slice(bytes);
+        }
+    }
+    Ok(true)
+}
+
+/// The whole blocks of a range, if its memory is aligned as the file is.
+fn body(offset: u64, out: &[u8]) -> Range<u64> {
+    let block = BLOCK as u64;
+    let start = offset.next_multiple_of(block);
+    let end = (offset + out.len() as u64) / block * block;
+    let aligned = out.as_ptr().align_offset(BLOCK) as u64 == start - offset;
+    if aligned && start < end { start..end } else { offset..offset }
+}
+
+/// Queues the next `len` bytes of `rest`.
+fn push<'a>(rest: &mut &'a mut [u8], len: usize, buffers: &mut Vec<IoSliceMut<'a>>) {
+    let (bytes, after) = std::mem::take(rest).split_at_mut(len);
+    *rest = after;
+    if len > 0 {
+        buffers.push(IoSliceMut::new(bytes));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +165,46 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn neighbours_are_read_with_one_request_wherever_they_lie_in_memory() {
+        let bytes: Vec<u8> = (0..400_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        std::fs::write(file.path(), &bytes).unwrap();
+        let Some(direct) = open(file.as_file()) else { return };
+        // Offsets and lengths: small ones, one without bytes, large ones, gaps, the end of the file.
+        let places = [
+            (100, 50),
+            (150, 4000),
+            (4200, 0),
+            (4200, 30_000),
+            (34_300, 8192),
+            (42_492, 200_000),
+            (300_000, 100_000),
+        ];
+        let mut memory = vec![0; 8 * 220_000];
+        for shift in [None, Some(0), Some(1)] {
+            memory.fill(0);
+            let mut rest = &mut memory[..];
+            let mut parts = Vec::new();
+            for (offset, len) in places {
+                // Aligned as the file is, or not.
+                let phase = shift.map_or(0, |shift| offset + shift) % BLOCK;
+                let at = (rest.as_ptr().align_offset(BLOCK) + phase) % rest.len();
+                let (out, after) = std::mem::take(&mut rest)[at..].split_at_mut(len);
+                parts.push((offset as u64, out));
+                rest = after;
+            }
+            let Ok(filled) = read_all(&direct, &mut parts) else { return };
+            assert!(filled);
+            for (offset, out) in &parts {
+                assert!(**out == bytes[*offset as usize..][..out.len()], "{shift:?} {offset}");
+            }
+            for first in 0..places.len() {
+                assert!(read_all(&direct, &mut parts[first..=first]).unwrap(), "{first}");
+            }
+        }
+        assert!(read_all(&direct, &mut []).unwrap());
     }
 }

@@ -384,6 +384,11 @@ pub(crate) fn read_direct(_: &File, _: u64, _: &mut [u8]) -> io::Result<bool> {
     Ok(false)
 }
 
+/// Never called: nothing is opened for it.
+pub(crate) fn read_direct_all(_: &File, _: &mut [(u64, &mut [u8])]) -> io::Result<bool> {
+    Ok(false)
+}
+
 fn handle(file: &File) -> HANDLE {
     file.as_raw_handle().cast()
 }

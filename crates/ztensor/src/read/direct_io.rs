@@ -7,9 +7,10 @@
 //! back. A file of which something is cached has been read before: then all goes through the cache, and
 //! the load after that one finds the file there.
 
+use super::reader::PIECE;
 use crate::base::parallel::{self, End};
 use crate::catalog::{Extent, Storage};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::read::{Job, Reader};
 use crate::source::{ReadMode, Source};
 
@@ -18,11 +19,9 @@ const MIN_COLD_READ: u64 = 32 << 20;
 /// Smaller pieces are not worth a request to the device each. (case: as above; at 256 kB
 /// 0.7 times as fast)
 const LARGE: usize = 1 << 20;
-/// Larger pieces are read to their places, also beside small ones. (structural: copying them costs more than a
-/// small read through the cache)
-const MAX_JOINED: usize = 2 * LARGE;
-/// Bytes of one request for several tensors, at most. (structural: twice the largest that joins)
-const MAX_SPAN: u64 = 2 * MAX_JOINED as u64;
+/// Bytes of one request for several tensors, at most: a piece of a large one, and small ones beside it.
+/// (structural)
+const MAX_SPAN: u64 = (PIECE + LARGE) as u64;
 /// Bytes between two tensors that are read by one request: padding. (structural)
 const MAX_BETWEEN: u64 = 4096;
 /// Places where the cache is asked for the file. (unmeasured)
@@ -50,12 +49,9 @@ impl Reader {
         total >= MIN_COLD_READ && !asked.is_empty() && probes.all(|(source, at)| source.is_uncached(*at))
     }
 
-    /// Whether a job can be read together with its neighbours: nothing is computed of its bytes, and copying
-    /// them costs little.
+    /// Whether a job can be read together with its neighbours: nothing is computed of its bytes.
     fn joins(&self, job: &Job<'_>) -> bool {
-        matches!(job.component.storage, Storage::Plain(_))
-            && job.out.len() < MAX_JOINED
-            && self.digest(job.component).is_none()
+        matches!(job.component.storage, Storage::Plain(_)) && self.digest(job.component).is_none()
     }
 
     /// Jobs in the order of the file, neighbours that can be read by one request together.
@@ -74,18 +70,17 @@ impl Reader {
         spans
     }
 
-    /// Reads neighbours with one request to the device, and copies each to its place.
+    /// Reads neighbours with one request to the device.
     fn read_neighbours(&self, jobs: &mut [Job<'_>]) -> Result<()> {
-        let mut places = jobs.iter().filter_map(place);
-        let Some(first) = places.next() else { return Ok(()) };
-        let span = places.try_fold(first, join).ok_or_else(|| Error::invalid("these are no neighbours"))?;
-        self.catalog().sources.with_direct(span, |bytes| {
-            for job in &mut *jobs {
-                let start = place(job).map_or(0, |place| place.offset - span.offset) as usize;
-                job.out.copy_from_slice(&bytes[start..start + job.out.len()]);
+        let Some(first) = jobs.first().and_then(place) else { return Ok(()) };
+        let source = self.catalog().sources.get(first.source)?;
+        let mut parts: Vec<(u64, &mut [u8])> = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            if let Some(place) = place(job) {
+                parts.push((place.offset, job.out));
             }
-            Ok(())
-        })
+        }
+        source.read_direct_all(&mut parts)
     }
 
     /// The middle of what a job reads, if it is not near an end of its file.

@@ -30,7 +30,7 @@ pub struct Reader {
 
 /// Reads are split into pieces of this size, so that threads share a large tensor. (case: the cold reads of
 /// `docs/architecture.md`, where pieces of 1 to 16 MB are equally fast)
-const PIECE: usize = 4 << 20;
+pub(super) const PIECE: usize = 4 << 20;
 /// The same of what is decoded: several threads then have frames of their own. (limit)
 const DECODED_PIECE: u64 = 32 << 20;
 /// What is hashed at a time. (structural: half of a second-level cache)

@@ -225,6 +225,17 @@ impl Source for FileSource {
         }
     }
 
+    fn read_direct_all(&self, parts: &mut [(u64, &mut [u8])]) -> Result<()> {
+        for (offset, out) in &*parts {
+            check_range(self.len, *offset, out.len() as u64).map_err(|error| error.in_file(&self.path))?;
+        }
+        let direct = self.direct.get_or_init(|| platform::open_direct(&self.file));
+        match direct.as_ref().map(|file| platform::read_direct_all(file, parts)) {
+            Some(Ok(true)) => self.check_unchanged(),
+            _ => parts.iter_mut().try_for_each(|(offset, out)| self.read_at(*offset, out)),
+        }
+    }
+
     fn mapped(&self) -> Result<&[u8]> {
         if self.len == 0 {
             return Ok(&[]); // an empty range cannot be mapped, and need not be

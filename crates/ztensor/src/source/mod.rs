@@ -74,6 +74,11 @@ pub trait Source: Send + Sync + fmt::Debug {
         self.read_at(offset, out)
     }
 
+    /// The same for several ranges that lie beside each other, in the order of the file, with one request.
+    fn read_direct_all(&self, parts: &mut [(u64, &mut [u8])]) -> Result<()> {
+        parts.iter_mut().try_for_each(|(offset, out)| self.read_direct(*offset, out))
+    }
+
     /// A second, copy-on-write view of all bytes, for callers that hand out
     /// writable memory. `None` if the source cannot be mapped so.
     fn copy_on_write(&self) -> Option<CowRegion> {
@@ -288,41 +293,11 @@ impl Sources {
         if source.remote().is_some() || source.is_mapped() {
             return then(&self.bytes(extent)?);
         }
-        self.with_buffer(ReadMode::Cached, extent, 0, |_| 0, then)
-    }
-
-    /// Calls `then` with the bytes of an extent, which are read into a pooled buffer, bypassing the
-    /// page cache. The buffer is aligned as the file is, so that a device can write to it.
-    pub(crate) fn with_direct<T>(&self, extent: Extent, then: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
-        let page = crate::platform::page_size();
-        self.with_buffer(
-            ReadMode::Direct,
-            extent,
-            2 * page,
-            |buffer| {
-                let aligned = buffer.as_ptr().align_offset(page as usize);
-                aligned.saturating_add((extent.offset % page) as usize)
-            },
-            then,
-        )
-    }
-
-    /// The same with a buffer that is `room` bytes longer, from where `start` says on.
-    fn with_buffer<T>(
-        &self,
-        mode: ReadMode,
-        extent: Extent,
-        room: u64,
-        start: impl FnOnce(&[u8]) -> usize,
-        then: impl FnOnce(&[u8]) -> Result<T>,
-    ) -> Result<T> {
-        let source = self.get(extent.source)?;
         check_range(source.len(), extent.offset, extent.len)
             .map_err(|error| error.in_file(source.label()))?;
-        let mut buffer = self.pool.take(extent.len.saturating_add(room))?;
-        let start = start(&buffer).min(room as usize);
-        let bytes = &mut buffer[start..][..extent.len as usize];
-        let done = self.read_by(mode, extent, 0, bytes).and_then(|()| then(bytes));
+        let mut buffer = self.pool.take(extent.len)?;
+        let bytes = &mut buffer[..extent.len as usize];
+        let done = self.read(extent, 0, bytes).and_then(|()| then(bytes));
         self.pool.put(buffer);
         done
     }
