@@ -14,8 +14,9 @@ use crate::error::Result;
 use crate::read::{Job, Reader};
 use crate::source::{ReadMode, Source};
 
-/// Less is read soon enough by the usual mode. (case: `python/run.py`, copy cold as safetensors)
-const MIN_COLD_READ: u64 = 32 << 20;
+/// Less is read soon enough by the usual mode, after which all of it is cached. (case: `python/run.py`, copy cold
+/// as safetensors: 68 MB take 37 ms through the cache and 44 ms in both modes, 500 MB 1.4 times as long)
+const MIN_COLD_READ: u64 = 128 << 20;
 /// Smaller pieces are not worth a request to the device each. (case: as above; at 256 kB
 /// 0.7 times as fast)
 const LARGE: usize = 1 << 20;
@@ -194,7 +195,7 @@ mod tests {
     fn file(checksum: Checksum, damage: bool) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut writer = Writer::new(&mut bytes).unwrap();
-        for (index, len) in [40 << 20, 1000, 5 << 20, 3 << 20, 30 << 20].into_iter().enumerate() {
+        for (index, len) in [80 << 20, 1000, 5 << 20, 3 << 20, 60 << 20].into_iter().enumerate() {
             let data: Vec<u8> =
                 (0..len as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
             writer.add_with(&index.to_string(), &[len as u64], &data).checksum(checksum).write().unwrap();
@@ -242,7 +243,7 @@ mod tests {
     fn small_neighbours_are_read_together() {
         let mut bytes = Vec::new();
         let mut writer = Writer::new(&mut bytes).unwrap();
-        for index in 0..400u32 {
+        for index in 0..720u32 {
             let data: Vec<u8> = (0..200_001u32)
                 .map(|n| (n.wrapping_mul(2_654_435_761).wrapping_add(index) >> 24) as u8)
                 .collect();
@@ -255,7 +256,7 @@ mod tests {
         let (first, past, all) = load(&bytes, false);
         assert!(usual.unwrap() == first.unwrap());
         // Padding between tensors is read, too.
-        assert!(past > through / 4 && past + all <= through + 400 * 64, "{past} and {all} of {through}");
+        assert!(past > through / 4 && past + all <= through + 720 * 64, "{past} and {all} of {through}");
     }
 
     #[test]
