@@ -109,7 +109,7 @@ test-frameworks: $(VENV)/.installed
 
 # vLLM, transformers, diffusers, accelerate, peft and sentence-transformers in one environment with
 # torch, the oldest releases of all but vLLM in a second one: 6 GB each, less where files are linked,
-# once. UPDATE_DOCS=1 writes what they find into the table of docs/engines.md.
+# once. llama.cpp is built from source, ten minutes with two cores, once. UPDATE_DOCS=1 writes what they find into the table of docs/engines.md.
 test-engines: $(VENV)/.installed
 	$(VENV)/bin/pytest -m engines tests/test_engines.py
 

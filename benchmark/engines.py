@@ -8,7 +8,9 @@ tensor after another and copies it to a parameter; ours is what ``load_format="z
 over. Parameters exist and are touched before.
 
 ``transformers``: ``from_pretrained`` of a Llama in bf16 and one forward pass, so that mapped
-weights are read, too; from plain safetensors and from the same packed with effort fast.
+weights are read, too; from plain safetensors and from the same packed with effort fast. How much
+the model has to compute decides the ratio: ``--tokens`` is the length of the prompt (256; the
+documentation has 16, too).
 
 Each run is a process of its own, which does everything once before it is measured: modules are
 imported then, and a virtual machine has given it memory. Cold runs begin after the files were
@@ -193,7 +195,8 @@ def main():
             folder.mkdir(exist_ok=True)
             (make_files if options.part == "loader" else make_model)(folder, options.size)
         size = sum(path.stat().st_size for path in (folder / "plain").iterdir())
-        print(f"{options.part}, {size / 1e6:.0f} MB, {options.rounds} rounds")
+        used = f", a prompt of {options.tokens} tokens" if options.part == "transformers" else ""
+        print(f"{options.part}, {size / 1e6:.0f} MB{used}, {options.rounds} rounds")
         if not options.rounds:
             return
         print(f"{'':5} {'case':8} {'seconds':>8} {'x ' + cases[0]:>10} {'MB peak':>8}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,12 @@ import ztensor
 
 
 @functools.cache
-def _environment(name: str, packages: tuple[str, ...], overrides: tuple[str, ...]) -> Path | str:
+def _environment(
+    name: str,
+    packages: tuple[str, ...],
+    overrides: tuple[str, ...],
+    variables: tuple[tuple[str, str], ...],
+) -> Path | str:
     """The interpreter of an environment with packages, or why there is none."""
     folder = CACHE / name
     python = folder / "bin" / "python"
@@ -35,7 +42,13 @@ def _environment(name: str, packages: tuple[str, ...], overrides: tuple[str, ...
         [uv, "pip", "install", "--quiet", "--python", str(python), *packages, *options],
     ):
         try:
-            outcome = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+            outcome = subprocess.run(
+                command,
+                env={**os.environ, **dict(variables)},
+                capture_output=True,
+                text=True,
+                timeout=3600,
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"cannot install {name}: {error}"
         if outcome.returncode:
@@ -44,9 +57,17 @@ def _environment(name: str, packages: tuple[str, ...], overrides: tuple[str, ...
     return python
 
 
-def interpreter(name: str, *packages: str, overrides: tuple[str, ...] = ()) -> Path:
-    """The interpreter of an environment; tests are skipped where it cannot be made."""
-    found = _environment(name, packages, overrides)
+def interpreter(
+    name: str,
+    *packages: str,
+    overrides: tuple[str, ...] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Path:
+    """The interpreter of an environment; tests are skipped where it cannot be made.
+
+    ``variables`` are of the environment in which packages are built.
+    """
+    found = _environment(name, packages, overrides, tuple((variables or {}).items()))
     if isinstance(found, str):
         pytest.skip(found)
     return found

@@ -51,19 +51,28 @@ OLDEST = (
     MODEL,
 )
 
+# Built from source, for which a C++ compiler is needed; kept by the package manager then.
+LLAMA_CPP = "llama-cpp-python==0.3.36"
+LLAMA_CPP_BUILD = {
+    "CMAKE_ARGS": "-DLLAVA_BUILD=OFF -DGGML_NATIVE=OFF"
+    " -DCMAKE_C_FLAGS_RELEASE=-O1 -DCMAKE_CXX_FLAGS_RELEASE=-O1",
+}
+
+
+def newest() -> Path:
+    return environments.interpreter("engines/vllm", *PACKAGES, overrides=OVERRIDES)
+
 
 def run(
     script: str,
     folder: Path,
     *arguments: str,
-    oldest: bool = False,
-    timeout: int = 1200,
+    python: Path | None = None,
+    note: str = "",
+    timeout: int = 3600,
 ) -> None:
     """Runs a scenario with our packages installed beside the engines."""
-    if oldest:
-        python = environments.interpreter("engines/oldest", *OLDEST, overrides=OVERRIDES[:1])
-    else:
-        python = environments.interpreter("engines/vllm", *PACKAGES, overrides=OVERRIDES)
+    python = python or newest()
     path = [environments.installed(folder), Path(__file__).parent]
     outcome = subprocess.run(
         [str(python), str(Path(__file__).parent / "engines" / script), *arguments],
@@ -85,7 +94,7 @@ def run(
     )
     assert outcome.returncode == 0, (outcome.stdout + outcome.stderr)[-6000:]
     found = results.printed(outcome.stdout)
-    name = f"{script.removesuffix('.py')}{' (oldest)' if oldest else ''}"
+    name = f"{script.removesuffix('.py')}{note}"
     if os.environ.get("UPDATE_DOCS"):
         results.record(name, found)
         results.PAGE.write_text(results.page_with(results.table()))
@@ -112,13 +121,13 @@ def test_vllm_weight_transfer(tmp_path: Path) -> None:
 def test_vllm_with_two_workers(tmp_path: Path) -> None:
     """Tensor parallelism, with spawned workers that find the load format by its entry point."""
     needs_two_cores()
-    run("vllm_workers.py", tmp_path, timeout=3600)
+    run("vllm_workers.py", tmp_path)
 
 
 def test_vllm_with_experts(tmp_path: Path) -> None:
     """Expert parallelism: a worker does not read the other one's experts."""
     needs_two_cores()
-    run("vllm_experts.py", tmp_path, timeout=3600)
+    run("vllm_experts.py", tmp_path)
 
 
 def test_hugging_face(tmp_path: Path) -> None:
@@ -128,4 +137,15 @@ def test_hugging_face(tmp_path: Path) -> None:
 
 def test_hugging_face_oldest(tmp_path: Path) -> None:
     """The same with the oldest releases that are supported."""
-    run("hugging_face.py", tmp_path, oldest=True)
+    python = environments.interpreter("engines/oldest", *OLDEST, overrides=OVERRIDES[:1])
+    run("hugging_face.py", tmp_path, python=python, note=" (oldest)")
+
+
+def test_llama_cpp(tmp_path: Path) -> None:
+    """Models that ``ztensor export`` has written, against what transformers computes here."""
+    import test_export_gguf
+
+    python = environments.interpreter("engines/llama-cpp", LLAMA_CPP, variables=LLAMA_CPP_BUILD)
+    models = tmp_path / "models"
+    test_export_gguf.make_expected(models)
+    run("gguf_export.py", tmp_path, str(models), python=python)

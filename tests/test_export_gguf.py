@@ -189,8 +189,8 @@ def test_names_metadata_and_vocabulary_are_those_of_the_format(tmp_path, name):
     assert not written
 
 
-def test_llama_3_frequencies_are_a_tensor(tmp_path):
-    scaling = {
+def llama3_rope() -> dict:
+    return {
         "rope_type": "llama3",
         "rope_theta": 500000.0,
         "factor": 8.0,
@@ -198,8 +198,11 @@ def test_llama_3_frequencies_are_a_tensor(tmp_path):
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 64,
     }
+
+
+def test_llama_3_frequencies_are_a_tensor(tmp_path):
     folder = tmp_path / "llama"
-    model = make_model(folder, "llama", rope_parameters=scaling)
+    model = make_model(folder, "llama", rope_parameters=llama3_rope())
     path = export(folder, "--no-tokenizer")
     assert fields(path)["tokenizer.ggml.model"] == "no_vocab"
     factors = ztensor.open(path).read_numpy("rope_freqs.weight")
@@ -263,19 +266,28 @@ def test_what_would_not_be_the_same_model_is_refused_by_name(tmp_path):
     assert "--no-tokenizer" in refused(folder)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_llama_cpp_computes_the_same(tmp_path, name):
-    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python, built in ten minutes")
-    folder = tmp_path / name
-    model = make_model(folder, name)
-    path = export(folder)
-    engine = llama_cpp.Llama(str(path), logits_all=True, n_ctx=64, verbose=False)
-    ids = [3 * index for index in range(20)]
-    engine.eval(ids)
-    with torch.no_grad():
-        expected = model(torch.tensor([ids])).logits[0].numpy()
-    np.testing.assert_allclose(np.array(engine.scores[: len(ids)]), expected, rtol=2e-2, atol=2e-2)
-    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
-    for text in TEXTS:
-        ours = engine.tokenize(text.encode(), add_bos=False, special=True)
-        assert ours == tokenizer.encode(text, add_special_tokens=False)
+def make_expected(folder: Path) -> None:
+    """Exported models, and what transformers computes of them: for ``engines/gguf_export.py``."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    linear = {"rope_type": "linear", "factor": 2.0}
+    cases: list[tuple[str, str, dict, list[str]]] = [
+        ("llama", "llama", {}, []),
+        ("llama-tied", "llama", {"tie_word_embeddings": True}, ["--dtype", "f32"]),
+        ("llama-linear", "llama", {"rope_parameters": {**linear, "rope_theta": 10000.0}}, []),
+        ("llama-yarn", "llama", {"rope_parameters": {**yarn, "rope_theta": 10000.0}}, []),
+        ("llama-3", "llama", {"rope_parameters": llama3_rope()}, []),
+        ("llama-heads", "llama", {"head_dim": 32, "num_key_value_heads": 1}, []),
+        ("qwen2", "qwen2", {}, []),
+        ("qwen2-tied", "qwen2", {"tie_word_embeddings": True}, []),
+        ("qwen2-yarn", "qwen2", {"rope_parameters": {**yarn, "rope_theta": 1e6}}, []),
+    ]
+    ids = [3 * index for index in range(40)]
+    for name, architecture, changes, options in cases:
+        model = make_model(folder / name, architecture, **changes)
+        export(folder / name, *options)
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0].float().numpy()
+        np.save(folder / f"{name}.npy", logits)
+        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder / name)
+        texts = {text: tokenizer.encode(text, add_special_tokens=False) for text in TEXTS}
+        (folder / f"{name}.json").write_text(json.dumps({"ids": ids, "texts": texts}))

@@ -25,17 +25,11 @@ ENTRY_POINTS = {
     "sentence-transformers": "the same",
     "fsspec": "`ztensor://`, `ztensor-repo://` (group `fsspec.specs`)",
     "torch": "`stream.z4ai`, for `FileSystemWriter`",
+    "llama.cpp": "`ztensor export --to gguf`",
 }
 """The engines that scenarios run, in the order of the table."""
 
 OTHERS = (
-    (
-        "llama.cpp",
-        "gguf 0.19.0, transformers 5.22.2",
-        "`ztensor export --to gguf`",
-        "writes GGUF of Llama and Qwen2 models",
-        "logits, as transformers computes them from the file; in `make test`",
-    ),
     (
         "SGLang",
         "interface of August 2026",
