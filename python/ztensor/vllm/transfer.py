@@ -29,7 +29,7 @@ import torch
 from ztensor._errors import InvalidArgumentError
 from ztensor._weights import Options, Share, Weights, with_fused
 from ztensor.sync import Layout, Published, Publisher, Subscriber
-from ztensor.vllm import BACKEND
+from ztensor.vllm import BACKEND, register
 from ztensor.vllm._doors import door
 from ztensor.vllm._loader import (
     LOADED,
@@ -350,3 +350,7 @@ class OfflineClient:
         """Ends an update. Cached prefixes are of the old weights, and dropped."""
         self._llm.finish_weight_update(weight_version)
         self._llm.reset_prefix_cache()
+
+
+# vLLM calls the entry point in its engines, and not in a process that only trains.
+register()
