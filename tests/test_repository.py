@@ -611,6 +611,18 @@ def test_models_are_loaded_without_a_checkout(tmp_path: Path) -> None:
             assert torch.equal(loaded.state_dict()[name], value), name
 
 
+def test_a_folder_without_tensors_is_named(tmp_path: Path) -> None:
+    repository = Repository.init(tmp_path / "repo")
+    source = folder(tmp_path / "model", weights(1))
+    (source / "notes").mkdir()
+    (source / "notes" / "read.me").write_text("nothing to see")
+    repository.commit(source, "one")
+    with pytest.raises(ztensor.NotFoundError) as caught:
+        repository.version("main").open("notes")
+    said = str(caught.value)
+    assert said.startswith(str(tmp_path)) and "/notes: there is no tensor file" in said, said
+
+
 def test_fsspec(tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     from ztensor.fsspec import RepositoryFileSystem

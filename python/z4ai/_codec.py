@@ -247,7 +247,8 @@ def decompress_array(
         flat = _memory.empty_array("|u1", [size], size)
         if size * 8 != element.bits * int(np.prod(shape, dtype=object)):
             raise InvalidArgumentError(
-                f"the frame has {size} bytes, which are not a {name} array of shape {shape}"
+                f"the frame has {size} bytes, which are not an array of dtype {name} "
+                f"and shape {shape}"
             )
         _native.z4ai_decompress_into(frame, flat, threads_checked(threads))
         return _frameworks.array_to_torch(flat, element, shape)

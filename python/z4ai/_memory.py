@@ -265,7 +265,8 @@ def empty_array(name: str, shape: Sequence[int], nbytes: int) -> AnyArray:
     dtype = dtype_named(name)
     if math.prod(shape) * dtype.itemsize != nbytes:
         raise CorruptError(
-            f"the frame has {nbytes} bytes, which are not a {dtype} array of shape {list(shape)}"
+            f"the frame has {nbytes} bytes, which are not an array of dtype {dtype} "
+            f"and shape {list(shape)}"
         )
     try:
         return np.empty(tuple(shape), dtype)

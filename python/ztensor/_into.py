@@ -57,7 +57,7 @@ def _check(reader: Reader, name: str, dst: Any) -> bool:
         in_order = dst.is_cpu and dst.is_contiguous() and not (dst.is_conj() or dst.is_neg())
     else:
         raise InvalidArgumentError(
-            f"the destination of {name!r} is a {type(dst).__name__}: give an array or a tensor"
+            f"the destination of {name!r} has type {type(dst).__name__}: give an array or a tensor"
         )
     if element is None or found != element or list(dst.shape) != shape:
         raise InvalidArgumentError(

@@ -113,7 +113,7 @@ def _checked(
 ) -> tuple[list[Any], dict[str, str] | None]:
     for name, spec in tensors.items():
         if not isinstance(spec, TensorSpec):
-            raise TypeError(f"tensor {name!r} is a {type(spec).__name__}, not a TensorSpec")
+            raise TypeError(f"tensor {name!r} has type {type(spec).__name__}, not TensorSpec")
     attributes = dict(metadata) if metadata else None
     _formats.check_metadata("safetensors", attributes)
     return [spec._item(name) for name, spec in tensors.items()], attributes

@@ -338,7 +338,7 @@ def component_array(role: str, value: Any) -> AnyArray:
         _dtypes.of_numpy(array.dtype)
         return array
     kind = value.__class__.__name__
-    raise InvalidArgumentError(f"component {role!r} is a {kind}: give a NumPy array")
+    raise InvalidArgumentError(f"component {role!r} has type {kind}: give a NumPy array")
 
 
 def _of_component(given: Any, array: AnyArray) -> _dtypes.Element:

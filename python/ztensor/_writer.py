@@ -174,7 +174,9 @@ class Writer:
     ) -> None:
         """Writes a torch tensor of any device, strides and dtype."""
         if not _dtypes.is_torch(data):
-            raise InvalidArgumentError(f"tensor {name!r} is a {type(data).__name__}, not torch's")
+            raise InvalidArgumentError(
+                f"tensor {name!r} has type {type(data).__name__}, not torch's"
+            )
         self._write(_items.from_torch(name, data), compress, checksum)
 
     def add(

@@ -1,5 +1,7 @@
 //! What a failed command tells the person and the script.
 
+use std::path::Path;
+
 use ztensor::{Error, ErrorKind};
 
 use crate::{human, output};
@@ -46,6 +48,11 @@ impl Failure {
     /// The operating system or the network failed.
     pub fn io(message: impl Into<String>) -> Failure {
         Failure { code: IO, message: message.into(), error: None }
+    }
+
+    /// An I/O error of a file that is named.
+    pub fn of_file(path: &Path) -> impl Fn(std::io::Error) -> Failure + '_ {
+        move |error| Failure::io(format!("{}: {}", path.display(), human::cause(&error)))
     }
 
     /// The person or the system stopped it.
@@ -95,12 +102,13 @@ impl From<Error> for Failure {
     }
 }
 
+/// Of standard output, which is what `writeln!` writes to here. For files see [`Failure::of_file`].
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
         // `ztensor info … | head` is not a failure.
         match error.kind() {
             std::io::ErrorKind::BrokenPipe => Failure { code: FINE, message: String::new(), error: None },
-            _ => Failure { code: IO, message: human::cause(&error), error: None },
+            _ => Failure::io(format!("cannot write to standard output: {}", human::cause(&error))),
         }
     }
 }

@@ -101,7 +101,7 @@ impl Model {
             std::thread::sleep(Duration::from_millis(200) * attempt);
         }
         if !is_right(file, &part)? {
-            std::fs::remove_file(&part)?;
+            std::fs::remove_file(&part).map_err(Failure::of_file(&part))?;
             let name = &file.name;
             return Err(Failure::bad_file(format!(
                 "{name}: the download was damaged and has been deleted: run the command again"
@@ -112,10 +112,15 @@ impl Model {
     }
 
     fn fetch_rest(&self, file: &RemoteFile, part: &Path, observer: &dyn Observer) -> Result<(), Stop> {
-        let mut out = ztensor::trusted::append(part)?;
-        let mut have = out.metadata()?.len();
+        let failed = Failure::of_file(part);
+        let mut out = ztensor::trusted::append(part).map_err(|error| match error.raw_os_error() {
+            Some(_) => failed(error),
+            // Names the file itself.
+            None => Failure::io(error.to_string()),
+        })?;
+        let mut have = out.metadata().map_err(&failed)?.len();
         if have > file.size {
-            out.set_len(0)?;
+            out.set_len(0).map_err(&failed)?;
             have = 0;
         }
         if have == file.size {
@@ -133,7 +138,7 @@ impl Model {
             }
             _ => {
                 // The server sends everything.
-                out.set_len(0)?;
+                out.set_len(0).map_err(&failed)?;
                 have = 0;
             }
         }
@@ -146,7 +151,7 @@ impl Model {
             if count == 0 {
                 break;
             }
-            out.write_all(&buffer[..count])?;
+            out.write_all(&buffer[..count]).map_err(&failed)?;
             have += count as u64;
             if !observer.advance(count as u64) {
                 return Err(Stop::Failed(ztensor::Error::cancelled().into()));
@@ -197,15 +202,16 @@ impl<E: Into<Failure>> From<E> for Stop {
 
 /// Whether a file has the promised size and digest.
 pub fn is_right(file: &RemoteFile, path: &Path) -> Result<bool, Failure> {
-    let mut local = File::open(path)?;
-    if local.metadata()?.len() != file.size {
+    let failed = Failure::of_file(path);
+    let mut local = File::open(path).map_err(&failed)?;
+    if local.metadata().map_err(&failed)?.len() != file.size {
         return Ok(false);
     }
     let Some(expected) = &file.sha256 else { return Ok(true) };
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 18];
     loop {
-        let count = local.read(&mut buffer)?;
+        let count = local.read(&mut buffer).map_err(&failed)?;
         if count == 0 {
             break;
         }

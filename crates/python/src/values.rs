@@ -101,7 +101,7 @@ fn from_python(value: &Bound<'_, PyAny>, depth: usize, name: &str) -> PyResult<V
         Err(invalid(
             value.py(),
             format!(
-                "attribute {name:?} is a {}: use None, bool, int, float, str, bytes, list or dict",
+                "attribute {name:?} has type {}: use None, bool, int, float, str, bytes, list or dict",
                 type_name(value)
             ),
         ))

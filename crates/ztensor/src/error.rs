@@ -110,7 +110,8 @@ impl Error {
 
     /// Names the file, unless an inner layer already did.
     pub fn in_file(mut self, file: impl AsRef<Path>) -> Self {
-        if self.0.file.is_none() {
+        // The folder of the files in a container has no name of its own: an outer layer knows it.
+        if self.0.file.is_none() && !file.as_ref().as_os_str().is_empty() {
             self.0.file = Some(file.as_ref().display().to_string());
         }
         self

@@ -349,7 +349,10 @@ fn alignment_is_a_power_of_two() {
         file
     };
     for alignment in [0u32, 3, 33, u32::MAX] {
-        assert_eq!(aligned(4, &alignment.to_le_bytes()).rule(), "gguf.alignment");
+        let file = aligned(4, &alignment.to_le_bytes());
+        assert_eq!(file.rule(), "gguf.alignment");
+        let message = file.open().unwrap_err().to_string();
+        assert!(message.contains(&format!("general.alignment is {alignment} instead")), "{message}");
     }
     assert_eq!(aligned(10, &32u64.to_le_bytes()).rule(), "gguf.alignment");
     assert_eq!(aligned(5, &32u32.to_le_bytes()).rule(), "gguf.alignment");

@@ -101,7 +101,7 @@ def _plain(value: Any, depth: int) -> Any:
         data = np.ascontiguousarray(value).tobytes()
         described = [value.dtype.str, list(value.shape), _text(data)]
         return {"$array" if kind is np.ndarray else "$scalar": described}
-    raise NotPlain(f"a {kind.__module__}.{kind.__qualname__} has no JSON form")
+    raise NotPlain(f"{kind.__module__}.{kind.__qualname__} has no JSON form")
 
 
 def _ordered(items: Any) -> list[Any]:

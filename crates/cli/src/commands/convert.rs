@@ -581,7 +581,7 @@ fn delete_originals(
         }
     }
     for path in paths {
-        std::fs::remove_file(path)?;
+        std::fs::remove_file(path).map_err(Failure::of_file(path))?;
     }
     Ok(())
 }

@@ -29,8 +29,7 @@ pub fn run(options: &DownloadHf, common: Common) -> Outcome {
     if !files.iter().any(|file| is_weights(&file.name)) {
         return Err(Failure::usage(format!("{} has no .safetensors files", options.repo)));
     }
-    std::fs::create_dir_all(folder)
-        .map_err(|error| Failure::from(error).about(&folder.display().to_string()))?;
+    std::fs::create_dir_all(folder).map_err(Failure::of_file(folder))?;
     let missing = missing(&files, folder)?;
     let total = files.iter().map(|file| file.size).fold(0, u64::saturating_add);
     {
@@ -107,7 +106,8 @@ fn pack(options: &DownloadHf, files: &[RemoteFile], output: std::path::PathBuf, 
     )?;
     // An index of files that are gone would only mislead.
     for file in files.iter().filter(|file| file.name.ends_with(".safetensors.index.json")) {
-        std::fs::remove_file(options.output.join(&file.name))?;
+        let path = options.output.join(&file.name);
+        std::fs::remove_file(&path).map_err(Failure::of_file(&path))?;
     }
     Ok(code)
 }

@@ -61,7 +61,7 @@ pub fn compress(options: &Compress, run: Run) -> Outcome {
     {
         let format = crate::describe::format_name(reader.format());
         run.say(format_args!(
-            "note: this is a {format} file; `z4ai pack` codes each tensor by its type and makes it smaller"
+            "note: this file has format {format}; `z4ai pack` codes each tensor by its type and makes it smaller"
         ));
     }
     Ok(FINE)

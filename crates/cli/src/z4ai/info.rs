@@ -32,7 +32,9 @@ pub fn run(options: &Info) -> Outcome {
         z4ai::inspect(data)
     } else {
         let what = match OpenOptions::default().open_source(Arc::clone(&source)) {
-            Ok(reader) => format!("a {} file, not compressed by z4ai: use `ztensor info`", reader.format()),
+            Ok(reader) => {
+                format!("its format is {}, not compressed by z4ai: use `ztensor info`", reader.format())
+            }
             Err(_) => {
                 let looks = ztensor::format::foreign::looks_like(&data[..data.len().min(4096)]);
                 format!("not compressed by z4ai: it looks like {looks}")

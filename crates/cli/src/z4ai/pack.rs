@@ -83,7 +83,7 @@ pub fn unpack_file(
     if !zstn::is_packed(&head) {
         let looks = ztensor::format::foreign::looks_like(&head);
         let what = match ztensor::OpenOptions::default().open_source(Arc::clone(&source)) {
-            Ok(reader) => format!("a {} file, which is not packed", reader.format()),
+            Ok(reader) => format!("its format is {}, which is not packed", reader.format()),
             Err(_) => format!("not a packed file (ZSTN): it looks like {looks}"),
         };
         return Err(Failure::bad_file(format!("{}: {what}", files::name(input))));

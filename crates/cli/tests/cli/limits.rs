@@ -202,7 +202,7 @@ fn results_that_cannot_be_printed_are_an_error() {
         &["man"],
     ] {
         let run = Run::from(behind(&place, "exec > /dev/full", args));
-        run.fails(4, &["No space left on device"]);
+        run.fails(4, &["standard output", "No space left on device"]);
     }
 }
 

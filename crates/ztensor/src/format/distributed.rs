@@ -134,7 +134,7 @@ fn tensor(entry: &Entry, ranks: &[IndexMap<Box<str>, Object>]) -> Result<Object>
     let len = count.and_then(|count| dtype.byte_len(count));
     let (Some(count), Some(len)) = (count, len.filter(|_| dtype.bits() % 8 == 0)) else {
         return Err(corrupt(format!(
-            "a {dtype} tensor of shape {:?} does not have whole bytes below 2^64",
+            "a tensor of dtype {dtype} and shape {:?} does not have whole bytes below 2^64",
             entry.shape
         )));
     };
@@ -146,7 +146,7 @@ fn tensor(entry: &Entry, ranks: &[IndexMap<Box<str>, Object>]) -> Result<Object>
         let size = elements(&chunk.sizes).unwrap_or(u64::MAX);
         if object.layout != Layout::Dense || data.dtype != dtype || Some(data.len) != dtype.byte_len(size) {
             return Err(corrupt(format!(
-                "{} is not a {dtype} tensor of shape {:?}",
+                "{} is not a tensor of dtype {dtype} and shape {:?}",
                 quoted(&chunk.object),
                 chunk.sizes
             )));

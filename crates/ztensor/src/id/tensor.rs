@@ -115,7 +115,7 @@ fn expected_len(dtype: DType, shape: &[u64]) -> Result<u64> {
 }
 
 fn wrong_len(found: u64, dtype: DType, shape: &[u64], len: u64) -> Error {
-    Error::invalid(format!("{found} bytes where a {dtype} tensor of shape {shape:?} takes {len}"))
+    Error::invalid(format!("{found} bytes where a tensor of dtype {dtype} and shape {shape:?} takes {len}"))
 }
 
 /// Bits of the last byte that belong to no element: those of packed types may hold anything.

@@ -38,7 +38,8 @@ impl ObjectType {
         let whole = self.dtype.size().is_some() && self.shape.len() <= crate::catalog::MAX_RANK;
         let len = elements(&self.shape).and_then(|count| self.dtype.byte_len(count));
         len.filter(|_| whole).ok_or_else(|| {
-            let message = format!("a {} tensor of shape {:?} cannot be stored", self.dtype, self.shape);
+            let message =
+                format!("a tensor of dtype {} and shape {:?} cannot be stored", self.dtype, self.shape);
             Error::corrupt("repository.object", message)
         })
     }

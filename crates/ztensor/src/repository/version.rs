@@ -176,7 +176,10 @@ impl Version {
             true if shards::is_index(name) => shards::open_index(name, name, &context),
             true => files.open(name).and_then(|source| parse(source, &context)),
         };
-        let catalog = catalog.map_err(|error| error.in_file(&self.inner.label))?;
+        let catalog = catalog.map_err(|error| match path {
+            "" => error.in_file(&self.inner.label),
+            path => error.in_file(format!("{}/{path}", self.inner.label)),
+        })?;
         Ok(Reader::of(self.direct(catalog)?, options))
     }
 

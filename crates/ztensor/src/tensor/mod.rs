@@ -275,7 +275,10 @@ impl<'a> Tensor<'a> {
             .filter(|_| ggml_type.byte_len(&self.shape) == Some(blocks.len() as u64))
             .ok_or_else(|| {
                 let len = blocks.len();
-                Error::invalid(format!("{len} bytes are not a {ggml_type} tensor of shape {:?}", self.shape))
+                Error::invalid(format!(
+                    "{len} bytes are not a tensor of type {ggml_type} and shape {:?}",
+                    self.shape
+                ))
             })?;
         let mut data = crate::base::huge_pages::zeroed_vec::<f32>(count)?;
         gguf::dequantize(ggml_type, blocks, &mut data, 0)?;

@@ -93,7 +93,10 @@ fn read_pairs(numbers: &mut Numbers<'_>, count: u64) -> Result<Attributes> {
         let (kind, value) = value::read(numbers)
             .map_err(|error| error.within(format_args!("the value of {}", quoted(&key))))?;
         if &*key == ALIGNMENT_KEY && kind != Type::One(value::Scalar::U32) {
-            return Err(Error::corrupt("gguf.alignment", format!("{ALIGNMENT_KEY} is a {kind}, not a u32")));
+            return Err(Error::corrupt(
+                "gguf.alignment",
+                format!("{ALIGNMENT_KEY} has type {kind}, not u32"),
+            ));
         }
         if &*key == TYPES {
             return Err(Error::unsupported(format!("the key {TYPES:?} is reserved: this library uses it")));
@@ -147,10 +150,11 @@ pub(crate) fn alignment(attributes: &Attributes) -> Result<u64> {
     };
     match value.as_int().and_then(|int| u32::try_from(int).ok()) {
         Some(alignment) if alignment.is_power_of_two() => Ok(u64::from(alignment)),
-        _ => Err(Error::corrupt(
-            "gguf.alignment",
-            format!("{ALIGNMENT_KEY} is {value:?} instead of a power of two below 2^32"),
-        )),
+        _ => {
+            let found = value.as_int().map_or("no integer".to_owned(), |int| int.to_string());
+            let message = format!("{ALIGNMENT_KEY} is {found} instead of a power of two below 2^32");
+            Err(Error::corrupt("gguf.alignment", message))
+        }
     }
 }
 

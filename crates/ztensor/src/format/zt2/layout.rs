@@ -263,7 +263,7 @@ impl QuantGroup {
         };
         let per_word = number(&entry(packing, "packing", "per_word")?, "per_word")?;
         if !matches!(bits, 2 | 4 | 8) || per_word.checked_mul(bits) != Some(u64::from(word.bits())) {
-            return Err(broken(format!("{per_word} codes of {bits} bits do not fill a {word}")));
+            return Err(broken(format!("{per_word} codes of {bits} bits do not fill one {word}")));
         }
         let zero_point = object.attribute("zero_point")?;
         let zero = match entry(zero_point, "zero_point", "form")?.as_text() {
