@@ -17,7 +17,7 @@ CONSTANT = re.compile(
     r"\s*(?:pub(?:\([a-z]+\))? )?const ([A-Z][A-Z_0-9]*): "
     r"(?:usize|u16|u32|u64|i32|i64|Range<u64>) = "
 )
-TAG = re.compile(r"\((case|format|structural|limit|unmeasured)\b")
+TAG = re.compile(r"\((case|flat|format|structural|limit|unmeasured)\b")
 CODEC = ("coder", "delta", "estimate", "frame", "layout", "search", "memory.rs")
 LIBRARY = ("base", "decode", "read", "remote", "source", "write")
 FOLDERS = [f"crates/z4ai/src/{name}" for name in CODEC]

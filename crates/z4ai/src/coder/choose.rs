@@ -10,13 +10,13 @@ use crate::estimate::sampling;
 use crate::kernel::{bit_packing, histogram};
 use crate::options::{Effort, Options};
 
-/// Bytes sampled to detect an incompressible stream. (unmeasured)
+/// Bytes sampled to detect an incompressible stream. (flat, 0.05 %)
 const SAMPLE: usize = 4096;
 /// A stream is stored raw when its sample needs more than this of 8 bits. The estimate of a
 /// sample of this size is too low by up to 0.05 bits for noise.
-/// (unmeasured)
+/// (case: sweep; halved, deltas of a fifth of the elements are 28 % larger)
 pub(crate) const NOISE: u64 = 79 * BIT / 10;
-/// Bytes sampled to detect that zstd gains nothing. (unmeasured)
+/// Bytes sampled to detect that zstd gains nothing. (flat, 0.01 %)
 const ZSTD_SAMPLE: usize = 1 << 15;
 /// zstd is tried where its sample is smaller than Huffman codes by one part in this many: it encodes
 /// several times slower. (case: `codec.py table`, fp8 and int8)
@@ -30,7 +30,7 @@ const MAX_PACKED_SYMBOLS: usize = 16;
 /// thirtieth of a plane doubles the time to decode it. (case: `codec.py table`, normal fp32)
 pub(crate) const NOISE_OF_PLANES: u64 = 775 * BIT / 100;
 /// As [`NOISE`], for the raw bits of 2-byte elements: the little that a coder saves is not worth
-/// its time. (unmeasured)
+/// its time. (case: sweep; halved, fp16 is 0.3 % larger; doubled, `fast` compresses fp16 half as fast)
 pub(crate) const NEARLY_NOISE: u64 = 75 * BIT / 10;
 
 /// Appends `bytes` to `payload` in the smallest way that decodes at full speed.

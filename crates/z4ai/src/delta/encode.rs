@@ -70,7 +70,7 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
 
 /// Whether most elements are unchanged, by a sample of both buffers.
 fn changes_little(current: &[u8], reference: &[u8], size: usize) -> bool {
-    /// Windows of the sample, and elements in each. (unmeasured)
+    /// Windows of the sample, and elements in each. (flat)
     const WINDOWS: usize = 64;
     const WINDOW: usize = 64;
     let step = current.len() / WINDOWS / size * size;

@@ -15,11 +15,11 @@ const TABLE_STRIDE: usize = 4096;
 /// `dense`)
 const MIN_STRIDE: usize = 32;
 const MAX_STRIDE: usize = 128;
-/// Sampled blocks before the stride grows. (unmeasured)
+/// Sampled blocks before the stride grows. (flat)
 const MIN_SAMPLED_BLOCKS: usize = 16;
 /// Bytes of a block that are compared first. (structural: half a cache line)
 const KEY_LEN: usize = 32;
-/// Prefetch distance, in blocks. (unmeasured)
+/// Prefetch distance, in blocks. (flat)
 const PREFETCH_BLOCKS: usize = 12;
 /// Bytes of a match, at least.
 /// (structural: every match of twice this length covers a position of the table)

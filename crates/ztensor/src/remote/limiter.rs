@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Initial requests in flight: the next response is in transit while one is read. (structural)
 const INITIAL_IN_FLIGHT: usize = 2;
-/// What arrives is summed up for so long before something is decided. (unmeasured)
+/// The interval over which received bytes are summed before a decision. (unmeasured)
 pub(super) const WINDOW: Duration = Duration::from_millis(50);
 /// Bytes a second in one worker runtime; below that it is limited by the server.
 const ENOUGH: f64 = 300e6;

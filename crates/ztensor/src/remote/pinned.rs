@@ -59,7 +59,7 @@ async fn pause(attempt: usize) {
     tokio::time::sleep(Duration::from_millis(100 << attempt.min(6))).await;
 }
 
-/// How often a body that broke off is asked for again. (unmeasured)
+/// How often a body that broke off is asked for again. (limit)
 const ATTEMPTS: usize = 4;
 
 impl Object {

@@ -31,7 +31,7 @@ use crate::write::compress::{Blob, Compressors, codec_options, not_encoded};
 const FORMAT: u64 = 1;
 /// The longest list. (limit)
 const MAX_LIST: u64 = 256 << 20;
-/// Time between condemning and removing. (unmeasured)
+/// Time between condemning and removing. (limit: writers may take that long)
 pub const GRACE: Duration = Duration::from_secs(14 * 24 * 3600);
 /// A pack of which less than this share is needed, in per cent, is rewritten. (unmeasured)
 const WORTH_KEEPING: u64 = 50;

@@ -23,9 +23,9 @@ const MIN_SAMPLES: usize = 2;
 /// a number of codes and a number of rows. (case: `codec.py`, effort max, compress)
 const SAMPLE_LEN: RunLength = RunLength { codes: 2048, rows: 16 };
 const WARM_UP: RunLength = RunLength { codes: 128, rows: 4 };
-/// Up to this number of codes, all are used instead of a sample. (unmeasured)
+/// Up to this number of codes, all are used instead of a sample. (flat)
 const MAX_UNSAMPLED: usize = 1 << 15;
-/// Estimated bytes of a stored table. (unmeasured)
+/// Estimated bytes of a stored table. (case: sweep; halved, fp16 at `max` is 0.03 % larger, doubled 0.13 %)
 const TABLE_BYTES: u64 = 55;
 /// Log2 of the table size: bounds. (format)
 const MIN_LOG: u32 = 9;

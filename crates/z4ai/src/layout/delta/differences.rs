@@ -19,9 +19,9 @@ const GAPS_BELOW: usize = 16;
 /// would save is not worth building its table. (case: `delta.py`, make)
 const RAW_VALUES_BELOW: usize = 256;
 /// Up to this many elements, both encodings of positions are tried, since descriptions matter.
-/// (unmeasured)
+/// (flat)
 const MAX_SHORT_LIST: usize = 1 << 14;
-/// Elements of each of four sampled runs by which planes are chosen. (unmeasured)
+/// Elements of each of four sampled runs by which planes are chosen. (flat)
 const SAMPLE_RUN: usize = 1024;
 
 /// Buffers for the streams that differences become.

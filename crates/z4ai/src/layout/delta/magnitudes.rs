@@ -8,7 +8,7 @@ use crate::kernel::magnitude_classes::{self, MAX_CLASSES};
 /// Exponents below the largest that are distinguished. (unmeasured)
 const MAX_EXPONENTS: usize = 40;
 /// Estimated bytes that a class adds to a chunk: descriptions and padding of its streams.
-/// (unmeasured)
+/// (flat)
 const CLASS_BYTES: u64 = 120;
 /// Classes must save one part in this many, as they take time to partition and merge. (case:
 /// `delta.py`)

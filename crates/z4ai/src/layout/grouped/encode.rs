@@ -8,13 +8,14 @@ use crate::layout::grouped::MAX_VALUES;
 use crate::layout::split::classes::Hint;
 
 /// Consecutive elements sampled at two positions: at most [`MAX_DISTINCT`] may be distinct.
-/// (unmeasured)
+/// (case: sweep; with more elements, or half of the values, groups of 8-bit values are missed, up to 2.5
+/// times as large)
 const SAMPLE_RUN: usize = 256;
 const MAX_DISTINCT: usize = 160;
 /// Group lengths tried without a shape; row lengths are often multiples of these. (case:
 /// `structure.py`)
 const GROUP_LENGTHS: [usize; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
-/// Groups sampled to compare lengths. (unmeasured)
+/// Groups sampled to compare lengths. (flat, 2 % smaller doubled where 95 % are zero)
 const SAMPLED_GROUPS: usize = 6;
 
 /// The values of all groups, and the index of every element.

