@@ -1,12 +1,13 @@
 """Bits per element of training state and quantized weights: what is there to gain, and from what.
 
-    python benchmark/entropy.py [optimizer|fp8|gguf|int4] [MODEL]
+    python benchmark/entropy.py [optimizer|steps|fp8|gguf|int4|efforts] [MODEL]
 
 For every field of an element (sign, exponent, parts of the mantissa; scales, offsets and quants)
 the entropy of its values, the same in the context of what a decoder knows by then, and the *floor*:
 the smallest of all models tried, a mix of adaptive context models (`harness/mixing.c`) included.
 Beside them stand `zstd -19` and our codec's default effort. Entropies leave tables out; the mix and
-the codecs do not.
+the codecs do not. `steps` are differences between two consecutive steps of training; `efforts`
+compares `balanced` and `max`.
 
 Data: networks trained here with AdamW (a transformer and a convolutional network, on the text of
 this repository), and the weights of `harness/weights.py`. Quantized forms are made by ggml (the
@@ -20,6 +21,7 @@ import ctypes
 import itertools
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -30,6 +32,7 @@ import numpy as np
 from harness import weights
 
 import z4ai
+import z4ai.delta
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache" / "codec"
@@ -291,7 +294,7 @@ def gguf(model: str) -> None:
             per_element = {
                 "raw": len(data) * 8 / elements,
                 "zstd": zstd(data) * 8 / elements,
-                "z4ai": packed_size(number, tensor.shape, data) * 8 / elements,
+                "z4ai": len(block_frame(number, tensor.shape, data)) * 8 / elements,
             }
             try:
                 quants, streams, level, offset = unpacked(name, blocks)
@@ -339,13 +342,12 @@ def quantized(number: int, tensor: Array) -> Array:
     return out[:size]
 
 
-def packed_size(number: int, shape: tuple[int, ...], data: bytes) -> int:
-    """Bytes of a frame of such blocks."""
+def block_frame(number: int, shape: tuple[int, ...], data: bytes) -> bytes:
+    """A frame of such blocks."""
     import gguf as gguf_package
 
     name = gguf_package.GGMLQuantizationType(number).name.lower()
-    frame = z4ai.compress(data, dtype="uint8", shape=(shape[0], len(data) // shape[0]), blocks=name)
-    return len(frame)
+    return z4ai.compress(data, dtype="uint8", shape=(shape[0], len(data) // shape[0]), blocks=name)
 
 
 def int4(model: str) -> None:
@@ -516,8 +518,105 @@ def optimizer(model: str) -> None:
         )
 
 
+def monotonic(values: Array) -> Array:
+    """Bits of floats as integers in the order of the numbers."""
+    bits = values.view(np.int32).astype(np.int64)
+    return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+
+
+def step_floor(now: Array, before: Array, factor: float) -> float:
+    """Bits per element of a step given the one before, which is expected to shrink by a factor."""
+    expected = (before * np.float32(factor)).astype(np.float32)
+    difference = monotonic(now) - monotonic(expected)
+    size = np.abs(difference)
+    length = np.where(size > 0, np.floor(np.log2(np.maximum(size, 1))) + 1, 0).astype(np.int64)
+    exponent = before.view(np.uint32) >> 23 & 255
+    near, over = (
+        parts(left(length.astype(np.float32), 4), 16),
+        parts(above(length.astype(np.float32), 8), 16),
+    )
+    row = np.broadcast_to(parts(length.mean(1, keepdims=True), 8), length.shape)
+    column = np.broadcast_to(parts(length.mean(0, keepdims=True), 8), length.shape)
+    place = np.broadcast_to(np.arange(length.shape[1]), length.shape)
+    contexts = [exponent, near, over, row * 8 + column, near * 16 + over, place]
+    bits = mixed(length, 6, contexts)
+    sign = difference < 0
+    known = length > 0
+    signs = np.where(known, sign, 0)
+    bits += mixed(signs, 1, [known, (before < 0) * 2 + known, np.roll(signs, 1) * 2 + known])
+    # Three bits below the highest; those below them are noise.
+    below = np.clip(length - 1, 0, 3)
+    top = (size >> np.maximum(length - 1 - below, 0)) & 7
+    top = np.where(length > 3, top, 0)
+    bits += mixed(top, 3, [length, length * 8 + row]) + float(np.maximum(length - 4, 0).mean())
+    short = (length > 0) & (length <= 3)
+    return bits + float((below * short).mean())
+
+
+def steps(model: str) -> None:
+    """Differences between steps 199 and 200: ours beside the best of all models tried."""
+    found = trained()
+    shrinks = {"weight": (1.0,), "exp_avg": (1.0, 0.9), "exp_avg_sq": (1.0, 0.999)}
+    for name in ("transformer", "cnn"):
+        sums = {"raw": 0.0, "z4ai": 0.0, "balanced": 0.0, "floor": 0.0}
+        for part, factors in shrinks.items():
+            table = Table()
+            older = dict(found[f"{name} 199 {part}"])
+            for key, tensor in found[f"{name} 200 {part}"]:
+                now = np.ascontiguousarray(tensor.reshape(tensor.shape[0], -1))
+                before = np.ascontiguousarray(older[key].reshape(now.shape))
+                sizes = {
+                    effort: len(z4ai.delta.compress(now, before, effort=effort)) * 8 / now.size
+                    for effort in ("default", "balanced")
+                }
+                floors = [step_floor(now, before, factor) for factor in factors]
+                table.add(
+                    now.size, raw=32.0, z4ai=sizes["default"], balanced=sizes["balanced"],
+                    floor=min(floors),
+                )  # fmt: skip
+            table.show(f"{name} step of {part}")
+            for key_ in sums:
+                sums[key_] += table.sums[key_]
+        raw = sums["raw"]
+        shown = "  ".join(f"{key} {value / raw:.4f}" for key, value in sums.items())
+        print(f"{name} step together, of the plain bytes: {shown}")
+
+
+def efforts(model: str) -> None:
+    """What `max` finds beyond `balanced`, and how fast both are decoded."""
+    for kind in ("fp32", "bf16", "fp16"):
+        data = (CACHE / f"{model}.{kind}").read_bytes()
+        lines = (CACHE / f"{model}.{kind}.shapes").read_text().splitlines()
+        places = [tuple(map(int, line.split())) for line in lines]
+        taken = [place for place in places if place[0] + place[1] <= 4 * LIMIT]
+        raw = sum(length for _, length, *_ in taken)
+        shown = []
+        sizes = {}
+        for effort in ("default", "balanced", "max"):
+            start = time.perf_counter()
+            frames = [
+                z4ai.compress(
+                    data[at : at + length], dtype=kind, effort=effort, shape=shape, threads=1
+                )
+                for at, length, *shape in taken
+            ]
+            middle = time.perf_counter()
+            for frame in frames:
+                z4ai.decompress(frame, threads=1)
+            end = time.perf_counter()
+            sizes[effort] = sum(map(len, frames))
+            speeds = (raw / (middle - start) / 1e6, raw / (end - middle) / 1e6)
+            shown.append(
+                f"{effort} {raw / sizes[effort]:.4f} x ({speeds[0]:.0f}, {speeds[1]:.0f} MB/s)"
+            )
+        share = sizes["max"] / sizes["balanced"]
+        print(f"{model} {kind}: {', '.join(shown)}; max of balanced {share:.4f}")
+
+
 STUDIES: dict[str, Callable[[str], None]] = {
     "optimizer": optimizer,
+    "steps": steps,
+    "efforts": efforts,
     "fp8": fp8,
     "gguf": gguf,
     "int4": int4,
@@ -529,7 +628,7 @@ def main() -> None:
     models = [argument for argument in sys.argv[1:] if argument in MODELS] or MODELS
     weights.prepare(CACHE)
     for name in wanted:
-        for model in models[: 1 if name == "optimizer" else None]:
+        for model in models[: 1 if name in ("optimizer", "steps") else None]:
             STUDIES[name](model)
 
 
