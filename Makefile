@@ -1,5 +1,5 @@
 .PHONY: demo messages test check docs lint sanitize deny fuzz-python bench bench-all venv wheel install rust-test simd-test \
-	python-test test-aarch64 test-frameworks test-engines doc wheels check-platforms test-pythons viewer crates
+	python-test test-aarch64 test-frameworks test-engines test-schemes doc wheels check-platforms test-pythons viewer crates
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -106,6 +106,11 @@ python-test: $(VENV)/.installed
 # JAX, TensorFlow, MLX and Paddle, each in an environment of its own: some gigabytes, once.
 test-frameworks: $(VENV)/.installed
 	$(VENV)/bin/pytest -m frameworks tests/test_frameworks.py
+
+# Quantization libraries, each in an environment of its own with torch: 6 GB, less where files are
+# linked, once.
+test-schemes: $(VENV)/.installed
+	$(VENV)/bin/pytest -m schemes tests/test_scheme_references.py
 
 # vLLM, transformers, diffusers, accelerate, peft and sentence-transformers in one environment with
 # torch, the oldest releases of all but vLLM in a second one: 6 GB each, less where files are linked,

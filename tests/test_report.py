@@ -77,6 +77,8 @@ def test_it_loads_with_everything_in_it(page: Path, browser: Any) -> None:
     assert browser.find_element(By.ID, "found").text == "53 tensors"
     facts = browser.find_element(By.ID, "facts").text
     assert "parameters" in facts and "2\nNaN or Inf" in facts
+    assert "bits per weight" not in facts, "nothing is quantized"
+    assert not browser.find_element(By.ID, "quantized").is_displayed()
     types = [
         button.text.split()[0]
         for button in browser.find_elements(By.CSS_SELECTOR, ".legend button")
@@ -95,6 +97,26 @@ def test_it_loads_with_everything_in_it(page: Path, browser: Any) -> None:
         entry for entry in browser.get_log("performance") if "requestWillBeSent" in entry["message"]
     ]
     assert all(page.as_uri() in entry["message"] for entry in requests), "nothing else is loaded"
+
+
+def test_it_names_quantization_schemes(tmp_path: Path, browser: Any) -> None:
+    blocks = np.arange(64 * 4 * 16, dtype=np.int64).reshape(64, 4, 16).astype(np.uint8)
+    scales = np.full((64, 4), 120, np.uint8)
+    save_file({"experts_blocks": blocks, "experts_scales": scales}, tmp_path / "model.safetensors")
+    report = tmp_path / "report.html"
+    command = [
+        sys.executable,
+        "-m",
+        "ztensor",
+        "report",
+        tmp_path / "model.safetensors",
+        "-o",
+        report,
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    browser.get(report.as_uri())
+    shown = browser.find_element(By.ID, "quantized").text
+    assert "MXFP4, 4 bits in groups of 32: 1 weight, 8.19 k elements, 4.25 bits per weight" in shown
 
 
 def test_it_searches(page: Path, browser: Any) -> None:

@@ -25,7 +25,8 @@ def floating(dtype: DType | None) -> _dtypes.Element | None:
 
 def is_quantized(format: str) -> bool:
     """Whether a layout stands for numbers that :meth:`ztensor.Tensor.dequantize` computes."""
-    return format == "quantized_group" or format.startswith("gguf.")
+    groups = ("quantized_group", "zt.quant_group/1", "zt.mx/1")
+    return format in groups or format.startswith("gguf.")
 
 
 def dequantizing(other: Callable[..., Any], make: Callable[[Tensor], Any]) -> Callable[..., Any]:

@@ -23,6 +23,7 @@ def convert(
     rename: Mapping[str, str] | None = None,
     strip_prefix: str | Sequence[str] = (),
     dequantize: bool = False,
+    quantized: Literal["join", "split"] | None = None,
     dtype: DType | None = None,
     compression: Compression = False,
     checksum: Checksum = "none",
@@ -47,8 +48,10 @@ def convert(
 
     ``only`` and ``exclude`` are patterns of names with ``*`` and ``?``; ``rename`` maps old
     patterns to new ones, such as ``{"layers.*": "blocks.*"}``. ``dtype`` converts floating-point
-    tensors, ``dequantize`` quantized ones. ``max_shard_size``, such as ``"5GB"``, splits the
-    output. Where several files disagree on metadata, ``on_conflict`` decides. A ``dst`` that is
+    tensors, ``dequantize`` quantized ones. ``quantized="join"`` makes quantized weights of several
+    tensors (GPTQ, AWQ, compressed-tensors, MXFP4, …) one object each, as ``.zt`` holds them, and
+    ``"split"`` the tensors again; both without loss. ``max_shard_size``, such as ``"5GB"``, splits
+    the output. Where several files disagree on metadata, ``on_conflict`` decides. A ``dst`` that is
     there already is refused unless ``overwrite`` is true. For ``max_bytes`` and
     ``max_total_bytes`` see :class:`ztensor.Reader`.
 
@@ -66,6 +69,8 @@ def convert(
     arguments = [os.fspath(path) for path in inputs]
     arguments += [f"--output={os.fspath(dst)}", f"--checksum={checksum}"]
     arguments += [f"--metadata={on_conflict}"]
+    if quantized is not None:
+        arguments.append(f"--quantized={quantized}")
     if format is not None:
         arguments.append(f"--format={_formats.named(format)}")
     arguments += [f"--only={pattern}" for pattern in _listed(only)]

@@ -50,8 +50,9 @@ class QuantizedWeight(NamedTuple):
     """A weight that is kept as several tensors by a quantization scheme."""
 
     scheme: str
-    """``"GPTQ"``, ``"AWQ"``, ``"packed integers"``, ``"FP8"``, ``"MXFP4"``, ``"NVFP4"`` or
-    ``"bitsandbytes"``."""
+    """``"GPTQ"``, ``"AWQ"``, ``"packed integers"``, ``"FP8"``, ``"INT8"``, ``"MXFP4"``,
+    ``"MXFP6 E2M3"``, ``"MXFP6 E3M2"``, ``"MXFP8"``, ``"NVFP4"``, ``"bitsandbytes"`` or
+    ``"optimizer state"``."""
     shape: tuple[int, ...]
     bits: int
     group: int
@@ -317,8 +318,10 @@ class Reader(Closing):
     def quantized(self) -> dict[str, QuantizedWeight]:
         """Weights that are kept as several tensors by a quantization scheme, by name.
 
-        GPTQ, AWQ, compressed-tensors (packed integers, NVFP4), fp8 with scales, MXFP4 and
-        bitsandbytes are recognised, by the names, types and shapes of their tensors.
+        GPTQ, AWQ, compressed-tensors (packed integers, MXFP4, MXFP6, MXFP8, NVFP4), fp8 and int8
+        with scales, MXFP4 of gpt-oss, NVFP4 of ModelOpt, tensors that torchao takes apart,
+        bitsandbytes, and the state of 8-bit and 4-bit optimizers (bitsandbytes, torchao) are
+        recognised, by the names, types and shapes of their tensors.
 
         >>> import numpy as np, ztensor
         >>> from ztensor.numpy import save_file
@@ -340,9 +343,10 @@ class Reader(Closing):
     def dequantize(self, name: str) -> AnyArray:
         """The numbers of a weight of :meth:`quantized`, as ``float32``.
 
-        They are computed by the scheme's definition: products are rounded to the type of the
-        scales. Weights of GPTQ and AWQ are inputs by outputs. Quantized tensors that a format has
-        by itself, such as GGUF's, are ``reader.read(name).dequantize()``.
+        They are those of the library whose scheme it is, bit for bit: products are rounded to the
+        type of the scales, those of bitsandbytes to the type that the weight had. Weights of GPTQ
+        and AWQ are inputs by outputs. Quantized tensors that a format has by itself, such as
+        GGUF's, are ``reader.read(name).dequantize()``.
         """
         numbers = self._native.dequantize(name)
         return numbers.reshape(self.quantized()[name].shape)

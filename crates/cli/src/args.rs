@@ -12,7 +12,7 @@ use crate::limits::LimitArguments;
 mod convert;
 mod sync;
 
-pub use convert::{Convert, Engine, Export, Written};
+pub use convert::{Convert, Engine, Export, Regroup, Written};
 pub use sync::Sync;
 
 /// Inspect, convert, verify, compare and edit any tensor file.

@@ -6,6 +6,8 @@ use clap::ValueEnum;
 use half::{bf16, f16};
 use ztensor::{DType, Layout, Object, Tensor, numbers};
 
+use crate::quantization::is_quantized;
+
 /// A type that tensors are converted to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Float {
@@ -44,6 +46,7 @@ pub struct Cast {
 impl Cast {
     /// The type that a tensor has in the new file, where that is another one.
     pub fn target(&self, object: &Object) -> Option<DType> {
+        // Kinds that cannot be dequantized count too: they are refused by name, not passed on.
         if is_quantized(object) {
             let float = self.float.map_or(DType::F32, Float::dtype);
             return self.dequantize.then_some(float);
@@ -103,15 +106,5 @@ impl Cast {
         })?;
         self.overflowed.fetch_add(overflowed, Ordering::Relaxed);
         Ok(out)
-    }
-}
-
-/// Whether `--dequantize` is about this tensor. Kinds that cannot be dequantized
-/// count too: they are refused by name, not passed on as they are.
-pub fn is_quantized(object: &Object) -> bool {
-    match &object.layout {
-        Layout::QuantizedGroup => true,
-        Layout::Other(name) => name.starts_with("gguf."),
-        _ => false,
     }
 }

@@ -35,6 +35,7 @@ mod llama_cpp;
 mod output;
 #[cfg(not(target_family = "wasm"))]
 mod programs;
+mod quantization;
 #[cfg(not(target_family = "wasm"))]
 mod rename;
 #[doc(hidden)]

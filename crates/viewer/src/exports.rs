@@ -50,10 +50,10 @@ pub extern "C" fn name(len: usize) -> *mut u8 {
 pub extern "C" fn open(len: u64) -> usize {
     let name = NAME.with_borrow(|name| String::from_utf8_lossy(name).into_owned());
     let opened = View::open(&name, len, host_read);
-    let described = opened.map(|view| {
-        let page = view.describe();
+    let described = opened.and_then(|view| {
+        let page = view.describe()?;
         VIEW.set(Some(view));
-        page
+        Ok(page)
     });
     put(answer(described))
 }

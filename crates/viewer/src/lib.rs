@@ -96,11 +96,11 @@ impl View {
     }
 
     /// The file and its tensors, as far as headers tell.
-    pub fn describe(&self) -> Json {
-        let mut page = head(&self.name, &self.reader);
+    pub fn describe(&self) -> ztensor::Result<Json> {
+        let mut page = head(&self.name, &self.reader)?;
         page["tensors"] =
             self.reader.objects().map(|(name, object)| analysis::described(name, object)).collect();
-        page
+        Ok(page)
     }
 
     /// One tensor with its statistics and histogram: reads all of its values.
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_file_is_described_by_its_headers_and_tensors_by_their_values() {
         let view = View::open("model.zt", file().len() as u64, read).unwrap();
-        let page = view.describe();
+        let page = view.describe().unwrap();
         assert_eq!(page["tensors"][1]["name"], "layers.1.weight");
         assert_eq!(page["tensors"][0]["shape"], json!([100, 2000]));
         assert!(page["tensors"][0]["values"].is_null());

@@ -17,8 +17,8 @@ pub enum Effort {
     Default,
     /// The same symbols in fractions of bits: a little smaller, decodes at about half the speed.
     Balanced,
-    /// Symbols in the context of their neighbours, in large chunks: the smallest frame, which
-    /// decodes at a hundred MB/s.
+    /// Symbols in the context of their neighbours, in large chunks, where that is smaller, which it is for
+    /// convolutions: such frames decode at a hundred MB/s. Others are those of `Balanced`.
     Max,
 }
 

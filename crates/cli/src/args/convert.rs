@@ -49,6 +49,10 @@ pub struct Convert {
     /// Dequantize quantized tensors to float32, or to --dtype.
     #[arg(long)]
     pub dequantize: bool,
+    /// Quantized weights that are several tensors (GPTQ, AWQ, compressed-tensors, MXFP4, ...): join
+    /// makes each one object of .zt, split makes the tensors again; both without loss.
+    #[arg(long, value_enum, value_name = "HOW", conflicts_with_all = ["only", "exclude", "rename", "strip_prefix", "dtype", "dequantize", "max_shard_size", "delete_original"])]
+    pub quantized: Option<Regroup>,
     /// Split the output into shards of at most SIZE, e.g. 5GB, with an index.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_shard_size: Option<u64>,
@@ -61,6 +65,15 @@ pub struct Convert {
     /// Delete inputs after verifying the output.
     #[arg(long, conflicts_with_all = ["only", "exclude", "dequantize", "drop_metadata", "dtype", "rename", "strip_prefix", "max_shard_size"])]
     pub delete_original: bool,
+}
+
+/// What `convert` does with quantized weights of several tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Regroup {
+    /// One object each.
+    Join,
+    /// Their tensors again.
+    Split,
 }
 
 /// A format that `convert` writes.

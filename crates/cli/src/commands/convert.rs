@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering;
 
 use ztensor::Destination;
 use ztensor::export::{ExportFormat, ExportOptions, ExportSource, export};
+use ztensor::schemes::Regrouped;
 use ztensor::source::Staged;
 use ztensor::{Attributes, Compression, Object, Observer, Reader, Tensor, Value, WriteOptions, Writer};
 
 use super::Common;
-use crate::args::{Clash, Compress, Convert, Output, Rewrite, Which, Written};
+use crate::args::{Clash, Compress, Convert, Output, Regroup, Rewrite, Which, Written};
 use crate::cast::Cast;
 use crate::coding::Codec;
 use crate::failure::{FINE, Failure, Outcome};
@@ -32,6 +33,9 @@ pub fn convert(options: &Convert, common: Common) -> Outcome {
     let readers = paths.iter().map(|path| common.open(path)).collect::<Result<Vec<_>, _>>()?;
     if options.delete_original {
         check_deletable(&paths, &readers)?;
+    }
+    if let Some(how) = options.quantized {
+        return regroup(options, how, &readers, output, target, common);
     }
     let mut chosen = Chosen::new(&options.which, options.metadata, &options.renaming, &readers)?;
     chosen.cast = Cast { dequantize: options.dequantize, float: options.dtype, ..Cast::default() };
@@ -58,13 +62,7 @@ pub fn convert(options: &Convert, common: Common) -> Outcome {
     for (shard, output) in shards.iter().zip(&outputs) {
         match target {
             Target::Zt => {
-                let asked = options.coding.compression()?;
-                let compression = asked.or(options.compress.then_some(Compression::Zstd(3)));
-                let write = WriteOptions {
-                    compression: compression.unwrap_or_default(),
-                    checksum: options.checksum.into(),
-                };
-                write_zt(shard, output, write, &progress, common)?;
+                write_zt(shard, output, zt_options(options)?, &progress, common)?;
             }
             Target::Other(format) => write_other(shard, output, format, options, &progress, common)?,
         }
@@ -84,6 +82,57 @@ pub fn convert(options: &Convert, common: Common) -> Outcome {
         delete_originals(&paths, output, &chosen, common)?;
     }
     Ok(FINE)
+}
+
+/// Joins the tensors of quantized weights, or splits them.
+fn regroup(
+    options: &Convert,
+    how: Regroup,
+    readers: &[Reader],
+    output: &Destination,
+    target: Target,
+    common: Common,
+) -> Outcome {
+    let [reader] = readers else { return Err(Failure::usage("--quantized takes one input")) };
+    reader.check_limits(reader.objects().map(|(name, _)| name))?;
+    let source = match how {
+        Regroup::Join => Regrouped::joined(reader)?,
+        Regroup::Split => Regrouped::split(reader)?,
+    };
+    let objects = source.objects();
+    let bytes = objects.iter().map(|(_, object)| object.byte_len()).fold(0, u64::saturating_add);
+    let progress = Progress::new("writing", bytes, common.quiet);
+    match target {
+        Target::Other(format) => write_other(&source, output, format, options, &progress, common)?,
+        Target::Zt => {
+            let mut writer = Writer::create(output.clone())?;
+            writer.set_threads(common.threads);
+            for (key, value) in source.attributes() {
+                writer.set_attribute(key.clone(), value.clone());
+            }
+            let write = zt_options(options)?;
+            for (index, (name, object)) in objects.iter().enumerate() {
+                writer.write_object_with(name, &source.fetch(index)?, write)?;
+                if !progress.advance(object.byte_len()) {
+                    return Err(ztensor::Error::cancelled().into());
+                }
+            }
+            writer.finish()?;
+        }
+    }
+    drop(progress);
+    let stored = reader.objects().map(|(_, object)| object.stored_len()).fold(0, u64::saturating_add);
+    report(std::slice::from_ref(output), output.path(), stored, common)?;
+    let done = if how == Regroup::Join { "joined" } else { "split" };
+    common.say(format_args!("{} {done}", human::counted(source.weights as u64, "quantized weight")));
+    Ok(FINE)
+}
+
+/// How tensors of `.zt` files are written.
+fn zt_options(options: &Convert) -> Result<WriteOptions, Failure> {
+    let asked = options.coding.compression()?;
+    let compression = asked.or(options.compress.then_some(Compression::Zstd(3)));
+    Ok(WriteOptions { compression: compression.unwrap_or_default(), checksum: options.checksum.into() })
 }
 
 pub fn compress(options: &Compress, common: Common) -> Outcome {
@@ -509,7 +558,7 @@ fn zstd_level(options: &Convert) -> Result<Option<i32>, Failure> {
 }
 
 fn write_other(
-    chosen: &Chosen<'_>,
+    source: &dyn ExportSource,
     output: &Destination,
     format: ExportFormat,
     options: &Convert,
@@ -526,7 +575,7 @@ fn write_other(
         .threads(common.threads)
         .drop_attributes(options.drop_metadata)
         .observer(Some(progress));
-    export(chosen, output.clone(), format, &export_options)?;
+    export(source, output.clone(), format, &export_options)?;
     Ok(())
 }
 

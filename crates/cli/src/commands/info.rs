@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
-use ztensor::{DType, Format, Layout, Object, Reader};
+use ztensor::{Format, Layout, Object, Reader};
 
 use super::Common;
 use crate::args::{Info, Sort};
@@ -14,7 +14,7 @@ use crate::failure::{FINE, Failure, Outcome};
 use crate::fold::{Row, folded, unfolded};
 use crate::table::{self, Align, Table};
 use crate::untrusted::Untrusted;
-use crate::{describe, files, human, json};
+use crate::{describe, files, human, json, quantization};
 
 pub fn run(options: &Info, common: Common) -> Outcome {
     let paths = files::expanded(&options.files)?;
@@ -79,7 +79,7 @@ impl Total {
         let elements = object.elements().unwrap_or(u64::MAX);
         self.tensors += 1;
         self.elements = self.elements.saturating_add(elements);
-        if is_weight(name, object) {
+        if quantization::is_weight(name, object) {
             self.params = self.params.saturating_add(elements);
             self.param_bits = self.param_bits.saturating_add(object.stored_len().saturating_mul(8));
         }
@@ -106,27 +106,6 @@ impl Total {
             false => format!(" ({} in the file)", human::bytes(self.stored)),
         };
         format!("{tensors}, {params} params, {}{in_file}", human::bytes(self.bytes))
-    }
-}
-
-/// Whether a tensor's elements count as parameters: floats, quantized blocks and matrices of
-/// small integers. Counters, masks, indices, strings and optimizer state do not.
-fn is_weight(name: &str, object: &Object) -> bool {
-    const STATE: [&str; 6] = ["optimizer", "optim", "exp_avg", "exp_avg_sq", "momentum_buffer", "optimizers"];
-    if name.split(['.', '/']).any(|part| STATE.contains(&part)) {
-        return false;
-    }
-    match &object.layout {
-        Layout::QuantizedGroup => true,
-        Layout::Other(layout) => layout.starts_with("gguf."),
-        _ => match object.dtype() {
-            Some(DType::I64 | DType::I32 | DType::I16 | DType::U64 | DType::U32 | DType::U16) => false,
-            Some(DType::Bool) | None => false,
-            Some(DType::I8 | DType::U8 | DType::I4 | DType::U4 | DType::I2 | DType::U2) => {
-                object.shape.len() > 1
-            }
-            Some(_) => true,
-        },
     }
 }
 
@@ -198,21 +177,15 @@ fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object
         }
     }
     let per_weight = all.param_bits as f64 / all.params.max(1) as f64;
-    let quantized = reader.format() == Format::Gguf || objects.iter().any(|(_, object)| is_quantized(object));
+    let quantized = reader.format() == Format::Gguf
+        || objects.iter().any(|(_, object)| quantization::is_quantized(object));
     let bits = match quantized && all.params > 0 {
         true => format!(", {per_weight:.2} bits per weight"),
         false => String::new(),
     };
     writeln!(out, "{:<12} {}{bits}", "total", all.line())?;
-    for (scheme, total) in schemes(reader)? {
-        let weights = human::counted(total.weights, "weight");
-        let elements = human::counted_short(total.elements, "element");
-        let per_weight = total.bits() / total.elements.max(1) as f64;
-        writeln!(
-            out,
-            "{:<12} {scheme}: {weights}, {elements}, {per_weight:.2} bits per weight",
-            "quantized"
-        )?;
+    for scheme in quantization::schemes(reader)? {
+        writeln!(out, "{:<12} {}", "quantized", scheme.line())?;
     }
     let mut stored = describe::format_name(reader.format()).to_owned();
     let first = objects.first().map_or(Untrusted::from(""), |(_, object)| encoding(object));
@@ -247,60 +220,12 @@ fn print_totals(out: &mut impl Write, reader: &Reader, objects: &[(&str, &Object
     Ok(())
 }
 
-/// Weights of one scheme.
-#[derive(Default)]
-struct SchemeTotal {
-    weights: u64,
-    elements: u64,
-    bytes: u64,
-}
-
-impl SchemeTotal {
-    fn bits(&self) -> f64 {
-        self.bytes as f64 * 8.0
-    }
-}
-
-/// The schemes of several tensors that a file has, such as `GPTQ, 4 bits in groups of 128`.
-fn schemes(reader: &Reader) -> ztensor::Result<BTreeMap<String, SchemeTotal>> {
-    let mut totals = BTreeMap::<String, SchemeTotal>::new();
-    for weight in ztensor::schemes::find(reader)? {
-        let groups = match weight.group {
-            0 => String::new(),
-            group => format!(" in groups of {group}"),
-        };
-        let name = format!("{}, {} bits{groups}", weight.scheme.name(), weight.bits);
-        let total = totals.entry(name).or_default();
-        total.weights += 1;
-        total.elements = total.elements.saturating_add(weight.elements());
-        total.bytes = total.bytes.saturating_add(weight.stored_len);
-    }
-    Ok(totals)
-}
-
-fn is_quantized(object: &Object) -> bool {
-    matches!(&object.layout, Layout::QuantizedGroup)
-        || matches!(&object.layout, Layout::Other(name) if name.starts_with("gguf."))
-}
-
 fn document(path: &Path, reader: &Reader, objects: &[(&str, &Object)]) -> ztensor::Result<Json> {
     let (all, by_dtype) = totals(objects);
     let tensors: Vec<Json> = objects.iter().map(|(name, object)| json::object(name, object)).collect();
     let by_dtype: BTreeMap<_, _> =
         by_dtype.into_iter().map(|(dtype, total)| (dtype.json(), total.json())).collect();
-    let quantized: Vec<Json> = schemes(reader)?
-        .into_iter()
-        .map(|(scheme, total)| {
-            let per_weight = total.bits() / total.elements.max(1) as f64;
-            json!({
-                "scheme": scheme,
-                "weights": total.weights,
-                "elements": total.elements,
-                "stored_bytes": total.bytes,
-                "bits_per_weight": per_weight,
-            })
-        })
-        .collect();
+    let quantized: Vec<Json> = quantization::schemes(reader)?.iter().map(quantization::Total::json).collect();
     Ok(json!({
         "file": path.display().to_string(),
         "format": reader.format().name(),

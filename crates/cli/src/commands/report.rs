@@ -30,7 +30,7 @@ pub fn run(options: &Report, common: Common) -> Outcome {
         ztensor::write_atomically(output.clone(), |out| {
             page::write(out, &human::escaped(&title), |out| {
                 // The head of the document is small; the list of tensors is written as it is made.
-                let head = head(&title, &reader).to_string();
+                let head = head(&title, &reader)?.to_string();
                 write!(out, "{},\"tensors\":[", head.trim_end_matches('}')).map_err(failed)?;
                 for (index, (name, object)) in chosen.iter().enumerate() {
                     let tensor = analysis::tensor(&reader, name, object, common.threads)?;

@@ -6,7 +6,7 @@ mod terminal;
 use std::borrow::Cow;
 
 #[cfg(not(target_family = "wasm"))]
-pub use terminal::{cause, counted, counted_short, number, path, shape, short};
+pub use terminal::{cause, number, path, shape};
 
 /// Bytes with a unit: `1.5 GB`.
 pub fn bytes(count: u64) -> String {
@@ -40,6 +40,25 @@ pub fn count(count: u64) -> String {
         out.push(digit);
     }
     out
+}
+
+/// A large count in three digits: `22.7 M`.
+pub fn short(count: u64) -> String {
+    scaled(count, &["", " k", " M", " B", " T"])
+}
+
+/// `1 tensor`, `1,234 tensors`.
+pub fn counted(count: u64, what: &str) -> String {
+    format!("{} {what}{}", self::count(count), plural(count))
+}
+
+/// `1 element`, `22.7 M elements`.
+pub fn counted_short(count: u64, what: &str) -> String {
+    format!("{} {what}{}", short(count), plural(count))
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 /// A name or text from a file, with its control characters escaped: untrusted

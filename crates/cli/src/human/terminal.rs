@@ -7,25 +7,6 @@ pub fn shape(shape: &[u64]) -> String {
     format!("[{}]", shape.iter().map(u64::to_string).collect::<Vec<_>>().join(", "))
 }
 
-/// A large count in three digits: `22.7 M`.
-pub fn short(count: u64) -> String {
-    super::scaled(count, &["", " k", " M", " B", " T"])
-}
-
-/// `1 tensor`, `1,234 tensors`.
-pub fn counted(count: u64, what: &str) -> String {
-    format!("{} {what}{}", super::count(count), plural(count))
-}
-
-/// `1 element`, `22.7 M elements`.
-pub fn counted_short(count: u64, what: &str) -> String {
-    format!("{} {what}{}", short(count), plural(count))
-}
-
-fn plural(count: u64) -> &'static str {
-    if count == 1 { "" } else { "s" }
-}
-
 /// What the operating system says of an error, without its number.
 pub fn cause(error: &std::io::Error) -> String {
     let text = error.to_string();
@@ -74,6 +55,7 @@ pub fn path(path: &std::path::Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::human::{counted, short};
 
     #[test]
     fn numbers_are_short() {

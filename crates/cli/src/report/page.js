@@ -92,6 +92,9 @@ function writeFacts() {
     ["estimated z4ai saving", before ? percent(1 - after / before) : "–"],
     ["estimated packed size", before ? bytes(after + total - before) : "–"],
   ];
+  if (data.bits_per_weight) facts.splice(2, 0, ["bits per weight", data.bits_per_weight.toFixed(2)]);
+  for (const scheme of data.quantized) byId("schemes").append(element("li", {}, element("bdi", {}, scheme)));
+  byId("quantized").hidden = !data.quantized.length;
   for (const [label, value] of facts) {
     byId("facts").append(element("div", { className: "fact" }, element("b", {}, value), element("span", {}, label)));
   }

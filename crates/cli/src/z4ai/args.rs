@@ -97,7 +97,7 @@ pub struct Encoding {
     /// Element type: bf16, fp16, fp32, fp64, fp8_e4m3, fp8_e5m2, int8 to int64, uint8 to uint64, bool or raw.
     #[arg(long, value_name = "DTYPE", value_parser = dtype, default_value = "raw", hide_default_value = true)]
     pub dtype: Kind,
-    /// fast (decodes at memory-copy speed), default, balanced, or max (smallest; on most weights the same as balanced, but slower).
+    /// fast (decodes at memory-copy speed), default, balanced, or max (as balanced; 1 to 2 % smaller for convolutions, slower).
     #[arg(long, value_name = "EFFORT", value_parser = effort, default_value = "default")]
     pub effort: Effort,
     /// zstd level of the streams coded with zstd, 1 to 22.
@@ -220,7 +220,7 @@ pub struct Pack {
     /// Overwrite OUT if it exists.
     #[arg(long)]
     pub force: bool,
-    /// fast (decodes at memory-copy speed), default, balanced, or max (smallest; on most weights the same as balanced, but slower).
+    /// fast (decodes at memory-copy speed), default, balanced, or max (as balanced; 1 to 2 % smaller for convolutions, slower).
     #[arg(long, value_name = "EFFORT", value_parser = effort, default_value = "default")]
     pub effort: Effort,
     /// zstd level of the streams coded with zstd, 1 to 22.
@@ -259,7 +259,7 @@ pub enum ModelDelta {
         /// Overwrite OUT if it exists.
         #[arg(long)]
         force: bool,
-        /// fast (decodes at memory-copy speed), default, balanced, or max (smallest; on most weights the same as balanced, but slower).
+        /// fast (decodes at memory-copy speed), default, balanced, or max (as balanced; 1 to 2 % smaller for convolutions, slower).
         #[arg(long, value_name = "EFFORT", value_parser = effort, default_value = "default")]
         effort: Effort,
         /// zstd level of the streams coded with zstd, 1 to 22.

@@ -86,6 +86,7 @@ fn packed(path: &Path, source: Arc<dyn Source>, json: bool) -> Outcome {
             "bytes": info.original_len,
             "stored_bytes": info.packed_len,
             "opaque": info.header.is_none(),
+            "contents": info.contents,
             "tensors": tensors,
         });
         writeln!(out, "{document:#}")?;
@@ -98,6 +99,14 @@ fn packed(path: &Path, source: Arc<dyn Source>, json: bool) -> Outcome {
     let saved = files::saved(info.original_len, info.packed_len);
     writeln!(out, "{:<12}{}{saved}", "compressed", human::bytes(info.packed_len))?;
     match info.header {
+        None if info.contents > 1 => {
+            let contents = human::count(info.contents);
+            writeln!(
+                out,
+                "{:<12}{contents} (tensors and what is between them; unpack it to read it)",
+                "contents"
+            )?;
+        }
         None => writeln!(out, "{:<12}packed as a whole", "tensors")?,
         Some(_) => writeln!(out, "{:<12}{}", "tensors", human::count(info.tensors.len() as u64))?,
     }

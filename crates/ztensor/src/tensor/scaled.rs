@@ -11,6 +11,7 @@ use crate::base::parallel;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::zt2::layout::{Mx, QuantGroup, ZeroPoint};
+use crate::schemes;
 use crate::tensor::to_f64;
 use crate::tensor::{Array, Tensor};
 
@@ -64,7 +65,7 @@ fn floats(array: &Array<'_>) -> Result<Vec<f32>> {
 }
 
 /// 2^(byte - 127); 255 is NaN.
-fn exponent(byte: u8) -> f64 {
+pub(crate) fn exponent(byte: u8) -> f64 {
     match byte {
         0xff => f64::NAN,
         byte => f64::from(i32::from(byte) - 127).exp2(),
@@ -127,29 +128,22 @@ pub(crate) fn dequantize_mx(tensor: &Tensor<'_>) -> Result<Vec<f32>> {
     let groups = Groups::new(&tensor.shape, parameters.axis, parameters.block, false)?;
     let scales: Vec<f64> = tensor.require("scales")?.bytes.iter().map(|&byte| exponent(byte)).collect();
     let data = tensor.require("data")?;
-    // An element of one byte or half of one, all of which are few.
+    // An element of four, six or eight bits, all of which are few.
+    let bits = data.dtype.bits() as usize;
     let mut values = Vec::with_capacity(256);
-    let codes: Vec<u8> = match data.dtype {
-        DType::F4E2M1 => (0..16u8).collect(),
-        _ => (0..=255).collect(),
-    };
-    for code in codes {
-        // Two nibbles are decoded where one is wanted.
+    for code in 0..1usize << bits {
+        // Several are decoded where one is wanted.
         let mut first = None;
-        to_f64::for_each(data.dtype, &[code], |number| first = first.or(Some(number)))?;
+        to_f64::for_each(data.dtype, &[code as u8, 0, 0], |number| first = first.or(Some(number)))?;
         let factor = if data.dtype == DType::I8 { 1.0 / 64.0 } else { 1.0 };
         let value = first.unwrap_or(f64::NAN) * factor;
         // The zero of four bits has no sign.
         values.push(if value == 0.0 && data.dtype == DType::F4E2M1 { 0.0 } else { value });
     }
-    let nibbles = data.dtype == DType::F4E2M1;
     fill(crate::catalog::elements(&tensor.shape).unwrap_or(0), |range, out| {
         for (element, out) in range.zip(out) {
-            let code = match nibbles {
-                true => data.bytes[element / 2] >> (element % 2 * 4) & 0xf,
-                false => data.bytes[element],
-            };
-            *out = (scales[groups.scale(element)] * values[usize::from(code)]) as f32;
+            let code = schemes::element(&data.bytes, element, bits);
+            *out = (scales[groups.scale(element)] * values[code]) as f32;
         }
         Ok(())
     })

@@ -20,6 +20,8 @@ pub struct Info {
     pub packed_len: u64,
     /// Bytes of the original.
     pub original_len: u64,
+    /// Contents that the original was cut into: tensors, and what is between them.
+    pub contents: u64,
     /// The original's JSON header as it is, padding included; `None` if the file was packed
     /// without knowledge of its tensors.
     pub header: Option<String>,
@@ -55,7 +57,8 @@ pub fn inspect_source(source: Arc<dyn Source>) -> Result<Info> {
     let packed_len = source.len();
     let container = Container::read(source)?;
     let (version, original_len) = (container.version, container.content_len);
-    let mut info = Info { version, packed_len, original_len, header: None, tensors: Vec::new() };
+    let contents = container.blobs.len() as u64;
+    let mut info = Info { version, packed_len, original_len, contents, header: None, tensors: Vec::new() };
     if container.mode == Mode::Opaque {
         return Ok(info);
     }

@@ -411,7 +411,8 @@ impl Mx {
 fn is_mx_element(element: Element<'_>) -> bool {
     matches!(
         element,
-        Element::Logical(DType::F4E2M1 | DType::F8E4M3FN | DType::F8E5M2) | Element::Plain(DType::I8)
+        Element::Logical(DType::F4E2M1 | DType::F6E2M3 | DType::F6E3M2 | DType::F8E4M3FN | DType::F8E5M2)
+            | Element::Plain(DType::I8)
     )
 }
 
