@@ -99,3 +99,26 @@ impl CreateOptions {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Format;
+
+    /// The compression behind this one. A new variant does not compile until it is in the chain.
+    fn after(compression: Compression) -> Option<Compression> {
+        match compression {
+            Compression::None => Some(Compression::Zstd(1)),
+            Compression::Zstd(_) => Some(Compression::Z4ai(Effort::Default)),
+            Compression::Z4ai(_) => None,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_a_capability() {
+        let encodings = Format::Zt.capabilities().encodings;
+        let all = std::iter::successors(Some(Compression::Zstd(1)), |last| after(*last));
+        let written: Vec<_> = all.map(Compression::encoding).collect();
+        assert_eq!(written, encodings);
+    }
+}
