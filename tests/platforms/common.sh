@@ -17,6 +17,7 @@ FAST_BUILD="--config profile.dev.opt-level=0"
 for package in z4ai z4ai-v1 blake3 crc32c crc32fast sha2 twox-hash zlib-rs zstd-sys; do
     FAST_BUILD="$FAST_BUILD --config profile.dev.package.$package.opt-level=2"
 done
+FAST_BUILD="$FAST_BUILD --config profile.dev.package.ztensor.opt-level=1"
 # Where CPython without its global lock is in it: see free-threaded.sh.
 FREE_THREADED=/opt/python-free-threaded
 failures=0

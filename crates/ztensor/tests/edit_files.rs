@@ -355,7 +355,8 @@ fn writing_to_copy_on_write_pages_changes_no_file_and_no_read() {
     scribble(3);
     assert_eq!(reader.read_as::<u32>("base").unwrap(), numbers(0));
     reader.verify_all(None).unwrap();
-    for step in [|_: &Path| {}, |path: &Path| assert!(compact(path).is_ok())] {
+    // Windows replaces no file that is mapped.
+    for step in [|_: &Path| {}, |path: &Path| assert_eq!(compact(path).is_ok(), cfg!(not(windows)))] {
         step(&path);
         assert_eq!(
             seeds(&path),

@@ -70,17 +70,18 @@ pub fn apply_chain<P: AsRef<Path>>(
     let Some((last, others)) = opened.split_last() else {
         return Err(Error::invalid("no delta to apply"));
     };
-    let mut step: Option<tempfile::NamedTempFile> = None;
+    let mut step: Option<tempfile::TempPath> = None;
     for delta in others {
-        let next = scratch_file(output, "")?;
-        let before = step.as_ref().map_or(base.as_ref(), |file| file.path());
+        // Closed: Windows may refuse to replace an open file.
+        let next = scratch_file(output, "")?.into_temp_path();
+        let before = step.as_deref().unwrap_or(base.as_ref());
         let base_id = options.base_id.filter(|_| step.is_none());
         let options = ApplyOptions { durable: false, base_id, ..*options };
-        apply_one(before, delta, &next.path().into(), &options)?;
+        apply_one(before, delta, &(&*next).into(), &options)?;
         step = Some(next);
     }
     let options = &ApplyOptions { base_id: options.base_id.filter(|_| step.is_none()), ..*options };
-    apply_one(step.as_ref().map_or(base.as_ref(), |file| file.path()), last, output, options)
+    apply_one(step.as_deref().unwrap_or(base.as_ref()), last, output, options)
 }
 
 /// Like [`apply`], from any sources, such as memory, to anything that can be written to.

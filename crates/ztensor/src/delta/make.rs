@@ -74,13 +74,14 @@ pub fn make(
     let (base, target, to) = (base.as_ref(), target.as_ref(), output.into());
     let output = to.path();
     let base = Model::open(base, options.threads, options.limits)?;
+    // Removed after it is unmapped: Windows removes no mapped file.
+    let converted;
     let mut target = Model::open(target, options.threads, options.limits)?;
     let file = AtomicFile::create(&to)?;
-    let converted;
     if !is_exact(&target) {
-        converted = scratch_file(&to, ".zt")?;
-        convert(&target.reader, Writer::create(converted.path())?)?;
-        target = Model::open(converted.path(), options.threads, options.limits)?;
+        converted = scratch_file(&to, ".zt")?.into_temp_path();
+        convert(&target.reader, Writer::create(&*converted)?)?;
+        target = Model::open(&converted, options.threads, options.limits)?;
     }
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let stats = Maker::new(&base, &target, options)?.write(&mut out).map_err(|error| match error.kind() {
