@@ -118,6 +118,11 @@ def test_vllm_weight_transfer(tmp_path: Path) -> None:
     run("vllm_transfer.py", tmp_path)
 
 
+def test_vllm_server(tmp_path: Path) -> None:
+    """The same over HTTP, into a server."""
+    run("vllm_server.py", tmp_path)
+
+
 def test_vllm_with_two_workers(tmp_path: Path) -> None:
     """Tensor parallelism, with spawned workers that find the load format by its entry point."""
     needs_two_cores()
