@@ -544,6 +544,16 @@ fn a_range_says_what_of_the_reference_it_reads() {
         let mut out = vec![0; (range.end - range.start) as usize];
         parsed.decompress_bytes(&partial, range.clone(), &mut out, &DecodeOptions::default()).unwrap();
         assert!(out == after[range.start as usize..range.end as usize], "{range:?}");
+        // Or need not be there at all.
+        let part = &before[needed.start as usize..needed.end as usize];
+        out.fill(0);
+        parsed.restore_bytes(part, range.clone(), &mut out, &DecodeOptions::default()).unwrap();
+        assert!(out == after[range.start as usize..range.end as usize], "{range:?}");
+        let short = parsed.restore_bytes(&part[1..], range.clone(), &mut out, &DecodeOptions::default());
+        assert_eq!(short.unwrap_err().kind(), ErrorKind::Mismatch, "{range:?}");
+        let mut wrong = part.to_vec();
+        wrong[(range.start - needed.start) as usize] ^= 1;
+        assert!(parsed.restore_bytes(&wrong, range.clone(), &mut out, &DecodeOptions::default()).is_err());
     }
     assert!(parsed.reference_range(0..1).unwrap().end < len / 2, "only a part");
     assert_eq!(parsed.reference_range(len..len + 5).unwrap(), 0..0);

@@ -137,6 +137,8 @@ struct Applied<'a> {
     frame: &'a Frame<'a, Delta>,
     /// `None`: the output holds the reference; payloads were verified then.
     reference: Option<&'a [u8]>,
+    /// Where the reference begins in the whole one.
+    start: u64,
     /// Whether one thread decodes all chunks, one after the other.
     in_order: bool,
 }
@@ -155,7 +157,16 @@ impl<'a> Applied<'a> {
 
     fn unchecked(frame: &'a Frame<'a, Delta>, reference: Option<&'a [u8]>, options: &DecodeOptions) -> Self {
         let in_order = parallel::workers(options.threads, frame.chunk_count()) == 1;
-        Self { frame, reference, in_order }
+        Self { frame, reference, start: 0, in_order }
+    }
+
+    /// The range of the reference that corresponds to chunk `index`.
+    fn part_of(&self, index: usize, reference: &'a [u8]) -> Result<&'a [u8]> {
+        let content = self.frame.content_of(index);
+        let start = content.start.checked_sub(self.start).and_then(|start| usize::try_from(start).ok());
+        let part =
+            start.and_then(|start| reference.get(start..)?.get(..(content.end - content.start) as usize));
+        part.ok_or_else(|| Error::mismatch(format_args!("the delta's reference lacks chunk {index}")))
     }
 
     /// The payload of the next chunk, to prefetch while chunk `index` of `len` bytes is restored.
@@ -186,7 +197,7 @@ impl Chunks for Applied<'_> {
 
     fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut DeltaScratch) -> Result<()> {
         let (checksum, delta, payload) = self.frame.chunk(index)?;
-        let reference = self.reference.map(|reference| part_of(self.frame, index, reference));
+        let reference = self.reference.map(|reference| self.part_of(index, reference)).transpose()?;
         scratch.next = self.fetch_next(index, out.len());
         let hash = delta.decode(payload, reference, out, scratch)?;
         decode::check_hash(index, checksum, hash)

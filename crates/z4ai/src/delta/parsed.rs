@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Applied, check_length, check_reference, hash_each, hashes_of};
-use crate::Result;
+use crate::error::{Error, Result};
 use crate::frame::{Frame, decode};
 use crate::layout::delta::Delta;
 use crate::legacy;
@@ -88,6 +88,33 @@ impl<'a> ParsedDelta<'a> {
             Version::V2(frame) => {
                 check_length(frame, reference)?;
                 decode::whole_into(&Applied::unchecked(frame, Some(reference), options), out, options)
+            }
+        }
+    }
+
+    /// Decodes bytes `range` of the content into `out`, whose length must be theirs, from a part of the reference:
+    /// the bytes that [`reference_range`](Self::reference_range) names for them. As in
+    /// [`restore_into`](super::restore_into), they are not hashed.
+    pub fn restore_bytes(
+        &self,
+        reference: &[u8],
+        range: Range<u64>,
+        out: &mut [u8],
+        options: &DecodeOptions,
+    ) -> Result<()> {
+        let needed = self.reference_range(range.clone())?;
+        if reference.len() as u64 != needed.end - needed.start {
+            return Err(Error::mismatch(format_args!(
+                "bytes {needed:?} of the delta's reference are needed, and {} are there",
+                reference.len()
+            )));
+        }
+        match &self.0 {
+            Version::V1(frame) => legacy::decompress_delta_range(frame, reference, range, out, options),
+            Version::V2(frame) => {
+                let mut applied = Applied::unchecked(frame, Some(reference), options);
+                applied.start = needed.start;
+                decode::byte_range_into(&applied, range, out, options)
             }
         }
     }
