@@ -32,6 +32,7 @@ mod tensor;
 mod tree;
 
 pub use reader::{ContentIds, Evidence};
+pub(crate) use tensor::TensorTree;
 pub use tensor::{TensorHasher, object_id, tensor_id};
 
 use std::fmt;

@@ -229,7 +229,7 @@ impl<'r> Hashes<'r> {
         }
         for content in &mut self.contents {
             if let Some(tree) = content.tree.take() {
-                let hash = tree.finish().map_err(|error| reader.at(content.name, error))?;
+                let hash = tree.hash().map_err(|error| reader.at(content.name, error))?;
                 let _ = content.hash.set(hash);
             }
         }

@@ -1,6 +1,7 @@
 //! Ids of tensors in memory.
 
 use super::description::{Description, Part, parameters, type_name};
+use super::tree::{Span, Tree};
 use super::{ContentId, sparse, tree};
 use crate::catalog::{Layout, Shape, elements};
 use crate::dtype::DType;
@@ -101,11 +102,60 @@ impl TensorHasher {
 
     /// The id, once all bytes have come.
     pub fn finish(self) -> Result<ContentId> {
+        Ok(self.finish_hashed()?.0)
+    }
+
+    /// The id, and BLAKE3 of the bytes.
+    pub(crate) fn finish_hashed(self) -> Result<(ContentId, [u8; 32])> {
         if self.seen != self.len {
             return Err(wrong_len(self.seen, self.dtype, &self.shape, self.len));
         }
         let hash = *self.hasher.finalize().as_bytes();
+        Ok((Description::dense(&self.shape, type_name(self.dtype, None), self.len, hash).id(), hash))
+    }
+}
+
+/// The id of a large dense tensor whose elements come in spans, from several threads in any order.
+pub(crate) struct TensorTree {
+    dtype: DType,
+    shape: Shape,
+    len: u64,
+    tree: Tree,
+}
+
+impl TensorTree {
+    /// A hasher of a tensor whose elements are whole bytes, and more than one subtree.
+    pub(crate) fn new(dtype: DType, shape: &[u64]) -> Result<TensorTree> {
+        let len = expected_len(dtype, shape)?;
+        if unused_bits(dtype, shape) != 0 {
+            return Err(Error::invalid("tensors with bits that are no elements are hashed as a whole"));
+        }
+        Ok(TensorTree { dtype, shape: shape.into(), len, tree: Tree::new(len)? })
+    }
+
+    /// A hasher of the bytes from `start` on, where a subtree begins.
+    pub(crate) fn span(&self, start: u64) -> TensorSpan<'_> {
+        TensorSpan { dtype: self.dtype, span: self.tree.span(start) }
+    }
+
+    /// The id, once all bytes have come.
+    pub(crate) fn finish(&self) -> Result<ContentId> {
+        let hash = self.tree.hash()?;
         Ok(Description::dense(&self.shape, type_name(self.dtype, None), self.len, hash).id())
+    }
+}
+
+/// Consecutive bytes of a [`TensorTree`].
+pub(crate) struct TensorSpan<'a> {
+    dtype: DType,
+    span: Span<'a>,
+}
+
+impl TensorSpan<'_> {
+    /// The next bytes. The last ones end where a subtree does, or the tensor.
+    pub(crate) fn update(&mut self, bytes: &[u8]) -> Result<()> {
+        self.dtype.check_values(bytes)?;
+        self.span.update(bytes)
     }
 }
 

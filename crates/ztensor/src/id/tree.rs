@@ -43,22 +43,71 @@ impl Tree {
             return Err(Error::invalid("bytes to hash are not whole subtrees of BLAKE3"));
         }
         for (place, piece) in (offset..).step_by(SUBTREE).zip(bytes.chunks(SUBTREE)) {
-            let value = Hasher::new().set_input_offset(place).update(piece).finalize_non_root();
-            let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-            values[(place / SUBTREE as u64) as usize] = Some(value);
+            self.set(place, subtree(place).update(piece).finalize_non_root());
         }
         Ok(())
     }
 
+    /// A hasher of the bytes from `start` on, which is where a subtree begins.
+    pub(crate) fn span(&self, start: u64) -> Span<'_> {
+        Span { tree: self, place: start, hasher: subtree(start) }
+    }
+
+    fn set(&self, place: u64, value: ChainingValue) {
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = values.get_mut((place / SUBTREE as u64) as usize) {
+            *slot = Some(value);
+        }
+    }
+
     /// The hash, once all bytes were added.
-    pub(crate) fn finish(self) -> Result<[u8; 32]> {
-        let values = self.values.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let values: Option<Vec<ChainingValue>> = values.into_iter().collect();
+    pub(crate) fn hash(&self) -> Result<[u8; 32]> {
+        let values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let values: Option<Vec<ChainingValue>> = values.iter().copied().collect();
         let values = values.ok_or_else(|| Error::invalid("not all bytes were hashed"))?;
         let (left, right) = values.split_at(left_count(self.len));
         let left_len = left_subtree_len(self.len);
         let (left, right) = (merge(left, left_len), merge(right, self.len - left_len));
         Ok(*merge_subtrees_root(&left, &right, Mode::Hash).as_bytes())
+    }
+}
+
+/// A hasher of the subtree that begins at `place`.
+fn subtree(place: u64) -> Hasher {
+    let mut hasher = Hasher::new();
+    hasher.set_input_offset(place);
+    hasher
+}
+
+/// Consecutive bytes of a [`Tree`], in pieces of any length.
+pub(crate) struct Span<'a> {
+    tree: &'a Tree,
+    place: u64,
+    hasher: Hasher,
+}
+
+impl Span<'_> {
+    /// Hashes the next bytes. The last ones end where a subtree does, or the tree.
+    pub(crate) fn update(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let start = self.place / SUBTREE as u64 * SUBTREE as u64;
+            let end = (start + SUBTREE as u64).min(self.tree.len);
+            let room = usize::try_from(end.saturating_sub(self.place)).unwrap_or(0);
+            if room == 0 {
+                return Err(Error::invalid("more bytes to hash than there are"));
+            }
+            let (piece, rest) = bytes.split_at(room.min(bytes.len()));
+            self.hasher.update(piece);
+            self.place += piece.len() as u64;
+            if self.place == end {
+                self.tree.set(start, self.hasher.finalize_non_root());
+                if end < self.tree.len {
+                    self.hasher = subtree(end);
+                }
+            }
+            bytes = rest;
+        }
+        Ok(())
     }
 }
 
@@ -87,7 +136,7 @@ pub(crate) fn hash(bytes: &[u8], threads: usize) -> Result<[u8; 32]> {
     let tree = Tree::new(bytes.len() as u64)?;
     let pieces = (0u64..).step_by(SUBTREE).zip(bytes.chunks(SUBTREE)).collect();
     parallel::for_each(threads, pieces, |(offset, piece)| tree.add(offset, piece))?;
-    tree.finish()
+    tree.hash()
 }
 
 #[cfg(test)]
@@ -123,8 +172,16 @@ mod tests {
             assert!(tree.add(offset, piece).is_err());
         }
         tree.add(4 * SUBTREE as u64, &bytes[4 * SUBTREE..6 * SUBTREE]).unwrap();
-        assert_eq!(tree.finish().unwrap(), *blake3::hash(&bytes).as_bytes());
-        assert!(Tree::new(2 * SUBTREE as u64).unwrap().finish().is_err());
+        assert_eq!(tree.hash().unwrap(), *blake3::hash(&bytes).as_bytes());
+        assert!(Tree::new(2 * SUBTREE as u64).unwrap().hash().is_err());
+        let tree = Tree::new(bytes.len() as u64).unwrap();
+        for (start, step) in [(4 * SUBTREE, 1000), (0, 248 << 10)] {
+            let mut span = tree.span(start as u64);
+            let end = if start == 0 { 4 * SUBTREE } else { bytes.len() };
+            bytes[start..end].chunks(step).for_each(|piece| span.update(piece).unwrap());
+        }
+        assert!(tree.span(6 * SUBTREE as u64).update(&bytes[..78]).is_err());
+        assert_eq!(tree.hash().unwrap(), *blake3::hash(&bytes).as_bytes());
         assert!(Tree::new(SUBTREE as u64).is_err());
     }
 }
