@@ -227,6 +227,7 @@ _Publish: TypeAlias = tuple[
     int,
     bool,
     bool,
+    str | PathLike[str] | None,
 ]
 _Published: TypeAlias = tuple[str, str | None, int, int, int, str, str]
 _Changed: TypeAlias = tuple[str, str, int, int, str, list[int]]

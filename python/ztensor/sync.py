@@ -223,6 +223,9 @@ class Publisher:
     all. Tensors that are added, removed or resized make a full version, unless ``compression`` is
     ``"z4ai"``; so do ``anchor_every`` deltas since the last one, or deltas that take more than
     ``anchor_ratio`` times what a full version does.
+
+    The state that was published last is kept in memory, or in mapped files without names in
+    ``snapshot_folder``, from where the system may drop it from memory.
     """
 
     def __init__(
@@ -240,6 +243,7 @@ class Publisher:
         threads: int = 0,
         durable: bool = True,
         replace_unfinished: bool = False,
+        snapshot_folder: Path | None = None,
         storage_options: StorageOptions = None,
     ) -> None:
         place = (stream, layout, store.settings(storage_options))
@@ -253,6 +257,7 @@ class Publisher:
             threads,
             durable,
             replace_unfinished,
+            snapshot_folder,
         )
         if isinstance(base, str | os.PathLike):
             self._native = _native.SyncPublisher.from_path(place, base, settings)
@@ -542,7 +547,7 @@ def fold(
     Returns the bytes of the deltas and of the fold. Deltas of z4ai need ``base``, the model of
     version ``first``.
     """
-    settings = ("xor", "zstd", "xxh3-128", None, None, None, threads, True, False)
+    settings = ("xor", "zstd", "xxh3-128", None, None, None, threads, True, False, None)
     place = _place(stream, "numbered", storage_options)
     return _native.sync_fold(place, f"{first:06}", f"{last:06}", base, settings)
 

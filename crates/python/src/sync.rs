@@ -77,12 +77,24 @@ fn report(published: Published) -> Report {
     (version, full, changed, bytes, total, encoding.name(), target_id.to_string())
 }
 
-/// `(encoding, compression, checksum, anchor every, anchor ratio, files from, threads, durable, replace)`
+/// `(encoding, compression, checksum, anchor every, anchor ratio, files from, threads, durable, replace,
+/// snapshot folder)`
 type PublishArguments =
-    (String, String, String, Option<u64>, Option<f64>, Option<PathBuf>, usize, bool, bool);
+    (String, String, String, Option<u64>, Option<f64>, Option<PathBuf>, usize, bool, bool, Option<PathBuf>);
 
 fn publish_options(py: Python<'_>, arguments: PublishArguments) -> PyResult<PublishOptions> {
-    let (encoding, compression, checksum, every, ratio, files_from, threads, durable, replace) = arguments;
+    let (
+        encoding,
+        compression,
+        checksum,
+        every,
+        ratio,
+        files_from,
+        threads,
+        durable,
+        replace,
+        snapshot_folder,
+    ) = arguments;
     Ok(PublishOptions {
         encoding: Encoding::from_name(&encoding).or_raise(py)?,
         compression: PayloadCompression::from_name(&compression).or_raise(py)?,
@@ -92,6 +104,7 @@ fn publish_options(py: Python<'_>, arguments: PublishArguments) -> PyResult<Publ
         threads,
         durable,
         replace_unfinished: replace,
+        snapshot_folder,
     })
 }
 

@@ -617,6 +617,8 @@ fn anchors_folds_and_pruning() {
         let options = PublishOptions {
             anchors: Anchors { every: Some(4), ratio: None },
             files_from: Some(path("base")),
+            // In memory, and in files.
+            snapshot_folder: (encoding == Encoding::Xor).then(|| dir.path().to_owned()),
             ..publish_options(compression, encoding)
         };
         let mut publisher = publisher(&stream, &path("base"), options.clone());

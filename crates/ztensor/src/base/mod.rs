@@ -2,6 +2,7 @@
 //! trusted for where they are.
 
 pub(crate) mod crc32c_combine;
+pub(crate) mod file_memory;
 pub(crate) mod huge_pages;
 pub mod parallel;
 pub(crate) mod pool;

@@ -71,6 +71,9 @@ struct Part {
     bytes: Vec<u8>,
 }
 
+/// Changes that take more than this part of a tensor are not kept until all tensors were checked. (limit)
+const SPARSE: usize = 8;
+
 impl Default for MemoryTarget {
     fn default() -> Self {
         MemoryTarget::new(BASE_VERSION)
@@ -374,14 +377,12 @@ impl Deltas<'_> {
 impl Change {
     /// Checks, before any tensor changes, what cannot be undone.
     fn prepared(self, deltas: &Deltas<'_>, name: &str, old: &[u8]) -> Result<Change> {
-        match &self {
-            Change::Delta(frame) => {
-                payload::check_delta(frame, old).map_err(|error| error.in_tensor(name))?
-            }
-            Change::Xor { .. } => {}
-            Change::Parts(_) => return Ok(Change::Parts(Some(changes(deltas, name, old)?))),
-        }
-        Ok(self)
+        let parts = match &self {
+            Change::Delta(frame) => sparse_parts(frame, old).map_err(|error| error.in_tensor(name))?,
+            Change::Xor { .. } => None,
+            Change::Parts(_) => Some(changes(deltas, name, old)?),
+        };
+        Ok(parts.map_or(self, |parts| Change::Parts(Some(parts))))
     }
 
     /// Changes a tensor; on an error it is as it was.
@@ -418,6 +419,21 @@ impl Change {
             Change::Delta(_) | Change::Parts(_) => Ok(()),
         }
     }
+}
+
+/// The parts of a tensor that a z4ai delta changes, or `None` if they are many: it is decoded again then.
+fn sparse_parts(frame: &[u8], old: &[u8]) -> Result<Option<Vec<Part>>> {
+    let (mut parts, mut runs) = (Vec::new(), Vec::new());
+    let mut sparse = true;
+    payload::decode_delta(frame, old, |at, new| {
+        if sparse && patch::push_runs(&mut runs, &old[at..at + new.len()], new) {
+            sparse = runs.len() <= new.len() / SPARSE;
+            parts.push(Part { at, span: new.len(), patch: Some(runs.clone()), bytes: Vec::new() });
+            runs.clear();
+        }
+        Ok(())
+    })?;
+    Ok(sparse.then_some(parts))
 }
 
 /// The parts of a tensor that deltas change.

@@ -13,6 +13,13 @@ const LINE: usize = 64;
 /// Runs with fewer unchanged bytes between them become one: a run costs about that many.
 const JOINED: usize = 8;
 
+/// Whether two lines are equal: with vector instructions, where comparing slices calls `memcmp` for each.
+#[inline(always)]
+fn is_same(old: &[u8; LINE], new: &[u8; LINE]) -> bool {
+    let words = old.as_chunks::<8>().0.iter().zip(new.as_chunks::<8>().0);
+    words.fold(0, |all, (old, new)| all | (u64::from_le_bytes(*old) ^ u64::from_le_bytes(*new))) == 0
+}
+
 /// Calls `each` with ranges that cover all bytes in which two buffers of equal length differ, in
 /// rising order. Unchanged bytes between two differences that are close belong to a range too.
 pub(crate) fn for_each_run(old: &[u8], new: &[u8], mut each: impl FnMut(std::ops::Range<usize>)) {
@@ -31,7 +38,7 @@ pub(crate) fn for_each_run(old: &[u8], new: &[u8], mut each: impl FnMut(std::ops
     let (old_lines, old_rest) = old[..len].as_chunks::<LINE>();
     let (new_lines, new_rest) = new[..len].as_chunks::<LINE>();
     for (at, (old, new)) in old_lines.iter().zip(new_lines).enumerate() {
-        if old == new {
+        if is_same(old, new) {
             continue;
         }
         for (word, (old, new)) in old.as_chunks::<8>().0.iter().zip(new.as_chunks::<8>().0).enumerate() {
@@ -142,22 +149,35 @@ pub(crate) struct Change {
     pub(crate) squares: Option<f64>,
 }
 
+impl Change {
+    /// Adds what changed in another part of the tensor.
+    pub(crate) fn add(&mut self, other: Change) {
+        self.elements += other.elements;
+        self.squares = match (self.squares, other.squares) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+    }
+}
+
 /// Compares two states of a tensor element by element.
 pub(crate) fn change(dtype: DType, old: &[u8], new: &[u8]) -> Change {
     fn count<const N: usize>(old: &[u8], new: &[u8], mut differ: impl FnMut([u8; N], [u8; N])) -> u64 {
         let mut elements = 0;
-        let per_line = LINE.next_multiple_of(N);
-        for (old, new) in old.chunks(per_line).zip(new.chunks(per_line)) {
-            if old == new {
-                continue;
-            }
+        let mut compare = |old: &[u8], new: &[u8]| {
             for (old, new) in old.as_chunks::<N>().0.iter().zip(new.as_chunks::<N>().0) {
                 if old != new {
                     elements += 1;
                     differ(*old, *new);
                 }
             }
+        };
+        let (old_lines, old_rest) = old.as_chunks::<LINE>();
+        let (new_lines, new_rest) = new.as_chunks::<LINE>();
+        for (old, new) in old_lines.iter().zip(new_lines).filter(|(old, new)| !is_same(old, new)) {
+            compare(old, new);
         }
+        compare(old_rest, new_rest);
         elements
     }
     let mut squares = 0.0;

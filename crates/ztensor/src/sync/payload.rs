@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use z4ai::ParsedFrame;
+use z4ai::delta::ParsedDelta;
 use zstd::stream::raw::Operation as _;
 use zstd::zstd_safe;
 
@@ -265,12 +267,16 @@ fn xor_decoder(payload: &[u8]) -> Result<XorDecoder<'_>> {
     Ok((Box::new(decoder), zstd_safe::InBuffer::around(payload)))
 }
 
-/// Decodes a z4ai delta against its reference without keeping what it makes: reference, payload
-/// and result match their checksums then.
-pub(crate) fn check_delta(payload: &[u8], reference: &[u8]) -> Result<()> {
+/// Decodes a z4ai delta against its reference, block by block: what it makes matches its checksums
+/// then. `each` gets the position of a block and its new bytes.
+pub(crate) fn decode_delta(
+    payload: &[u8],
+    reference: &[u8],
+    mut each: impl FnMut(usize, &[u8]) -> Result<()>,
+) -> Result<()> {
     let step =
         Step { compression: PayloadCompression::Z4ai, encoding: Encoding::Xor, payload: payload.into() };
-    run(&step, Some(reference), reference.len(), &mut |_, _| Ok(()))
+    run(&step, Some(reference), reference.len(), &mut each)
 }
 
 /// The length that an `xor` payload decodes to, which is the tensor's.
@@ -297,9 +303,9 @@ enum Decoder<'a> {
         next: usize,
     },
     /// A z4ai delta of the bytes before the step.
-    Delta(&'a [u8]),
+    Delta(Box<ParsedDelta<'a>>),
     /// A z4ai frame, which needs no bytes before it.
-    Whole(&'a [u8]),
+    Whole(Box<ParsedFrame<'a>>),
 }
 
 /// Restores a tensor of `len` bytes from its old bytes, if it has any, by `steps`.
@@ -400,14 +406,23 @@ impl<'a> Decoder<'a> {
                 Ok(Decoder::Xor { decoder, input, done: false })
             }
             (PayloadCompression::Z4ai, _) => {
-                let delta = step.is_delta();
-                let inspect = if delta { z4ai::delta::inspect } else { z4ai::inspect };
-                let info = inspect(payload).map_err(broken_frame)?;
-                if info.content_len != len {
-                    let message = format!("it decodes to {} bytes, the tensor has {len}", info.content_len);
-                    return Err(broken(message));
+                let (decoder, found) = match step.is_delta() {
+                    true => {
+                        let delta = ParsedDelta::parse(payload).map_err(broken_frame)?;
+                        let found = delta.content_len();
+                        (Decoder::Delta(Box::new(delta)), found)
+                    }
+                    false => {
+                        let frame = ParsedFrame::parse(payload).map_err(broken_frame)?;
+                        let found = frame.content_len();
+                        (Decoder::Whole(Box::new(frame)), found)
+                    }
+                };
+                let found = found.map_err(broken_frame)?;
+                if found != len {
+                    return Err(broken(format!("it decodes to {found} bytes, the tensor has {len}")));
                 }
-                Ok(if delta { Decoder::Delta(payload) } else { Decoder::Whole(payload) })
+                Ok(decoder)
             }
         }
     }
@@ -417,12 +432,12 @@ impl<'a> Decoder<'a> {
         let bytes = range.start as u64..range.end as u64;
         let options = decode_options(block.len() as u64, 1);
         match self {
-            Decoder::Whole(payload) => {
-                z4ai::decompress_bytes(payload, bytes, block, &options).map_err(broken_frame)
-            }
-            Decoder::Delta(payload) => {
-                z4ai::delta::decompress_bytes(payload, reference, bytes, block, &options)
-                    .map_err(broken_frame)
+            Decoder::Whole(frame) => frame.decompress_bytes(bytes, block, &options).map_err(broken_frame),
+            Decoder::Delta(delta) => {
+                // Another reference is noticed by the checksums of what becomes of it.
+                let needed = delta.reference_range(bytes.clone()).map_err(broken_frame)?;
+                let part = reference.get(needed.start as usize..needed.end as usize).ok_or_else(unknown)?;
+                delta.restore_bytes(part, bytes, block, &options).map_err(broken_frame)
             }
             Decoder::Overwrite { change, next } => {
                 block.copy_from_slice(&reference[range]);

@@ -3,25 +3,29 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hasher as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use self::write::Ready;
 use super::chain::Anchors;
-use super::checksum::{ChecksumFormat, xxh3};
+use super::checksum::{ChecksumFormat, Hasher, hex, xxh3};
 use super::index::{Encoding, PayloadCompression, TensorEntry};
 use super::patch;
 use super::payload::{self, MAX_OVERWRITE, TensorType};
 use super::stream::{BASE_VERSION, Layout, Stream, version_name, version_number};
-use crate::base::parallel;
+use crate::base::file_memory::FileMemory;
+use crate::base::{CACHE_BLOCK, parallel};
 use crate::catalog::Shape;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::format::shards::is_plain_name;
-use crate::id::{ContentId, model_id, tensor_id};
+use crate::id::{ContentId, TensorHasher, model_id, tensor_id};
 use crate::read::Reader;
 
 mod write;
+
+/// Larger tensors are hashed by several threads, if only one is published. (unmeasured)
+const HASHED_ALONE: usize = 8 << 20;
 
 /// How versions are published.
 #[derive(Debug, Clone)]
@@ -42,6 +46,9 @@ pub struct PublishOptions {
     pub durable: bool,
     /// Replace shards in a store that belong to no version: what a publisher left that was killed.
     pub replace_unfinished: bool,
+    /// A folder for the state that was published last: it is kept in mapped files without names there, and not
+    /// in memory.
+    pub snapshot_folder: Option<PathBuf>,
 }
 
 impl Default for PublishOptions {
@@ -55,6 +62,7 @@ impl Default for PublishOptions {
             threads: 0,
             durable: true,
             replace_unfinished: false,
+            snapshot_folder: None,
         }
     }
 }
@@ -95,8 +103,92 @@ pub struct TensorInput<'a> {
 /// The state of a tensor that was published last.
 struct Kept {
     of: TensorType,
-    bytes: Vec<u8>,
+    bytes: Snapshot,
     id: ContentId,
+}
+
+/// The bytes of a state.
+enum Snapshot {
+    Memory(Vec<u8>),
+    File(FileMemory),
+}
+
+impl Snapshot {
+    fn new(bytes: Vec<u8>, folder: Option<&Path>) -> Result<Snapshot> {
+        match folder {
+            None => Ok(Snapshot::Memory(bytes)),
+            Some(folder) => FileMemory::copy_of(&bytes, folder).map(Snapshot::File),
+        }
+    }
+
+    /// Keeps other bytes of the same length; a buffer that is free now.
+    fn replace(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        match self {
+            Snapshot::Memory(kept) => std::mem::replace(kept, bytes),
+            Snapshot::File(kept) => {
+                kept.set(&bytes);
+                bytes
+            }
+        }
+    }
+}
+
+impl std::ops::Deref for Snapshot {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Snapshot::Memory(bytes) => bytes,
+            Snapshot::File(bytes) => bytes,
+        }
+    }
+}
+
+/// The new state of a tensor.
+struct State {
+    bytes: Vec<u8>,
+    change: patch::Change,
+    id: ContentId,
+    digest: String,
+}
+
+impl State {
+    /// Copies a state into `copy`, which is empty, and compares and hashes it on the way, block by block. The
+    /// caller's memory may be changing: everything is of one copy of it.
+    fn take(
+        of: &TensorType,
+        old: &[u8],
+        new: &[u8],
+        mut copy: Vec<u8>,
+        checksum: ChecksumFormat,
+        threads: usize,
+    ) -> Result<State> {
+        if parallel::resolve(threads) > 1 && new.len() > HASHED_ALONE {
+            copy.extend_from_slice(new);
+            let mut change = patch::Change::default();
+            // In the same blocks as below: sums of floating-point numbers depend on their order.
+            old.chunks(CACHE_BLOCK)
+                .zip(copy.chunks(CACHE_BLOCK))
+                .for_each(|(old, new)| change.add(patch::change(of.dtype, old, new)));
+            let id = tensor_id(of.dtype, &of.shape, &copy)?;
+            return Ok(State { change, id, digest: checksum.of(&copy), bytes: copy });
+        }
+        let mut change = patch::Change::default();
+        let mut ids = TensorHasher::new(of.dtype, &of.shape)?;
+        // BLAKE3 is part of the id.
+        let mut hasher = (checksum != ChecksumFormat::Blake3).then(|| checksum.hasher());
+        for (old, new) in old.chunks(CACHE_BLOCK).zip(new.chunks(CACHE_BLOCK)) {
+            let start = copy.len();
+            copy.extend_from_slice(new);
+            let block = &copy[start..];
+            change.add(patch::change(of.dtype, old, block));
+            ids.update(block)?;
+            hasher.iter_mut().for_each(|hasher| hasher.update(block));
+        }
+        let (id, hash) = ids.finish_hashed()?;
+        let digest = hasher.map_or_else(|| hex(&hash), Hasher::finish);
+        Ok(State { bytes: copy, change, id, digest })
+    }
 }
 
 /// A changed tensor, encoded.
@@ -154,6 +246,7 @@ impl Publisher {
             let of = TensorType { dtype, shape: object.shape.clone() };
             let bytes = base.read(name)?;
             let id = tensor_id(of.dtype, &of.shape, &bytes).map_err(|error| error.in_tensor(name))?;
+            let bytes = Snapshot::new(bytes, options.snapshot_folder.as_deref())?;
             if let Ok(mut kept) = kept.lock() {
                 kept.insert(name.to_owned(), Mutex::new(Kept { of, bytes, id }));
             }
@@ -173,6 +266,7 @@ impl Publisher {
             let of = TensorType { dtype: tensor.dtype, shape: tensor.shape.clone() };
             let bytes = tensor.bytes.to_vec();
             let id = tensor_id(of.dtype, &of.shape, &bytes).map_err(|error| error.in_tensor(tensor.name))?;
+            let bytes = Snapshot::new(bytes, options.snapshot_folder.as_deref())?;
             if kept.insert(tensor.name.to_owned(), Mutex::new(Kept { of, bytes, id })).is_some() {
                 return Err(Error::invalid("two tensors have this name").in_tensor(tensor.name));
             }
@@ -395,7 +489,7 @@ impl Publisher {
                     .kept
                     .get(tensor.name)
                     .and_then(|kept| kept.lock().ok())
-                    .is_some_and(|kept| kept.of == of && kept.bytes == tensor.bytes);
+                    .is_some_and(|kept| kept.of == of && *kept.bytes == *tensor.bytes);
                 if !same || !draft.seen.contains(tensor.name) {
                     return Err(at(Error::invalid("it comes twice, with different bytes or in one batch")));
                 }
@@ -425,6 +519,7 @@ impl Publisher {
                 let digest = self.options.checksum.of(&bytes);
                 draft.tensors.insert(tensor.name.to_owned(), Encoded { rank, payload, digest, entry });
             }
+            let bytes = Snapshot::new(bytes, self.options.snapshot_folder.as_deref())?;
             self.kept.insert(tensor.name.to_owned(), Mutex::new(Kept { of, bytes, id }));
         }
         known.sort_by_key(|tensor| std::cmp::Reverse(tensor.bytes.len()));
@@ -455,19 +550,18 @@ impl Publisher {
         let poisoned = || Error::invalid("a thread that published this tensor panicked");
         let kept = self.kept.get(tensor.name).ok_or_else(poisoned)?;
         let mut kept = kept.lock().map_err(|_| poisoned())?;
-        if kept.bytes == tensor.bytes {
+        if *kept.bytes == *tensor.bytes {
             return Ok(None);
         }
-        // The caller's memory may be changing: everything below is of one copy of it.
-        let mut new = self.buffer(tensor.bytes.len());
-        new.extend_from_slice(tensor.bytes);
+        let new = self.buffer(tensor.bytes.len());
         let (old, of) = (&kept.bytes[..], &kept.of);
-        let change = patch::change(of.dtype, old, &new);
-        if change.elements == 0 {
+        let state = State::take(of, old, tensor.bytes, new, self.options.checksum, threads)?;
+        if state.change.elements == 0 {
+            self.give_back(state.bytes);
             return Ok(None); // it was changing, and is the same again
         }
+        let State { bytes: new, change, id: target, digest } = state;
         let payload = payload::encode(self.options.compression, encoding, of, old, &new, threads)?;
-        let target = tensor_id(of.dtype, &of.shape, &new)?;
         let entry = TensorEntry {
             dtype: of.dtype,
             shape: of.shape.clone(),
@@ -480,10 +574,9 @@ impl Publisher {
                 .filter(|squares| squares.is_finite())
                 .map(|squares| format!("{:e}", squares.sqrt())),
         };
-        let digest = self.options.checksum.of(&new);
-        let old = std::mem::replace(&mut kept.bytes, new);
+        let free = kept.bytes.replace(new);
         kept.id = target;
-        self.give_back(old);
+        self.give_back(free);
         Ok(Some(Encoded { rank, payload, digest, entry }))
     }
 
