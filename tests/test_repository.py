@@ -454,8 +454,9 @@ def test_a_repository_in_a_store(tmp_path: Path, s3: Any) -> None:
     assert {entry.message for entry in Repository(url).log("both")} == {f"w{n}" for n in range(4)}
 
 
+@pytest.mark.parametrize("header", [{"note": "x" * 5000}, {}], ids=["long header", "short header"])
 def test_one_tensor_of_a_version_takes_four_rounds(
-    tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
+    header: dict[str, str], tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = {"w": np.random.default_rng(1).standard_normal((600, 500)).astype(np.float32)}
     repository = Repository.init(f"s3://{s3.bucket}/models")
@@ -464,8 +465,6 @@ def test_one_tensor_of_a_version_takes_four_rounds(
         value = versions[-1]["w"].copy()
         value.reshape(-1)[::50] *= 1.01
         versions.append({"w": value})
-    # A header as long as those of real models: what it takes to detect the format is in it.
-    header = {"note": "x" * 5000}
     for version in versions:
         repository.commit(version | {"other": np.zeros(100_000)}, attributes=header)
     assert repository.version().tensors()[1].depth >= 3

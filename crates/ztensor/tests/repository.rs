@@ -525,6 +525,118 @@ fn names_lead_to_commits() {
     assert_eq!(repository.log("main", None).unwrap().len(), 2, "and so nothing was committed");
 }
 
+/// Restores a version over what is there, with every number of threads, and says what was replaced.
+fn checked_out(repository: &Repository, name: &str, to: &Path, threads: usize) -> (u64, u64) {
+    let options = CheckoutOptions { overwrite: true, threads, ..CheckoutOptions::default() };
+    let done = repository.version(name).unwrap().checkout(to, &options).unwrap();
+    (done.files, done.unchanged)
+}
+
+#[test]
+fn large_tensors_are_restored_in_spans() {
+    let place = Place::new();
+    let repository = place.repository();
+    // More than two spans of 31 MiB, and a last one that is no multiple of anything.
+    let (rows, columns) = (8_600usize, 4_001usize);
+    let mut bytes: Vec<u8> = Vec::with_capacity(2 * rows * columns);
+    let row = noise(3, columns);
+    for at in 0..rows {
+        bytes.extend(row.iter().flat_map(|value| bf16::from_f32(value * (1.0 + at as f32)).to_le_bytes()));
+    }
+    let mut versions = vec![bytes.clone()];
+    for step in 1..3 {
+        bytes.iter_mut().skip(step).step_by(3001).for_each(|byte| *byte ^= 1);
+        versions.push(bytes.clone());
+    }
+    for bytes in &versions {
+        let shape = [rows as u64, columns as u64];
+        let tensor = Tensor::from_bytes(&shape[..], DType::BF16, bytes.clone()).unwrap();
+        let small = Tensor::from_bytes(&[300u64][..], DType::BF16, vec![7; 600]).unwrap();
+        let tensors = vec![("big".to_owned(), tensor), ("small".to_owned(), small)];
+        let list = TensorList { tensors, attributes: Default::default() };
+        repository.commit_tensors("model.safetensors", &list, &message("x")).unwrap();
+    }
+    let forms: Vec<_> = (0..3).map(|back| repository.version(&format!("main~{back}")).unwrap()).collect();
+    let depth = |at: usize| forms[at].tensors().unwrap().iter().map(|tensor| tensor.depth).max();
+    assert_eq!((depth(0), depth(2)), (Some(2), Some(0)));
+    for (back, bytes) in versions.iter().rev().enumerate() {
+        let name = format!("main~{back}");
+        for threads in [1, 3] {
+            let out = place.path(&format!("out{threads}"));
+            assert_eq!(checked_out(&repository, &name, &out, threads), (1, 0), "{name}");
+            let restored = Reader::open(out.join("model.safetensors")).unwrap();
+            assert!(restored.read("big").unwrap() == *bytes, "{name}");
+            assert_eq!(checked_out(&repository, &name, &out, threads), (0, 1), "{name}");
+        }
+    }
+    // One other byte anywhere, and the file is replaced.
+    let file = place.path("out3/model.safetensors");
+    let expected = std::fs::read(&file).unwrap();
+    for at in [3, 40 << 20, expected.len() - 1] {
+        let mut other = expected.clone();
+        other[at] ^= 1;
+        std::fs::write(&file, other).unwrap();
+        assert_eq!(checked_out(&repository, "main~2", &place.path("out3"), 3), (1, 0), "{at}");
+        assert!(std::fs::read(&file).unwrap() == expected, "{at}");
+    }
+}
+
+#[test]
+fn indexes_of_packs_are_merged() {
+    let place = Place::new();
+    let repository = place.repository();
+    let root = place.path("repo");
+    let values = |step: u32| {
+        let mut values = noise(9, 3000);
+        values.iter_mut().skip(step as usize).step_by(300).for_each(|value| *value *= 1.0 + step as f32);
+        bytes_of(&values, DType::F32)
+    };
+    let commit = |step: u32| {
+        let tensor = Tensor::from_bytes(&[30u64, 100][..], DType::F32, values(step)).unwrap();
+        let list = TensorList { tensors: vec![("w".into(), tensor)], attributes: Default::default() };
+        repository.commit_tensors("model.safetensors", &list, &message("x")).unwrap()
+    };
+    for step in 0..40 {
+        let done = commit(step);
+        assert_eq!(done.deltas + done.whole, 1, "{step}");
+    }
+    let indexes = walk(&root.join("indexes"));
+    assert_eq!((indexes.len(), walk(&root.join("packs")).len()), (2, 40));
+    clean(&repository);
+    // What they say is not read from the packs again.
+    let (name, stored) = indexes.iter().next().unwrap();
+    let text = String::from_utf8(zstd::decode_all(&stored[..]).unwrap()).unwrap();
+    let listed = text.split_once("\"packs\":[\"").unwrap().1;
+    let pack = root.join("packs").join(format!("{}.zt", &listed[..32]));
+    let bytes = std::fs::read(&pack).unwrap();
+    std::fs::write(&pack, &bytes[..bytes.len() - 1]).unwrap();
+    assert_eq!(commit(3).same, 1);
+    assert!(!repository.fsck(&FsckOptions::default()).unwrap().errors.is_empty());
+    std::fs::write(&pack, bytes).unwrap();
+    // An index that is damaged or lies is found.
+    for forged in [text.replacen("[30,100]", "[100,30]", 1), text.replacen("\"format\":1", "\"format\":2", 1)]
+    {
+        assert_ne!(forged, text);
+        std::fs::write(root.join("indexes").join(name), zstd::bulk::compress(forged.as_bytes(), 3).unwrap())
+            .unwrap();
+        let found = repository.fsck(&FsckOptions::default()).unwrap();
+        assert_eq!(found.errors.len(), 1, "{found:?}");
+    }
+    std::fs::write(root.join("indexes").join(name), stored).unwrap();
+    // Those of packs that went are removed, and made again when there are enough.
+    let retention = Retention { keep_last: Some(30), ..Retention::default() };
+    repository.gc(&GcOptions { retention, grace: Duration::ZERO, ..GcOptions::default() }).unwrap();
+    clean(&repository);
+    for step in 40..60 {
+        commit(step);
+    }
+    assert!(!walk(&root.join("indexes")).is_empty());
+    clean(&repository);
+    std::fs::remove_dir_all(root.join("indexes")).unwrap();
+    assert_eq!(commit(59).same, 1);
+    clean(&repository);
+}
+
 #[cfg(unix)] // permissions and symbolic links
 #[test]
 fn checkouts_replace_what_differs_and_stay_in_their_folder() {

@@ -8,8 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use crate::base::huge_pages::zeroed_vec;
 use crate::error::Result;
 
-/// Buffers that are kept, at most: one for each of a few threads. (limit)
-const COUNT: usize = 4;
+/// Buffers that are kept, at most: a few for each thread. (limit)
+const COUNT: usize = 64;
+/// Bytes that are kept, at most. (limit)
+const KEPT: usize = 256 << 20;
 /// Longer ones are given back. (limit)
 const LONGEST: usize = 64 << 20;
 
@@ -34,7 +36,8 @@ impl BufferPool {
 
     pub(crate) fn put(&self, buffer: Vec<u8>) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if buffer.len() <= LONGEST && kept.len() < COUNT {
+        let room = KEPT - kept.iter().map(Vec::len).sum::<usize>().min(KEPT);
+        if buffer.len() <= LONGEST.min(room) && kept.len() < COUNT {
             let index = kept.partition_point(|other| other.len() < buffer.len());
             kept.insert(index, buffer);
         }
@@ -83,5 +86,8 @@ mod tests {
         pool.put(vec![0; LONGEST + 1]);
         (0..2 * COUNT).for_each(|_| pool.put(vec![0; 10]));
         assert_eq!(pool.0.into_inner().unwrap().len(), COUNT);
+        let pool = BufferPool::default();
+        (0..COUNT).for_each(|_| pool.put(vec![0; LONGEST]));
+        assert_eq!(pool.0.into_inner().unwrap().len(), KEPT / LONGEST);
     }
 }

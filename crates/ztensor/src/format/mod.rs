@@ -319,6 +319,11 @@ pub(crate) fn parse(source: Arc<dyn Source>, context: &Context) -> Result<Catalo
 /// At both ends of a file are its headers: what of them is fetched together.
 const ENDS: u64 = 64 << 10;
 
+/// Bytes that formats are recognised by, mostly. (structural: a page)
+const HEAD: u64 = 4096;
+/// Where reading as much takes long, these do: no file that has tensors has less before them. (structural)
+const SHORTEST_HEAD: u64 = 64;
+
 fn recognise(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
     if source.len() >= FAR_JUMP {
         source.will_read(&[(0, ENDS), (source.len() - ENDS, ENDS)]);
@@ -328,7 +333,7 @@ fn recognise(source: Arc<dyn Source>, context: &Context) -> Result<Catalog> {
         let label = source.label().to_owned();
         return (tail.parse)(source).map_err(|error| error.in_file(label));
     }
-    let head_len = source.len().min(4096);
+    let head_len = source.readahead(0, source.len().min(HEAD)).max(source.len().min(SHORTEST_HEAD));
     let head = source.bytes(0, head_len)?;
     let extension = context
         .path

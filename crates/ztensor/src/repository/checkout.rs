@@ -1,21 +1,29 @@
 //! Checkout: the files of a version, byte for byte.
 
-use std::borrow::Cow;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::manifest::{FileEntry, Segment};
+use super::object::ObjectType;
+use super::restore::{SPAN, check_id};
 use super::version::Version;
-use crate::base::parallel;
-use crate::error::{Error, Result};
+use crate::base::pool::BufferPool;
+use crate::base::{CACHE_BLOCK, parallel};
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::{ContentId, TensorHasher, TensorTree};
 use crate::platform;
 use crate::progress::{Observer, advance, finish};
 use crate::remote::store::NewFile;
 use crate::remote::{Options, is_url};
+use crate::source::{FileSource, MapMode, Source};
 use crate::write::atomic::{rename_folder_new, scratch_folder, sync_folder};
 use crate::write::destination::Destination;
+use crate::write::disk;
 
-/// Objects that are decoded at a time, at least one: bytes for each thread. (limit)
-const AHEAD: u64 = 64 << 20;
+/// Shorter files are written without asking the disk for room. (case: benchmark/repository.py, speed)
+const WORTH_RESERVING: u64 = 1 << 20;
 
 /// How to check a version out.
 #[derive(Clone, Copy, Default)]
@@ -95,65 +103,113 @@ impl Version {
         Ok(done)
     }
 
+    /// What threads do to a file, each for itself: a segment, or a span of a large object if they may share it.
+    fn jobs<'f>(&self, file: &'f FileEntry, threads: usize, shared: bool) -> Result<Vec<Job<'f>>> {
+        let mut jobs = Vec::with_capacity(file.segments.len());
+        let mut at = 0;
+        for segment in &file.segments {
+            let len = self.manifest().segment_len(segment);
+            let spans = match segment {
+                Segment::Object(index, _) if shared && threads > 1 && len > 2 * SPAN => {
+                    let of = &self.manifest().object(*index)?.of;
+                    let left = AtomicU64::new(len.div_ceil(SPAN));
+                    Some(Arc::new(Spans { tree: TensorTree::new(of.dtype, &of.shape)?, left }))
+                }
+                _ => None,
+            };
+            let step = if spans.is_some() { SPAN } else { len.max(1) };
+            for start in (0..len).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
+                let range = start..len.min(start.saturating_add(step));
+                jobs.push(Job { at, segment, range, spans: spans.clone() });
+            }
+            at += len;
+        }
+        Ok(jobs)
+    }
+
     /// Whether a file is what it would be replaced by.
     fn is_same(&self, file: &FileEntry, path: &Path, options: &CheckoutOptions<'_>) -> Result<bool> {
-        use crate::source::{FileSource, MapMode, Source};
         let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(false) };
         if !metadata.is_file() || metadata.len() != self.manifest().file_len(file) {
             return Ok(false);
         }
         let source = FileSource::open(path, MapMode::Never)?;
-        let mut at = 0;
-        let mut differs = false;
-        for segment in &file.segments {
-            let len = self.manifest().segment_len(segment);
-            let source: &dyn Source = &source;
-            let bytes = source.bytes(at, len)?;
-            differs |= match segment {
-                Segment::Literal(literal) => *literal != *bytes,
+        let (pool, differs) = (BufferPool::default(), AtomicBool::new(false));
+        let threads = parallel::resolve(options.threads);
+        parallel::for_each(threads, self.jobs(file, threads, true)?, |job| {
+            if differs.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let same = match job.segment {
+                Segment::Literal(bytes) => {
+                    let mut same = true;
+                    job.read(&source, &pool, |at, piece| {
+                        same &= bytes.get(at as usize..).is_some_and(|rest| rest.starts_with(piece));
+                        Ok(())
+                    })?;
+                    same
+                }
                 Segment::Object(index, _) => {
                     let object = self.manifest().object(*index)?;
-                    // Bytes that are no elements of the type have no id.
-                    object.of.id(&bytes).map_or(true, |id| id != object.id)
+                    match job.id(&object.of, &source, &pool) {
+                        Ok(found) => found.is_none_or(|found| found == object.id),
+                        // Bytes that are no elements of the type have no id.
+                        Err(error) if error.kind() != ErrorKind::Io => false,
+                        Err(error) => return Err(error),
+                    }
                 }
             };
-            if differs {
-                return Ok(false);
-            }
-            at += len;
-            advance(options.observer, 0)?;
-        }
-        Ok(true)
+            differs.fetch_or(!same, Ordering::Relaxed);
+            advance(options.observer, 0)
+        })?;
+        Ok(!differs.into_inner())
     }
 
-    fn restore<'f>(&self, file: &'f FileEntry, folder: &Path, options: &CheckoutOptions<'_>) -> Result<()> {
+    /// Writes a file. Each thread decodes, hashes and writes objects of its own, so that bytes are still in
+    /// its caches when they are written.
+    fn restore(&self, file: &FileEntry, folder: &Path, options: &CheckoutOptions<'_>) -> Result<()> {
         let path = open_folders(folder, &file.path)?;
         let name = path.file_name().unwrap_or_default();
         let parent = path.parent().unwrap_or(folder);
         let to = Destination::derived(parent, name)?.overwrite(options.overwrite);
-        let mut out = NewFile::create(to, &Options::default())?;
-        let threads = parallel::resolve(options.threads);
-        let most = AHEAD * threads as u64;
-        let items: Vec<(u64, &Segment)> =
-            file.segments.iter().map(|segment| (self.manifest().segment_len(segment), segment)).collect();
-        let total = items.iter().map(|(len, _)| *len).fold(0, u64::saturating_add).min(most);
-        let make = |segment: &'f Segment| match segment {
-            Segment::Literal(bytes) => Ok((Cow::Borrowed(&bytes[..]), bytes.len())),
-            Segment::Object(index, name) => {
-                let object = self.manifest().object(*index)?;
-                let threads = parallel::share(threads, object.len, total);
-                let bytes = self.objects().pooled_verified(&object.id, threads);
-                let bytes =
-                    bytes.map_err(|error| if name.is_empty() { error } else { error.in_tensor(name) })?;
-                Ok((Cow::Owned(bytes), object.len as usize))
-            }
+        let out = NewFile::create(to, &Options::default())?;
+        let Some((target, _)) = out.temporary() else {
+            return Err(Error::invalid("the version has a file here, but this is a device"));
         };
-        parallel::in_order(threads, items, most, make, |(bytes, len)| {
-            out.write(&bytes[..len])?;
-            if let Cow::Owned(buffer) = bytes {
-                self.objects().recycle(buffer);
-            }
-            advance(options.observer, len as u64)
+        // All of its room at once: a full disk is noticed before the work, and writing is cheaper.
+        let len = self.manifest().file_len(file);
+        if len >= WORTH_RESERVING {
+            let reserved = disk::reserve(target, 0, len).and_then(|()| disk::set_len(target, len));
+            reserved.map_err(|error| Error::io("cannot write", error))?;
+        }
+        let write = |at: u64, bytes: &[u8]| {
+            disk::write_at(target, at, bytes).map_err(|error| Error::io("cannot write", error))?;
+            advance(options.observer, bytes.len() as u64)
+        };
+        let threads = parallel::resolve(options.threads);
+        let jobs = self.jobs(file, threads, self.objects().is_local())?;
+        parallel::for_each(threads, jobs, |job| {
+            let (object, name) = match job.segment {
+                Segment::Literal(bytes) => return write(job.at, bytes),
+                Segment::Object(index, name) => (self.manifest().object(*index)?, name),
+            };
+            let objects = self.objects();
+            let restored = match &job.spans {
+                None => objects.restore(&object.id, 1, |skip, bytes| write(job.at + skip, bytes)),
+                Some(spans) => {
+                    let mut span = spans.tree.span(job.range.start);
+                    let each = |skip, bytes: &[u8]| {
+                        span.update(bytes)?;
+                        write(job.at + skip, bytes)
+                    };
+                    let done = objects.pieces(&object.id, job.range.clone(), 1, each);
+                    done.and_then(|()| match spans.finish()? {
+                        Some(found) => check_id(&object.id, &found),
+                        None => Ok(()),
+                    })
+                }
+            };
+            restored.map_err(|error| if name.is_empty() { error } else { error.in_tensor(name) })
         })?;
         out.finish(options.durable)?;
         if file.executable {
@@ -162,6 +218,70 @@ impl Version {
             platform::set_mode(&path, mode | (mode & 0o444) >> 2).map_err(failed)?;
         }
         Ok(())
+    }
+}
+
+/// Part of a file that a thread restores or compares.
+struct Job<'f> {
+    /// Where the segment starts in the file.
+    at: u64,
+    segment: &'f Segment,
+    /// The part of the segment.
+    range: Range<u64>,
+    /// What the part is hashed with, if it is not all of the segment.
+    spans: Option<Arc<Spans>>,
+}
+
+/// An object that several threads have spans of.
+struct Spans {
+    tree: TensorTree,
+    /// Spans that are not done.
+    left: AtomicU64,
+}
+
+impl Spans {
+    /// One more span is done; the id, if that was the last.
+    fn finish(&self) -> Result<Option<ContentId>> {
+        match self.left.fetch_sub(1, Ordering::AcqRel) {
+            1 => self.tree.finish().map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Job<'_> {
+    /// Passes the bytes that a file has in its place on, with their places in the segment.
+    fn read(
+        &self,
+        source: &dyn Source,
+        pool: &BufferPool,
+        mut each: impl FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut buffer = pool.take((CACHE_BLOCK as u64).min(self.range.end - self.range.start))?;
+        for start in self.range.clone().step_by(CACHE_BLOCK) {
+            let len = (CACHE_BLOCK as u64).min(self.range.end - start);
+            let piece = &mut buffer[..len as usize];
+            source.read_at(self.at + start, piece)?;
+            each(start, piece)?;
+        }
+        pool.put(buffer);
+        Ok(())
+    }
+
+    /// The id of the bytes that a file has in the place of an object, unless other spans are not done yet.
+    fn id(&self, of: &ObjectType, source: &dyn Source, pool: &BufferPool) -> Result<Option<ContentId>> {
+        match &self.spans {
+            None => {
+                let mut hasher = TensorHasher::new(of.dtype, &of.shape)?;
+                self.read(source, pool, |_, piece| hasher.update(piece))?;
+                hasher.finish().map(Some)
+            }
+            Some(spans) => {
+                let mut span = spans.tree.span(self.range.start);
+                self.read(source, pool, |_, piece| span.update(piece))?;
+                spans.finish()
+            }
+        }
     }
 }
 

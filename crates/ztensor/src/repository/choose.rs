@@ -165,7 +165,8 @@ impl Chooser<'_> {
         // deep again only after a while.
         let first = if depth >= DEEPEST { depth - RESUMED } else { 0 };
         let most = (bytes.len() as u64).saturating_mul(READ.0) / READ.1;
-        for place in [first, depth] {
+        let places = if first == depth { vec![depth] } else { vec![first, depth] };
+        for place in places {
             let id = match place {
                 0 => Some(base.id),
                 place => chain[place - 1].base(),
@@ -176,15 +177,39 @@ impl Chooser<'_> {
             };
             let read: u64 = chain[place..].iter().map(|stored| stored.len()).sum();
             let (Some(id), Some(common)) = (id, common.filter(|_| read <= most)) else { continue };
+            // A difference that takes half of the object mostly has room. That of a full fine-tune in f32 has
+            // not: half of its bits are new, and a whole object takes five sixths.
+            let tight = read.saturating_add(bytes.len() as u64 / 2) > most;
+            if tight && read.saturating_add(self.sampled(id, common, of, bytes)?) > most {
+                continue;
+            }
             let form = self.change(id, common, of, bytes, threads)?;
             if read.saturating_add(form_len(&form)) <= most {
                 return Ok(Some(form));
             }
-            if first == depth {
-                break;
-            }
         }
         Ok(None)
+    }
+
+    /// The least that samples say a difference from an object takes.
+    fn sampled(&self, base: ContentId, common: u64, of: &ObjectType, bytes: &[u8]) -> Result<u64> {
+        let common = common as usize;
+        if common <= SAMPLED {
+            return Ok(0);
+        }
+        let storage = self.set.storage(&base, 0)?;
+        let mut reference = vec![0; SAMPLE];
+        let mut sample = |start: usize| {
+            let range = start as u64..(start + SAMPLE) as u64;
+            storage.read(self.set.sources(), range, &mut reference, 1)?;
+            let options = codec_options(of.dtype, &[], SAMPLE as u64, Effort::Fast, 1);
+            let part = &bytes[start..start + SAMPLE];
+            z4ai::delta::compress(part, &reference, &options).map(|frame| frame.len()).map_err(not_encoded)
+        };
+        // Of two places the one that is smaller, each a chunk.
+        let chunks = common / SAMPLE;
+        let least = sample(chunks / 4 * SAMPLE)?.min(sample(chunks * 3 / 4 * SAMPLE)?);
+        Ok(least as u64 / 10 * 9 * chunks as u64)
     }
 
     /// The difference from the first bytes of an object, and the rest.

@@ -194,7 +194,7 @@ impl Repository {
         nearest: &[RecordId],
         options: &CommitOptions<'_>,
     ) -> Result<Draft> {
-        let (known, mut sizes) = self.known_objects()?;
+        let (known, mut sizes) = self.known_objects(true)?;
         let mut namesakes: HashMap<String, Vec<ContentId>> = HashMap::new();
         for id in nearest {
             let manifest = match self.read_commit(id).and_then(|commit| self.read_manifest(&commit.manifest))
@@ -403,13 +403,13 @@ impl Repository {
         Err(refs::conflict(RefKind::Branch, branch))
     }
 
-    /// All objects that may be built on, and the sizes of their packs.
-    pub(crate) fn known_objects(&self) -> Result<(Objects, PackSizes)> {
+    /// All objects that may be built on, and the sizes of their packs. Writers may `merge` indexes meanwhile.
+    pub(crate) fn known_objects(&self, merge: bool) -> Result<(Objects, PackSizes)> {
         let condemned = gc::condemned_packs(&self.store)?;
         let mut sizes = index::sizes(&self.store)?;
         sizes.retain(|name, _| !condemned.contains(&**name));
         let packs: Vec<Arc<str>> = sizes.keys().cloned().collect();
-        let mut objects = index::load(&self.store, &packs)?;
+        let mut objects = index::load_merged(&self.store, &packs, merge)?;
         // Those that depend on what will go cannot be built on.
         let broken: Vec<ContentId> = {
             let whole = |id: &ContentId| {

@@ -58,6 +58,7 @@ impl Repository {
     pub fn fsck(&self, options: &FsckOptions<'_>) -> Result<Checked> {
         let mut found = Checked::default();
         let (objects, by_pack) = self.check_packs(&mut found)?;
+        self.check_indexes(options, &mut found)?;
         let versions = self.check_history(&mut found)?;
         found.versions = versions.len() as u64;
         let set = ObjectSet::new(&self.store, objects);
@@ -116,6 +117,36 @@ impl Repository {
             }
         }
         Ok((index::load(&self.store, &good)?, by_pack))
+    }
+
+    /// Compares merged indexes with those of the packs.
+    fn check_indexes(&self, options: &FsckOptions<'_>, found: &mut Checked) -> Result<()> {
+        let merged = match index::read_merged(&self.store) {
+            Ok(merged) => merged,
+            Err(error) => {
+                found.errors.push(error.to_string());
+                return Ok(());
+            }
+        };
+        for list in merged {
+            let mut wrong = false;
+            for pack in &list.packs {
+                // Packs that are gone, or damaged, are another matter.
+                let Ok(mut expected) = pack::read_index(&self.store, pack) else { continue };
+                let here = list.entries.iter().filter(|(_, stored)| stored.pack == *pack);
+                let mut here: Vec<_> = here.cloned().collect();
+                expected.sort_by_key(|(id, _)| *id);
+                here.sort_by_key(|(id, _)| *id);
+                wrong |= here != expected;
+            }
+            if wrong {
+                found.errors.push(format!("{}: it does not say what the packs say", list.name));
+                if options.repair {
+                    self.store.delete(&list.name)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Follows all branches and tags, and returns the manifests of versions whose files are there.

@@ -14,7 +14,8 @@ use z4ai::Effort;
 use super::locations::{self, Objects};
 use super::manifest::{Manifest, check_format};
 use super::names::{
-    COMMITS, CONDEMNED, FORGOTTEN, LOCATIONS, MANIFESTS, RecordId, is_pack_name, pack_file, random_name,
+    COMMITS, CONDEMNED, FORGOTTEN, LOCATIONS, MANIFESTS, PACKS, RecordId, is_pack_name, pack_file,
+    random_name,
 };
 use super::pack::{Coding, Encoded, EncodedForm, PackWriter, Stored};
 use super::refs::{RefKind, now};
@@ -116,7 +117,7 @@ impl Condemned {
 fn is_collectable(file: &str) -> bool {
     let Some((folder, name)) = file.split_once('/') else { return false };
     match folder {
-        super::names::PACKS => name.strip_suffix(".zt").is_some_and(is_pack_name),
+        PACKS => name.strip_suffix(".zt").is_some_and(is_pack_name),
         MANIFESTS | COMMITS | LOCATIONS | FORGOTTEN => name.parse::<RecordId>().is_ok(),
         _ => false,
     }
@@ -434,6 +435,9 @@ impl Repository {
             done.removed.push(file);
         }
         if !options.dry_run {
+            if done.removed.iter().any(|file| file.starts_with(PACKS)) {
+                index::remove_stale(&self.store)?;
+            }
             for (name, list) in lists {
                 // Done with, or needed again.
                 if list.files.iter().all(|file| !garbage.contains(file) || done.removed.contains(file)) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::manifest::{check_format, decompress, parse_dtype, parse_shape, push_shape};
 use super::names::{LOCATIONS, RecordId, is_pack_name};
-use super::object::ObjectType;
+use super::object::{ObjectType, Sketch};
 use super::pack::{Blob, Coding, Form, PackSizes, Stored};
 use super::store::Store;
 use crate::error::{Error, Result, quoted};
@@ -18,7 +18,7 @@ use crate::id::ContentId;
 /// The version of the format. (format)
 const FORMAT: u64 = 1;
 /// The longest stored file. (limit)
-const MAX_STORED: u64 = 256 << 20;
+pub(crate) const MAX_STORED: u64 = 256 << 20;
 const LEVEL: i32 = 3;
 
 /// Objects by their ids.
@@ -48,14 +48,28 @@ pub(crate) fn write(store: &Store, manifest: &RecordId, objects: &Objects, sizes
 
 /// The file that says where objects are.
 pub(crate) fn stored(objects: &Objects, sizes: &PackSizes) -> Result<Vec<u8>> {
-    let plain = encode(objects, sizes);
+    compress(&encode(objects, sizes))
+}
+
+/// A list as it is stored.
+pub(crate) fn compress(plain: &str) -> Result<Vec<u8>> {
     zstd::bulk::compress(plain.as_bytes(), LEVEL).map_err(|error| Error::io("zstd failed", error))
 }
 
 fn encode(objects: &Objects, sizes: &PackSizes) -> String {
-    let mut sorted: Vec<(&ContentId, &Arc<Stored>)> = objects.iter().collect();
-    sorted.sort_by_key(|(id, _)| **id);
-    let mut packs: Vec<&str> = sorted.iter().map(|(_, stored)| &*stored.pack).collect();
+    let mut sorted: Vec<(ContentId, &Stored)> = objects.iter().map(|(id, stored)| (*id, &**stored)).collect();
+    sorted.sort_by_key(|(id, _)| *id);
+    let packs = sorted.iter().map(|(_, stored)| stored.pack.clone()).collect();
+    encode_entries(&sorted, packs, sizes, false)
+}
+
+/// A list of objects in packs, in the order in which they are given.
+pub(crate) fn encode_entries(
+    entries: &[(ContentId, &Stored)],
+    mut packs: Vec<Arc<str>>,
+    sizes: &PackSizes,
+    sketches: bool,
+) -> String {
     packs.sort_unstable();
     packs.dedup();
     let mut json = format!("{{\"format\":{FORMAT},\"packs\":[");
@@ -66,12 +80,12 @@ fn encode(objects: &Objects, sizes: &PackSizes) -> String {
     json.push_str("],\"sizes\":[");
     for (at, pack) in packs.iter().enumerate() {
         let comma = if at > 0 { "," } else { "" };
-        let _ = write!(json, "{comma}{}", sizes.get(*pack).copied().unwrap_or(0));
+        let _ = write!(json, "{comma}{}", sizes.get(pack).copied().unwrap_or(0));
     }
     json.push_str("],\"objects\":[");
-    for (at, (id, stored)) in sorted.into_iter().enumerate() {
+    for (at, (id, stored)) in entries.iter().enumerate() {
         json.push_str(if at > 0 { ",\n" } else { "\n" });
-        let pack = packs.binary_search(&&*stored.pack).unwrap_or(0);
+        let pack = packs.binary_search(&stored.pack).unwrap_or(0);
         let _ = write!(
             json,
             "{{\"id\":\"{id}\",\"pack\":{pack},\"dtype\":\"{}\",\"shape\":[",
@@ -90,6 +104,9 @@ fn encode(objects: &Objects, sizes: &PackSizes) -> String {
                 let _ = write!(json, ",\"base\":\"{base}\"");
             }
         }
+        if let Some(sketch) = stored.sketch.as_ref().filter(|_| sketches) {
+            let _ = write!(json, ",\"sketch\":\"{}\"", sketch.to_hex());
+        }
         json.push('}');
     }
     json.push_str("]}\n");
@@ -106,9 +123,31 @@ fn push_blob(json: &mut String, key: &str, blob: &Blob) {
 
 /// Parses decoded bytes.
 pub(crate) fn parse(plain: &[u8]) -> Result<(Objects, PackSizes)> {
+    let Entries { packs, sizes, entries } = parse_entries(plain)?;
+    let mut objects = Objects::new();
+    for (id, stored) in entries {
+        if objects.insert(id, Arc::new(stored)).is_some() {
+            return Err(broken("an object comes twice"));
+        }
+    }
+    // Zero where a size is not known; older lists have none.
+    let sizes = packs.into_iter().zip(sizes).filter(|(_, size)| *size > 0).collect();
+    Ok((objects, sizes))
+}
+
+/// What a list of objects in packs has.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    pub(crate) packs: Vec<Arc<str>>,
+    sizes: Vec<u64>,
+    pub(crate) entries: Vec<(ContentId, Stored)>,
+}
+
+/// Parses a list of objects, of which one may be in several packs.
+pub(crate) fn parse_entries(plain: &[u8]) -> Result<Entries> {
     let text = std::str::from_utf8(plain).map_err(|_| broken("it is not UTF-8"))?;
     let mut packs: Vec<Arc<str>> = Vec::new();
-    let mut objects = Objects::new();
+    let mut entries = Vec::new();
     let mut sizes: Vec<u64> = Vec::new();
     let mut format = false;
     let mut scanner = Scanner::new(text);
@@ -130,11 +169,8 @@ pub(crate) fn parse(plain: &[u8]) -> Result<(Objects, PackSizes)> {
             Ok(())
         }),
         "objects" => scanner.array(|scanner| {
-            let (id, stored) = parse_object(scanner, &packs)?;
-            match objects.insert(id, Arc::new(stored)) {
-                None => Ok(()),
-                Some(_) => Err(broken("an object comes twice")),
-            }
+            entries.push(parse_object(scanner, &packs)?);
+            Ok(())
         }),
         _ => scanner.skip(),
     })?;
@@ -142,14 +178,12 @@ pub(crate) fn parse(plain: &[u8]) -> Result<(Objects, PackSizes)> {
     if !format {
         return Err(broken("it names no format"));
     }
-    // Zero where a size is not known; older lists have none.
-    let sizes = packs.into_iter().zip(sizes).filter(|(_, size)| *size > 0).collect();
-    Ok((objects, sizes))
+    Ok(Entries { packs, sizes, entries })
 }
 
 fn parse_object(scanner: &mut Scanner<'_>, packs: &[Arc<str>]) -> Result<(ContentId, Stored)> {
     let (mut id, mut pack, mut dtype, mut shape, mut base, mut common) = (None, None, None, None, None, None);
-    let (mut whole, mut delta, mut rest) = (None, None, None);
+    let (mut whole, mut delta, mut rest, mut sketch) = (None, None, None, None);
     scanner.object(|scanner, key| {
         match &*key {
             "id" => id = Some(scanner.string()?.parse::<ContentId>()?),
@@ -164,6 +198,7 @@ fn parse_object(scanner: &mut Scanner<'_>, packs: &[Arc<str>]) -> Result<(Conten
             "whole" => whole = Some(parse_blob(scanner)?),
             "delta" => delta = Some(parse_blob(scanner)?),
             "rest" => rest = Some(parse_blob(scanner)?),
+            "sketch" => sketch = Sketch::from_hex(&scanner.string()?),
             _ => scanner.skip()?,
         }
         Ok(())
@@ -180,7 +215,7 @@ fn parse_object(scanner: &mut Scanner<'_>, packs: &[Arc<str>]) -> Result<(Conten
         (None, None, Some(base)) => Form::Cast { base },
         _ => return Err(incomplete()),
     };
-    let stored = Stored { pack: pack.ok_or_else(incomplete)?, of, form, sketch: None };
+    let stored = Stored { pack: pack.ok_or_else(incomplete)?, of, form, sketch };
     Ok((id.ok_or_else(incomplete)?, stored))
 }
 
@@ -237,6 +272,16 @@ mod tests {
         let (again, found) = parse(text.as_bytes()).unwrap();
         assert_eq!(again, objects);
         assert_eq!(found.into_iter().collect::<Vec<_>>(), [(format!("{:032x}", 1).into(), 777)]);
+        // Entries of an index have sketches, and one object may come twice.
+        let mut entries: Vec<(ContentId, Stored)> =
+            objects.iter().map(|(id, stored)| (*id, Stored::clone(stored))).collect();
+        entries[0].1.sketch = Some(Sketch(std::array::from_fn(|at| at as u8 * 2)));
+        entries.push(entries[0].clone());
+        let packs = entries.iter().map(|(_, stored)| stored.pack.clone()).collect();
+        let borrowed: Vec<_> = entries.iter().map(|(id, stored)| (*id, stored)).collect();
+        let list = encode_entries(&borrowed, packs, &PackSizes::new(), true);
+        assert_eq!(parse_entries(list.as_bytes()).unwrap().entries, entries);
+        assert!(parse(list.as_bytes()).is_err(), "twice");
         let older = text.replacen("\"sizes\":[0,777],", "", 1);
         assert_ne!(older, text);
         assert_eq!(parse(older.as_bytes()).unwrap(), (again, PackSizes::new()));

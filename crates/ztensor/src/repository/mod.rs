@@ -333,7 +333,7 @@ impl Repository {
     /// Where the objects of a manifest are, by the indexes of all packs.
     pub(crate) fn located(&self, manifest: &Manifest) -> Result<locations::Objects> {
         let packs: Vec<_> = index::packs(&self.store)?.into_iter().map(|(name, _)| name).collect();
-        let mut objects = index::load(&self.store, &packs)?;
+        let mut objects = index::load_merged(&self.store, &packs, false)?;
         let needed = index::closure(&objects, manifest.objects.iter().map(|object| object.id));
         objects.retain(|id, _| needed.contains(id));
         Ok(objects)

@@ -13,6 +13,7 @@ pub(crate) const PACKS: &str = "packs";
 pub(crate) const MANIFESTS: &str = "manifests";
 pub(crate) const COMMITS: &str = "commits";
 pub(crate) const LOCATIONS: &str = "locations";
+pub(crate) const INDEXES: &str = "indexes";
 pub(crate) const REFS: &str = "refs";
 pub(crate) const CONDEMNED: &str = "condemned";
 pub(crate) const FORGOTTEN: &str = "forgotten";

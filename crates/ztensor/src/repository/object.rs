@@ -80,6 +80,21 @@ impl Sketch {
         Some(Sketch(bytes.try_into().ok()?))
     }
 
+    pub(crate) fn to_hex(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    pub(crate) fn from_hex(text: &str) -> Option<Sketch> {
+        let digits = text.as_bytes().as_chunks::<2>().0;
+        let mut bytes = [0; SKETCHED];
+        (text.len() == 2 * SKETCHED).then_some(())?;
+        for (byte, digits) in bytes.iter_mut().zip(digits) {
+            let digit = |digit: u8| (digit as char).to_digit(16);
+            *byte = (digit(digits[0])? * 16 + digit(digits[1])?) as u8;
+        }
+        Some(Sketch(bytes))
+    }
+
     /// How many values two sketches have in common.
     pub(crate) fn common(&self, other: &Sketch) -> usize {
         self.0.iter().zip(&other.0).filter(|(a, b)| a == b).count()

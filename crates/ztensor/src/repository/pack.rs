@@ -55,6 +55,11 @@ impl Coding {
         }
     }
 
+    /// Whether it is decoded from its start on, whatever is wanted of it.
+    pub(crate) fn is_sequential(self) -> bool {
+        self == Coding::Zstd
+    }
+
     pub(crate) fn from_name(name: &str) -> Option<Coding> {
         [Coding::Raw, Coding::Z4ai, Coding::Zstd].into_iter().find(|coding| coding.name() == name)
     }

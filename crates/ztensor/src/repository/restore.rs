@@ -20,7 +20,7 @@ use crate::catalog::{Decode, Extent, Storage};
 use crate::decode::{Generation, Z4ai, Zstd, broken_frame, decode_options};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::id::ContentId;
+use crate::id::{ContentId, TensorHasher};
 use crate::source::{Sources, check_range, zeroed};
 
 /// The longest way from an object to one that is stored whole. (limit)
@@ -28,6 +28,12 @@ pub(crate) const MAX_DEPTH: usize = 64;
 /// The size of a pack that is believed before the store has confirmed it: ranges, and so memory, are
 /// checked against it. (limit)
 const BELIEVED: u64 = 2 * PACK_LEN;
+/// Bytes that are decoded, hashed and passed on at a time: few enough to stay in the caches. (structural: a
+/// multiple of the chunks of all frames that are written, so that none is decoded twice)
+const PIECE: u64 = 8 * (248 << 10);
+/// Bytes of an object that one thread restores, at most. (structural: a multiple of [`PIECE`] and of the
+/// subtrees that are hashed)
+pub(crate) const SPAN: u64 = 16 * PIECE;
 /// Frames of one object that are fetched at a time from a store. (unmeasured)
 const FETCHED: usize = 16;
 
@@ -37,6 +43,7 @@ pub(crate) struct ObjectSet {
     objects: Objects,
     sources: Arc<Sources>,
     packs: HashMap<Arc<str>, u32>,
+    local: bool,
     /// Memory of objects: fresh memory takes about as long to touch as they take to decode.
     pool: Arc<BufferPool>,
 }
@@ -64,11 +71,22 @@ impl ObjectSet {
             };
             packs.insert(name.clone(), sources.push_lazy(label, open));
         }
-        ObjectSet { objects, sources: Arc::new(sources), packs, pool: Arc::default() }
+        ObjectSet {
+            objects,
+            sources: Arc::new(sources),
+            packs,
+            local: store.is_local(),
+            pool: Arc::default(),
+        }
     }
 
     pub(crate) fn sources(&self) -> &Arc<Sources> {
         &self.sources
+    }
+
+    /// Whether packs are files of this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        self.local
     }
 
     pub(crate) fn objects(&self) -> &Objects {
@@ -97,6 +115,13 @@ impl ObjectSet {
     /// How an object is read. Extents name the sources of this set from number `shift` on; decoders
     /// of differences have sources of their own.
     pub(crate) fn storage(&self, id: &ContentId, shift: u32) -> Result<Storage> {
+        Ok(match self.decoder(id, shift)? {
+            Decoder::Whole(storage, _) => storage,
+            Decoder::Chain(chain) => Storage::Encoded(Arc::new(chain)),
+        })
+    }
+
+    fn decoder(&self, id: &ContentId, shift: u32) -> Result<Decoder> {
         let chain = self.chain(id)?;
         let (root, steps) = match chain.split_last() {
             Some((root, steps)) => (*root, steps),
@@ -108,8 +133,9 @@ impl ObjectSet {
                 "a chain of differences does not end in a whole object",
             ));
         };
+        let root_len = root.of.len()?;
         if steps.is_empty() {
-            return self.blob(root, blob, root.of.len()?, shift);
+            return Ok(Decoder::Whole(self.blob(root, blob, root_len, shift)?, blob.coding));
         }
         let mut links = Vec::with_capacity(steps.len());
         let mut before = &root.of;
@@ -117,16 +143,16 @@ impl ObjectSet {
             links.push(self.link(stored, before)?);
             before = &stored.of;
         }
-        let root_len = root.of.len()?;
-        let decoder = Chain {
+        let sequential =
+            chain.iter().flat_map(|stored| stored.blobs()).any(|blob| blob.coding.is_sequential());
+        Ok(Decoder::Chain(Chain {
             root: self.blob(root, blob, root_len, 0)?,
-            root_len,
             links,
             sources: self.sources.clone(),
             pool: self.pool.clone(),
             stored: chain.iter().map(|stored| stored.len()).sum(),
-        };
-        Ok(Storage::Encoded(Arc::new(decoder)))
+            sequential,
+        }))
     }
 
     /// Calls `with` with all bytes of an object, in memory that is used again.
@@ -162,18 +188,79 @@ impl ObjectSet {
     pub(crate) fn pooled_verified(&self, id: &ContentId, threads: usize) -> Result<Vec<u8>> {
         let buffer = self.pooled(id, threads)?;
         let of = &self.get(id)?.of;
-        let found = of.id(&buffer[..of.len()? as usize])?;
-        match found == *id {
-            true => Ok(buffer),
-            false => Err(Error::mismatch(format!(
-                "the object {id} decodes to the id {found}: it is damaged or forged"
-            ))),
+        check_id(id, &of.id(&buffer[..of.len()? as usize])?)?;
+        Ok(buffer)
+    }
+
+    /// Passes bytes `range` of an object on, with their places in it, from front to back. Pieces are
+    /// decoded one after another on this thread; an object that can only be decoded as a whole is, on
+    /// `threads`.
+    pub(crate) fn pieces(
+        &self,
+        id: &ContentId,
+        range: Range<u64>,
+        threads: usize,
+        mut each: impl FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let len = self.get(id)?.of.len()?;
+        check_range(len, range.start, range.end.saturating_sub(range.start))?;
+        let whole = range == (0..len);
+        match self.decoder(id, 0)? {
+            Decoder::Whole(storage, coding) if self.local && !coding.is_sequential() => {
+                self.each_piece(range, each, |range, out| storage.read(&self.sources, range, out, 1))
+            }
+            // From a store, everything is fetched at once.
+            Decoder::Chain(chain) if !chain.sequential && (whole || self.local) => chain
+                .with_parts(whole, |parts| {
+                    self.each_piece(range, each, |range, out| chain.decode_parts(parts, range, out, 1))
+                }),
+            _ => {
+                let buffer = self.pooled(id, threads)?;
+                let done = each(range.start, &buffer[range.start as usize..range.end as usize]);
+                self.pool.put(buffer);
+                done
+            }
         }
     }
 
-    /// Takes a buffer back.
-    pub(crate) fn recycle(&self, buffer: Vec<u8>) {
+    fn each_piece(
+        &self,
+        range: Range<u64>,
+        mut each: impl FnMut(u64, &[u8]) -> Result<()>,
+        mut decode: impl FnMut(Range<u64>, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut buffer = self.pool.take((range.end - range.start).min(PIECE + PIECE / 2))?;
+        let mut start = range.start;
+        while start < range.end {
+            // What is left for the last piece is not too short.
+            let end = match range.end - start {
+                left if left <= PIECE + PIECE / 2 => range.end,
+                _ => start + PIECE,
+            };
+            let piece = &mut buffer[..(end - start) as usize];
+            decode(start..end, piece)?;
+            each(start, piece)?;
+            start = end;
+        }
         self.pool.put(buffer);
+        Ok(())
+    }
+
+    /// Passes all bytes of an object on, with their places in it. That they are those of its id is certain
+    /// only when this returns.
+    pub(crate) fn restore(
+        &self,
+        id: &ContentId,
+        threads: usize,
+        mut each: impl FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let of = &self.get(id)?.of;
+        let mut hasher = TensorHasher::new(of.dtype, &of.shape)?;
+        self.pieces(id, 0..of.len()?, threads, |place, bytes| {
+            hasher.update(bytes)?;
+            each(place, bytes)
+        })?;
+        check_id(id, &hasher.finish()?)
     }
 
     /// Stored bytes of an object.
@@ -223,6 +310,22 @@ impl ObjectSet {
             }
         }
     }
+}
+
+/// Refuses bytes that are not those of an id.
+pub(crate) fn check_id(id: &ContentId, found: &ContentId) -> Result<()> {
+    match found == id {
+        true => Ok(()),
+        false => Err(Error::mismatch(format!(
+            "the object {id} decodes to the id {found}: it is damaged or forged"
+        ))),
+    }
+}
+
+/// How an object is decoded.
+enum Decoder {
+    Whole(Storage, Coding),
+    Chain(Chain),
 }
 
 /// A conversion of elements that loses what the narrower type cannot hold, rounding to nearest even.
@@ -287,12 +390,19 @@ enum How {
 #[derive(Debug)]
 struct Chain {
     root: Storage,
-    root_len: u64,
     /// From the root on.
     links: Vec<Link>,
     sources: Arc<Sources>,
     pool: Arc<BufferPool>,
     stored: u64,
+    /// Whether a part of it can only be decoded from its start on.
+    sequential: bool,
+}
+
+/// What a chain is decoded from: its differences, parsed, and the root where that was fetched with them.
+struct Parts<'a> {
+    deltas: Vec<Option<ParsedDelta<'a>>>,
+    root: Option<&'a [u8]>,
 }
 
 /// Stored bytes of a chain.
@@ -304,6 +414,62 @@ struct Fetched<'a> {
 }
 
 impl Chain {
+    /// Fetches and parses what the object, or a part of it, is decoded from.
+    fn with_parts<T>(&self, whole: bool, then: impl FnOnce(&Parts<'_>) -> Result<T>) -> Result<T> {
+        let Fetched { frames, root } = self.fetch(whole)?;
+        let mut frames = frames.iter();
+        let mut deltas = Vec::with_capacity(self.links.len());
+        for link in &self.links {
+            deltas.push(match link.change() {
+                Some(_) => {
+                    let frame = frames.next().ok_or_else(|| Error::invalid("a frame is missing"))?;
+                    Some(ParsedDelta::parse(frame).map_err(broken_frame)?)
+                }
+                None => None,
+            });
+        }
+        then(&Parts { deltas, root: root.as_deref() })
+    }
+
+    fn decode_parts(
+        &self,
+        parts: &Parts<'_>,
+        range: Range<u64>,
+        out: &mut [u8],
+        threads: usize,
+    ) -> Result<()> {
+        // What is needed of each object, from this one back to the root.
+        let mut ranges = vec![range];
+        for (link, delta) in self.links.iter().zip(&parts.deltas).rev() {
+            let needed = link.needed(delta.as_ref(), &ranges[ranges.len() - 1])?;
+            ranges.push(needed);
+        }
+        ranges.reverse();
+        let len = |range: &Range<u64>| range.end.saturating_sub(range.start);
+        let mut before = self.pool.take(len(&ranges[0]))?;
+        let needed = &mut before[..len(&ranges[0]) as usize];
+        if !needed.is_empty() {
+            self.read_root(parts.root, ranges[0].clone(), needed, threads)?;
+        }
+        let last = self.links.len() - 1;
+        for (index, (link, delta)) in self.links.iter().zip(&parts.deltas).enumerate() {
+            let from = &before[..len(&ranges[index]) as usize];
+            let range = ranges[index + 1].clone();
+            if index == last {
+                link.make(delta.as_ref(), from, range, out, &self.sources, threads)?;
+                break;
+            }
+            let mut next = self.pool.take(len(&range))?;
+            let place = &mut next[..len(&range) as usize];
+            if !place.is_empty() {
+                link.make(delta.as_ref(), from, range, place, &self.sources, threads)?;
+            }
+            self.pool.put(std::mem::replace(&mut before, next));
+        }
+        self.pool.put(before);
+        Ok(())
+    }
+
     /// The frames of all differences. Those in a store are fetched at the same time; so is the root, if
     /// all of the object is wanted.
     fn fetch(&self, whole: bool) -> Result<Fetched<'_>> {
@@ -381,7 +547,7 @@ impl Link {
         }
     }
 
-    /// Makes bytes `range`, all of `out`, from the object before, of which `before` has what is needed.
+    /// Makes bytes `range`, all of `out`, from what is [needed](Link::needed) of the object before.
     fn make(
         &self,
         delta: Option<&ParsedDelta<'_>>,
@@ -394,13 +560,12 @@ impl Link {
         match (&self.how, delta) {
             (How::Cast(cast), _) => {
                 let (start, end) = (range.start / 2 * 2, range.end.next_multiple_of(2));
-                let from = &before[(start * Cast::NARROWER) as usize..(end * Cast::NARROWER) as usize];
                 if (start, end) == (range.start, range.end) {
-                    cast.apply(from, out);
+                    cast.apply(before, out);
                     return Ok(());
                 }
                 let mut whole = zeroed(end - start)?;
-                cast.apply(from, &mut whole);
+                cast.apply(before, &mut whole);
                 out.copy_from_slice(&whole[(range.start - start) as usize..][..out.len()]);
                 Ok(())
             }
@@ -408,12 +573,9 @@ impl Link {
                 let part = range.start.min(*common)..range.end.min(*common);
                 let (first, second) = out.split_at_mut((part.end - part.start) as usize);
                 let options = decode_options(*common, threads);
-                let reference = &before[..*common as usize];
-                if part == (0..*common) {
-                    // Made by a decoder that compares checksums, as this one does.
-                    delta.restore_into(reference, first, &options).map_err(broken_frame)?;
-                } else if !first.is_empty() {
-                    delta.decompress_bytes(reference, part, first, &options).map_err(broken_frame)?;
+                if !first.is_empty() {
+                    // What is before was made by decoders that compare checksums, as this one does.
+                    delta.restore_bytes(before, part, first, &options).map_err(broken_frame)?;
                 }
                 match rest {
                     Some(rest) if !second.is_empty() => {
@@ -452,47 +614,6 @@ impl Decode for Chain {
             return Ok(());
         }
         let whole = range.start == 0 && self.links.last().is_some_and(|last| range.end == last.len);
-        let Fetched { frames, root } = self.fetch(whole)?;
-        let mut parsed = frames.iter();
-        let mut deltas = Vec::with_capacity(self.links.len());
-        for link in &self.links {
-            deltas.push(match link.change() {
-                Some(_) => {
-                    let frame = parsed.next().ok_or_else(|| Error::invalid("a frame is missing"))?;
-                    Some(ParsedDelta::parse(frame).map_err(broken_frame)?)
-                }
-                None => None,
-            });
-        }
-        // What is needed of each object, from this one back to the root.
-        let mut ranges = vec![range];
-        for (link, delta) in self.links.iter().zip(&deltas).rev() {
-            let needed = link.needed(delta.as_ref(), &ranges[ranges.len() - 1])?;
-            ranges.push(needed);
-        }
-        ranges.reverse();
-        // Memory that is not touched takes no room, so that places need not be shifted. What is in it
-        // beside what is needed is never read.
-        let mut before = self.pool.take(self.root_len)?;
-        let needed = ranges[0].start as usize..ranges[0].end as usize;
-        if !needed.is_empty() {
-            self.read_root(root.as_deref(), ranges[0].clone(), &mut before[needed], threads)?;
-        }
-        let last = self.links.len() - 1;
-        for (index, (link, delta)) in self.links.iter().zip(&deltas).enumerate() {
-            let range = ranges[index + 1].clone();
-            if index == last {
-                link.make(delta.as_ref(), &before, range, out, &self.sources, threads)?;
-                break;
-            }
-            let mut next = self.pool.take(link.len)?;
-            let place = range.start as usize..range.end as usize;
-            if !place.is_empty() {
-                link.make(delta.as_ref(), &before, range, &mut next[place], &self.sources, threads)?;
-            }
-            self.pool.put(std::mem::replace(&mut before, next));
-        }
-        self.pool.put(before);
-        Ok(())
+        self.with_parts(whole, |parts| self.decode_parts(parts, range, out, threads))
     }
 }

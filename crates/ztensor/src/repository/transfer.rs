@@ -250,13 +250,13 @@ fn copy_objects(
     options: &TransferOptions<'_>,
     done: &mut Transferred,
 ) -> Result<Objects> {
-    let (mut there, _) = target.known_objects()?;
+    let (mut there, _) = target.known_objects(false)?;
     let roots: Vec<ContentId> =
         manifests.iter().flat_map(|(_, manifest)| manifest.objects.iter().map(|object| object.id)).collect();
     if roots.iter().all(|id| there.contains_key(id)) {
         return Ok(there);
     }
-    let (here, _) = source.known_objects()?;
+    let (here, _) = source.known_objects(false)?;
     // What the target has needs none of its bases from here.
     let mut missing: HashSet<ContentId> = HashSet::new();
     for root in roots {

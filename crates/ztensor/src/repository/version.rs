@@ -353,6 +353,18 @@ impl Source for RestoredFile {
         Ok(())
     }
 
+    /// Literals are in memory; objects have to be fetched and decoded.
+    fn readahead(&self, offset: u64, len: u64) -> u64 {
+        let segments = &self.inner.manifest.files[self.file].segments;
+        let first = self.starts.partition_point(|start| *start <= offset).saturating_sub(1);
+        let literals = segments[first.min(segments.len())..].iter();
+        let count = literals.take_while(|segment| matches!(segment, Segment::Literal(_))).count();
+        match self.starts.get(first + count).filter(|_| count > 0) {
+            Some(end) => len.min(end.saturating_sub(offset)),
+            None => len,
+        }
+    }
+
     fn mapped(&self) -> Result<&[u8]> {
         Err(Error::unsupported("a file of a repository is restored when it is read: it cannot be mapped"))
     }

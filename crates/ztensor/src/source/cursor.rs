@@ -95,7 +95,8 @@ impl<'a> Cursor<'a> {
         }
         let inside = start >= self.block_start && start + len <= self.block_start + self.block.len() as u64;
         if !inside {
-            let fetch = len.max(BLOCK).min(self.range.end - start);
+            let ahead = self.source.readahead(start, BLOCK.min(self.range.end - start));
+            let fetch = len.max(ahead).min(self.range.end - start);
             self.block.clear();
             self.block.try_reserve_exact(fetch as usize).map_err(|_| Error::limit("not enough memory"))?;
             self.block.resize(fetch as usize, 0);

@@ -58,6 +58,12 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// that they can be fetched together. It only helps, and may do nothing.
     fn will_read(&self, _ranges: &[(u64, u64)]) {}
 
+    /// How many of the `len` bytes from `offset` on to read where only the first few are sure to be needed:
+    /// all, unless the others take much longer to get, such as those that have to be decoded first.
+    fn readahead(&self, _offset: u64, len: u64) -> u64 {
+        len
+    }
+
     /// Asks the system to drop the whole pages of a range from its cache. What is used again is read
     /// again. It is advice, and may do nothing.
     fn evict(&self, _offset: u64, _len: u64) {}
