@@ -229,7 +229,8 @@ def gptqmodel(weights: Tensors, folder: Path) -> None:
                 low = torch.stack([part.amin(1).clamp(max=0) for part in grouped], 1)
                 high = torch.stack([part.amax(1).clamp(min=0) for part in grouped], 1)
                 scale = ((high - low) / ((1 << bits) - 1)).clamp(min=1e-6).half().float()
-                zero = torch.round(-low / scale).clamp(0, (1 << bits) - 1)
+                # Stored less one: the format has no zero point of 0.
+                zero = torch.round(-low / scale).clamp(1, (1 << bits) - 1)
                 layer = TorchLinear(
                     bits=bits, group_size=32, sym=False, desc_act=ordered, in_features=inputs,
                     out_features=outputs, bias=False, pack_dtype=torch.int32, register_buffers=True,
