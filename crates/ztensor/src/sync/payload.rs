@@ -434,10 +434,14 @@ impl<'a> Decoder<'a> {
         match self {
             Decoder::Whole(frame) => frame.decompress_bytes(bytes, block, &options).map_err(broken_frame),
             Decoder::Delta(delta) => {
-                // Another reference is noticed by the checksums of what becomes of it.
+                // Another reference is noticed by the checksums of what becomes of it. Only then is it hashed, to
+                // tell it from a damaged frame.
                 let needed = delta.reference_range(bytes.clone()).map_err(broken_frame)?;
                 let part = reference.get(needed.start as usize..needed.end as usize).ok_or_else(unknown)?;
-                delta.restore_bytes(part, bytes, block, &options).map_err(broken_frame)
+                delta
+                    .restore_bytes(part, bytes.clone(), block, &options)
+                    .or_else(|_| delta.decompress_bytes(reference, bytes, block, &options))
+                    .map_err(broken_frame)
             }
             Decoder::Overwrite { change, next } => {
                 block.copy_from_slice(&reference[range]);
@@ -569,6 +573,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn another_base_is_not_a_damaged_delta() {
+        let states = states(5000, 2, 4);
+        let step = encoded(FORMATS[2], &states[0], &states[1]);
+        let mut other = states[0].clone();
+        other[77] ^= 1;
+        let error = restored(&other, 5000, &[step]).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Mismatch, "{error}");
     }
 
     #[test]
