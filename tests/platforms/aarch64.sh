@@ -30,7 +30,7 @@ compile() {
 }
 
 emulate() { # CRATE, then arguments of its tests
-    EMULATE=aarch64 inside env QEMU_LD_PREFIX=/usr/aarch64-linux-gnu Z4AI_CPU="${level:-}" \
+    EMULATE=aarch64 inside env QEMU_LD_PREFIX=/usr/aarch64-linux-gnu ${level:+Z4AI_CPU="$level"} \
         "$here/run.sh" "$build/aarch64.list" "$1" -- "${@:2}"
 }
 
