@@ -15,7 +15,8 @@ use crate::read::{Job, Reader};
 use crate::source::{ReadMode, Source};
 
 /// Less is read soon enough by the usual mode, after which all of it is cached. (case: `python/run.py`, copy cold
-/// as safetensors: 68 MB take 37 ms through the cache and 44 ms in both modes, 500 MB 1.4 times as long)
+/// as safetensors: 68 MB take 37 ms through the cache and 44 ms in both modes; 500 MB, by the figures in
+/// `docs/architecture.md`, 1.6 times as long through the cache)
 const MIN_COLD_READ: u64 = 128 << 20;
 /// Smaller pieces are not worth a request to the device each. (case: as above; at 256 kB
 /// 0.7 times as fast)
@@ -34,10 +35,10 @@ const NEAR_ENDS: u64 = 1 << 20;
 /// (case: figures in `docs/architecture.md`)
 const REQUESTS: usize = 4;
 /// Threads that read through the cache meanwhile: a second one takes the processor from the requests, 1.2 to 1.4
-/// times as long. (case: as above, with a readahead of 128 kB and of 8 MB)
+/// times as long. (case: figures in `docs/architecture.md`)
 const THROUGH_CACHE: usize = 1;
 /// At least one of this many bytes goes through the cache. Half of them made large files wait for it, 1.8 to 2
-/// times as long; a quarter costs 3 %. (case: as above)
+/// times as long; a quarter costs 3 %. (case: a bare program, as those figures)
 const MIN_CACHED: usize = 4;
 
 impl Reader {
