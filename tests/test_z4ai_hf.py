@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import subprocess
@@ -659,111 +658,6 @@ def test_damaged_weights_and_an_interrupted_load(transformers: Any) -> None:
         integrations.PackedFile.get_slice = original  # type: ignore[method-assign]
     assert sorted(os.listdir("m")) == before
     same_model(load(transformers, "m", variant="z4ai"), model)
-
-
-def test_packing_folders() -> None:
-    os.mkdir("m")
-    with pytest.raises(OSError, match=r"neither model\.safetensors nor"):
-        z4ai.pack_model("m")
-    plain_save_file(state(), "m/model.safetensors")
-    Path("m/config.json").write_text("{}")
-    Path("m/pytorch_model.bin").write_text("weights of another format")
-    with pytest.raises(ValueError, match="variant"):
-        z4ai.pack_model("m", variant="../x")
-    z4ai.pack_model("m", "out", variant="small", effort="max")
-    assert sorted(os.listdir("out")) == ["config.json", "model.small.safetensors"]
-    Path("m/model.safetensors.index.json").write_text(
-        json.dumps({"weight_map": {"a": "../model.safetensors"}})
-    )
-    with pytest.raises(ValueError, match="outside"):
-        z4ai.pack_model("m")
-
-
-def test_packing_writes_through_no_link() -> None:
-    """A folder that was downloaded may hold links by the names that packed files get."""
-    os.mkdir("m")
-    plain_save_file(state(), "m/model.safetensors")
-    Path("precious").write_text("keep")
-    for name, leads_to in {"model.z4ai.safetensors": "../planted", "config.json": "x"}.items():
-        os.symlink(leads_to, Path("m", name))
-    with pytest.raises(OSError, match=r"model\.z4ai\.safetensors exists already"):
-        z4ai.pack_model("m")
-    assert not os.path.lexists("planted")
-    z4ai.pack_model("m", overwrite=True)
-    assert not Path("m/model.z4ai.safetensors").is_symlink() and not os.path.lexists("planted")
-    # In another folder too, for the files that are copied there.
-    os.unlink("m/config.json")
-    Path("m/config.json").write_text("{}")
-    os.mkdir("out")
-    os.symlink("../precious", "out/config.json")
-    z4ai.pack_model("m", "out")
-    assert Path("precious").read_text() == "keep"
-    assert Path("out/config.json").read_text() == "{}"
-    # The index of shards as well.
-    os.mkdir("s")
-    plain_save_file(state(), "s/weights.safetensors")
-    index = {"weight_map": dict.fromkeys(state(), "weights.safetensors")}
-    Path("s/model.safetensors.index.json").write_text(json.dumps(index))
-    os.symlink("../precious", "s/model.safetensors.index.z4ai.json")
-    with pytest.raises(OSError, match="exists already"):
-        z4ai.pack_model("s")
-    z4ai.pack_model("s", overwrite=True)
-    assert Path("precious").read_text() == "keep"
-
-
-@pytest.mark.parametrize(
-    ("name", "packed"),
-    [
-        ("weights.safetensors", "weights.z4ai.safetensors"),
-        ("weights-00001-of-00001.safetensors", "weights.z4ai-00001-of-00001.safetensors"),
-        ("model-00001-of-00001.safetensors", "model.z4ai-00001-of-00001.safetensors"),
-        ("weights", "weights.z4ai"),
-    ],
-)
-def test_originals_are_never_written_to(name: str, packed: str) -> None:
-    os.mkdir("m")
-    plain_save_file(state(), Path("m", name))
-    index = {"weight_map": dict.fromkeys(state(), name)}
-    Path("m/model.safetensors.index.json").write_text(json.dumps(index))
-    before = Path("m", name).read_bytes()
-    assert z4ai.pack_model("m", overwrite=True)["files"] == [packed]
-    assert Path("m", name).read_bytes() == before
-    # Nor where the packed file of one shard would be another shard.
-    plain_save_file(state(), Path("m", packed))
-    index["weight_map"]["another"] = packed
-    Path("m/model.safetensors.index.json").write_text(json.dumps(index))
-    before = Path("m", packed).read_bytes()
-    with pytest.raises(ValueError, match="choose another variant"):
-        z4ai.pack_model("m", overwrite=True)
-    assert Path("m", packed).read_bytes() == before
-
-
-def creates_a_file(call: ast.Call) -> bool:
-    called = ast.unparse(call.func)
-    if called == "store.write_bytes":  # which is the native library
-        return False
-    if called == "tempfile.SpooledTemporaryFile":  # has no name, so no link can stand there
-        return False
-    if called == "tempfile.TemporaryDirectory":  # a new folder, private to its owner
-        return False
-    if called in {"open", "io.open"} or called.endswith("path.open"):
-        mode = [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
-        return any(isinstance(text, str) and set(text) & set("wxa+") for text in mode[-1:])
-    names = (".write_text", ".write_bytes", ".touch", "os.open", "os.replace", "os.rename")
-    return called.startswith(("shutil.", "tempfile.")) or called.endswith(names)
-
-
-def test_files_are_created_by_the_native_library_only() -> None:
-    """One place knows about links and names that are taken; Python code does not go round it."""
-    packages = [Path(z4ai.__file__).parent, Path(ztensor.__file__).parent]
-    created = [
-        f"{path.name}: {ast.unparse(node)}"
-        for package in packages
-        for path in package.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and creates_a_file(node)
-    ]
-    assert not created
 
 
 def test_without_torch_or_safetensors() -> None:

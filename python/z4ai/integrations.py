@@ -12,26 +12,23 @@ Needs torch and safetensors.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import importlib
 import importlib.util
-import json
 import os
-import re
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path as _Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from z4ai import safetensors as _packed
+from z4ai._model_folder import pack_model
+from z4ai._patches import Patches, WhenImported, needed
 from ztensor import _errors, _native
 from ztensor import safe_open as _open_any
-from ztensor._errors import FileError, InvalidArgumentError, MissingArgumentError
+from ztensor._errors import InvalidArgumentError, MissingArgumentError
 from ztensor._reader import Reader
 from ztensor._types import Backend, Device, Effort, Framework, Path, Progress, StorageOptions
 from ztensor.repository import Version
@@ -51,16 +48,6 @@ __all__ = [
     "pretrained",
     "save_file",
 ]
-
-
-def _needed(name: str) -> Any:
-    """A module that the core of this package does without."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise RuntimeError(
-            f"this needs {error.name or name}: pip install torch safetensors"
-        ) from error
 
 
 def is_packed(path: Path) -> bool:
@@ -96,7 +83,7 @@ def save_file(
     >>> sorted(z4ai.load_file("model.z4ai.safetensors"))
     ['embed', 'head']
     """
-    _needed("torch")
+    needed("torch")
     return _packed.pack_tensors(
         tensors,
         _named(filename, path),
@@ -132,7 +119,7 @@ def load_file(
     {'x': tensor([1., 1.])}
     """
     path = _named(filename, path)
-    _needed("torch")
+    needed("torch")
     from ztensor.torch import load_file as load_any
 
     copy = "://" not in os.fspath(path) and is_packed(path)
@@ -292,136 +279,8 @@ def _opened(path: str) -> _BeingDecoded | None:
     return None
 
 
-_Makers: TypeAlias = dict[tuple[str, str], Callable[[Any], Any]]
-"""What replaces a name of a module, made of what it meant before."""
-
-
-class _Patches:
-    """Names in other modules that lead here while the patch is on."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._originals: dict[tuple[str, str], Any] = {}
-        # What replaces what: a module may have taken a name from one that was patched before it.
-        self._replaced: list[tuple[Any, Any]] = []
-        self._awaited: list[_WhenImported] = []
-
-    def original(self, module: str, name: str) -> Any:
-        """What a name meant before, if it is patched."""
-        return self._originals.get((module, name))
-
-    def is_on(self) -> bool:
-        return bool(self._originals)
-
-    def on(self, makers: _Makers, where_present: _Makers) -> None:
-        """Patches names, and those that their modules may lack, or that are not imported yet."""
-        with self._lock:
-            if self._originals:
-                return
-            found = {key: getattr(_needed(key[0]), key[1]) for key in makers}
-            for key, current in found.items():
-                self._replace(key, current, makers[key])
-        for key, maker in where_present.items():
-            then = functools.partial(self._on_if_there, key, maker)
-            if key[0] in sys.modules:
-                then(sys.modules[key[0]])
-            else:
-                self._awaited.append(_WhenImported(key[0], then))
-
-    def _on_if_there(self, key: tuple[str, str], maker: Callable[[Any], Any], module: Any) -> None:
-        with self._lock:
-            current = getattr(module, key[1], None)
-            if current is not None and self._originals and key not in self._originals:
-                self._replace(key, current, maker)
-
-    def _replace(self, key: tuple[str, str], current: Any, maker: Callable[[Any], Any]) -> None:
-        """Patches a name, and the same object in modules that have taken it already."""
-        module, name = key
-        for replacement, original in self._replaced:
-            if current is replacement or current is original:
-                break
-        else:
-            original, replacement = current, maker(current)
-            self._replaced.append((replacement, original))
-        self._originals[key] = original
-        setattr(sys.modules[module], name, replacement)
-        for user, alias in _users(original):
-            setattr(user, alias, replacement)
-
-    def off(self) -> None:
-        with self._lock:
-            for awaited in self._awaited:
-                awaited.end()
-            self._awaited = []
-            for (module, name), original in self._originals.items():
-                setattr(sys.modules[module], name, original)
-            for replacement, original in self._replaced:
-                for user, alias in _users(replacement):
-                    setattr(user, alias, original)
-            self._originals, self._replaced = {}, []
-
-
-class _WhenImported:
-    """Calls a function with a module as soon as that is imported."""
-
-    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
-        self._name, self._then, self._looking = name, then, threading.local()
-        sys.meta_path.insert(0, self)
-
-    def end(self) -> None:
-        """Stops waiting for it."""
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self)
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """What the other finders find, with a loader that calls the function at its end."""
-        if name != self._name or getattr(self._looking, "now", False):
-            return None
-        self._looking.now = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._looking.now = False
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def run_and_call(module: Any) -> None:
-                run(module)
-                self.end()
-                self._then(module)
-
-            spec.loader.exec_module = run_and_call  # type: ignore[method-assign]
-        return spec
-
-
-_USERS = (
-    "accelerate",
-    "comfy",
-    "diffusers",
-    "peft",
-    "safetensors",
-    "sentence_transformers",
-    "sglang",
-    "timm",
-    "transformers",
-    "vllm",
-)
-
-
-def _users(value: Any) -> list[tuple[Any, str]]:
-    """Modules of the libraries we serve that have already taken an object from safetensors, and
-    under which name."""
-    return [
-        (module, name)
-        for key, module in list(sys.modules.items())
-        if key.split(".")[0] in _USERS
-        for name, found in list(getattr(module, "__dict__", {}).items())
-        if found is value
-    ]
-
-
-_PATCHES = _Patches()
-_SAVING = _Patches()
+_PATCHES = Patches()
+_SAVING = Patches()
 
 
 def _opening(original: Any) -> Any:
@@ -508,7 +367,7 @@ def enable_hf() -> None:
     import z4ai: the environment variable ``Z4AI_HF`` is set to 1 for them. It can be set from
     outside, too; workers of vLLM need nothing else.
     """
-    _needed("torch")
+    needed("torch")
     _PATCHES.on(
         {
             ("safetensors", "safe_open"): _opening,
@@ -532,7 +391,7 @@ def disable_hf() -> None:
 
 
 _VARIABLE = "Z4AI_HF"
-_AWAITED: list[_WhenImported] = []
+_AWAITED: list[WhenImported] = []
 
 
 def enable_if_asked() -> None:
@@ -545,7 +404,7 @@ def enable_if_asked() -> None:
     if "safetensors.torch" in sys.modules:
         enable_hf()
     else:
-        _AWAITED.append(_WhenImported("safetensors.torch", lambda module: enable_hf()))
+        _AWAITED.append(WhenImported("safetensors.torch", lambda module: enable_hf()))
 
 
 @contextlib.contextmanager
@@ -563,7 +422,7 @@ def packing(
     >>> z4ai.load_file("packed.safetensors")["x"].shape
     torch.Size([1000])
     """
-    _needed("torch")
+    needed("torch")
     if _SAVING.is_on():
         raise InvalidArgumentError("packing() is already active")
     _packed._settings(level, threads, None, effort)
@@ -591,139 +450,3 @@ def packing(
 def is_enabled() -> bool:
     """Whether safetensors is patched. With ``Z4AI_HF=1`` that happens when it is imported."""
     return _PATCHES.is_on()
-
-
-# Transformers' names, then those of diffusers.
-_STEMS = ("model", "diffusion_pytorch_model")
-
-
-def pack_model(
-    folder: Path,
-    out_folder: Path | None = None,
-    *,
-    variant: str = "z4ai",
-    level: int | None = None,
-    effort: Effort | None = None,
-    threads: int = 0,
-    progress: Progress = None,
-    overwrite: bool = False,
-) -> dict[str, Any]:
-    """Packs the safetensors files of a model folder, single or in shards with their index.
-
-    The packed files get the names under which ``from_pretrained(..., variant="z4ai")`` of
-    transformers and diffusers looks for them, and are written next to the originals, or to
-    ``out_folder`` with a copy of everything else that the folder holds (configuration, tokenizer),
-    weights of other formats excepted.
-
-    Packed files that are there already are refused, unless ``overwrite`` says to replace them; the
-    originals are never touched, and no symbolic link that the folder holds is written through.
-
-    Returns the sums of ``original_bytes`` and ``compressed_bytes``, ``ratio``, ``saved_pct``
-    and ``files``.
-    """
-    source = _Path(folder)
-    target = _Path(out_folder) if out_folder is not None else source
-    if not variant or not variant.replace("-", "").replace("_", "").isalnum():
-        raise InvalidArgumentError(
-            f"a variant is a short name of letters and digits, not {variant!r}"
-        )
-    stem = _stem(source)
-    own_index = f"{stem}.safetensors.index.json"
-    index_name = f"{stem}.safetensors.index.{variant}.json"
-    renamed = _shards(source, stem, variant)
-    sharded = (source / own_index).is_file()
-    target.mkdir(parents=True, exist_ok=True)
-    if not overwrite:
-        _refuse_existing(target, [*renamed.values(), *([index_name] if sharded else [])])
-    if not target.samefile(source):
-        _copy_others(source, target)
-    original = stored = 0
-    for name, packed in renamed.items():
-        stats = _packed._compress_file(
-            source / name,
-            target / packed,
-            _packed._settings(level, threads, None, effort),
-            progress,
-            # A name made up here, in a folder that may be a download: links in it do not count.
-            derived=True,
-            overwrite=overwrite,
-        )
-        original += stats["original_bytes"]
-        stored += stats["compressed_bytes"]
-    if sharded:
-        index = json.loads((source / own_index).read_text())
-        index["weight_map"] = {name: renamed[file] for name, file in index["weight_map"].items()}
-        _write(target / index_name, json.dumps(index, indent=2).encode(), overwrite=overwrite)
-    return {
-        "original_bytes": original,
-        "compressed_bytes": stored,
-        "ratio": original / stored,
-        "saved_pct": 100.0 * (1 - stored / original),
-        "files": sorted(renamed.values()),
-    }
-
-
-def _stem(folder: _Path) -> str:
-    """What the weights of a folder are called."""
-    for stem in _STEMS:
-        for name in (f"{stem}.safetensors.index.json", f"{stem}.safetensors"):
-            if (folder / name).is_file():
-                return stem
-    if not folder.is_dir():
-        message = f"{folder} is not a local folder: `ztensor download-hf` downloads models"
-        raise _errors.make("io", message, errno.ENOENT, str(folder))
-    raise FileError(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
-
-
-def _shards(folder: _Path, stem: str, variant: str) -> dict[str, str]:
-    """The files of a model, and what their packed ones are called."""
-    own_index = f"{stem}.safetensors.index.json"
-    if (folder / own_index).is_file():
-        index = json.loads((folder / own_index).read_text())
-        names = sorted(set(index["weight_map"].values()))
-        for name in names:
-            if _Path(name).name != name:
-                raise InvalidArgumentError(
-                    f"{own_index} names a file outside of the folder: {name!r}"
-                )
-        renamed = {name: _packed_name(name, variant) for name in names}
-        # Whatever the index says, no original is written to, nor one file twice.
-        if len({*renamed, *renamed.values()}) < 2 * len(renamed):
-            raise InvalidArgumentError(
-                f"packed files would replace others that {own_index} names: choose another variant"
-            )
-        return renamed
-    return {f"{stem}.safetensors": f"{stem}.{variant}.safetensors"}
-
-
-def _packed_name(name: str, variant: str) -> str:
-    """Transformers' own names: model.VARIANT-00001-of-00002.safetensors"""
-    if "model" in name:
-        return name.replace("model", f"model.{variant}", 1)
-    stem, dot, ending = name.rpartition(".")
-    if not dot:
-        stem, ending = name, ""
-    number = re.search(r"-\d+-of-\d+$", stem)
-    at = number.start() if number else len(stem)
-    return f"{stem[:at]}.{variant}{stem[at:]}{dot}{ending}"
-
-
-def _refuse_existing(folder: _Path, names: list[str]) -> None:
-    for name in names:
-        if os.path.lexists(folder / name):
-            message = f"{folder / name} exists already: overwrite=True replaces it"
-            raise _errors.make("io", message, errno.EEXIST, str(folder / name))
-
-
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx", ".zstn")
-
-
-def _copy_others(source: _Path, target: _Path) -> None:
-    for path in source.iterdir():
-        if path.is_file() and path.suffix not in _WEIGHTS and ".index." not in path.name:
-            _write(target / path.name, path.read_bytes(), overwrite=True)
-
-
-def _write(path: _Path, data: bytes, *, overwrite: bool) -> None:
-    """A file that appears under its name when it is complete; a link of that name leads nowhere."""
-    _native.store_write(path, data, derived=True, overwrite=overwrite)

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::remote::{Options, Place, hub, place};
+use crate::remote::{Location, Options, Place, hub, place};
 use crate::source::{self, MapMode};
 use crate::write::atomic::AtomicFile;
 use crate::write::destination::Destination;
@@ -206,6 +206,11 @@ pub fn delete(path: impl AsRef<Path>, options: &Options) -> Result<()> {
     }
 }
 
+/// Requests to a store at a time, as its options say.
+pub(crate) fn connections(location: &Location, options: &Options) -> Result<usize> {
+    remote::connections(location, options)
+}
+
 /// A name below a folder or a URL.
 pub fn join(folder: impl AsRef<Path>, name: &str) -> PathBuf {
     let folder = folder.as_ref();
@@ -244,6 +249,10 @@ mod remote {
         let settings = Settings::resolve(location, options)?;
         let client = runtime::client(&settings).map_err(|error| error.in_file(location.url()))?;
         Ok(client.store)
+    }
+
+    pub(super) fn connections(location: &Location, options: &Options) -> Result<usize> {
+        Ok(Settings::resolve(location, options)?.connections)
     }
 
     pub(super) fn read(location: &Location, limit: u64, options: &Options) -> Result<Vec<u8>> {
@@ -319,6 +328,10 @@ mod remote {
 
     fn absent<T>(location: &Location, options: &Options) -> Result<T> {
         RemoteSource::open(location, options).map(|source| match source {})
+    }
+
+    pub(super) fn connections(location: &Location, options: &Options) -> Result<usize> {
+        absent(location, options)
     }
 
     pub(super) fn read(location: &Location, _: u64, options: &Options) -> Result<Vec<u8>> {

@@ -17,9 +17,6 @@ use crate::base::parallel;
 use crate::error::Result;
 use crate::id::ContentId;
 
-/// Indexes that are read at a time from a store. (unmeasured)
-const FETCHED: usize = 16;
-
 /// Indexes that are merged into one. (unmeasured)
 const MERGED: usize = 16;
 
@@ -70,7 +67,7 @@ fn read(store: &Store, packs: Vec<Arc<str>>) -> Result<Vec<Indexed>> {
 }
 
 fn threads(store: &Store) -> usize {
-    if store.is_local() { 0 } else { FETCHED }
+    if store.is_local() { 0 } else { store.connections() }
 }
 
 fn sorted(mut found: Vec<Indexed>) -> Objects {

@@ -120,8 +120,6 @@ use crate::remote::Options;
 /// The version of the layout. (format)
 const FORMAT: u64 = 1;
 const MAX_MARKER: u64 = 64 << 10;
-/// Commits that are read at a time from a store. (unmeasured)
-const FETCHED: usize = 32;
 
 /// A repository in a folder or an object store.
 #[derive(Debug)]
@@ -184,8 +182,7 @@ impl Repository {
     /// All branches and tags.
     pub fn refs(&self) -> Result<Vec<Ref>> {
         let found = Mutex::new(Vec::new());
-        let threads = if self.store.is_local() { 1 } else { FETCHED };
-        parallel::for_each(threads, refs::all(&self.store)?, |(kind, name, number)| {
+        parallel::for_each(self.store.connections(), refs::all(&self.store)?, |(kind, name, number)| {
             if let Some(entry) = refs::read(&self.store, kind, &name, number)?
                 && let Some(commit) = entry.commit
             {
@@ -352,7 +349,7 @@ impl Repository {
     pub fn log(&self, name: &str, limit: Option<usize>) -> Result<Vec<LogEntry>> {
         let start = self.resolve(name)?;
         let limit = limit.unwrap_or(usize::MAX);
-        if !self.store.is_local() && limit > FETCHED {
+        if !self.store.is_local() && limit > self.store.connections() {
             self.prefetch_commits()?;
         }
         let refs = self.refs()?;
@@ -389,7 +386,7 @@ impl Repository {
             .filter_map(|entry| entry.name.parse().ok())
             .filter(|id| !known.contains(id))
             .collect();
-        parallel::for_each(FETCHED, missing, |id| match self.read_commit(&id) {
+        parallel::for_each(self.store.connections(), missing, |id| match self.read_commit(&id) {
             // What nothing leads to may be damaged or go meanwhile.
             Err(error) if error.kind() == crate::ErrorKind::Io => Err(error),
             _ => Ok(()),

@@ -34,8 +34,6 @@ const PIECE: u64 = 8 * (248 << 10);
 /// Bytes of an object that one thread restores, at most. (structural: a multiple of [`PIECE`] and of the
 /// subtrees that are hashed)
 pub(crate) const SPAN: u64 = 16 * PIECE;
-/// Frames of one object that are fetched at a time from a store. (unmeasured)
-const FETCHED: usize = 16;
 
 /// Objects whose places are known, and the packs that they are in.
 #[derive(Debug)]
@@ -475,18 +473,18 @@ impl Chain {
     fn fetch(&self, whole: bool) -> Result<Fetched<'_>> {
         let mut extents: Vec<Extent> = self.links.iter().filter_map(Link::change).collect();
         let count = extents.len();
-        let mut remote = false;
+        let mut connections = None;
         for extent in &extents {
-            remote |= self.sources.get(extent.source)?.remote().is_some();
+            connections = connections.max(self.sources.get(extent.source)?.remote().map(|remote| remote.budget().connections));
         }
+        let remote = connections.is_some();
         let decodes = match &self.root {
             Storage::Encoded(decoder) => decoder.stored().is_some(),
             storage => matches!(storage, Storage::Plain(_)),
         };
         extents.extend(self.root.extent().filter(|_| remote && whole && decodes));
         let slots: Vec<_> = extents.iter().map(|_| std::sync::OnceLock::new()).collect();
-        let threads = if remote { FETCHED } else { 1 };
-        parallel::for_each(threads, extents.iter().zip(&slots).collect(), |(extent, slot)| {
+        parallel::for_each(connections.unwrap_or(1), extents.iter().zip(&slots).collect(), |(extent, slot)| {
             let _ = slot.set(self.sources.bytes(*extent)?); // it is empty until now
             Ok(())
         })?;

@@ -30,6 +30,8 @@ pub(crate) struct Store {
     root: PathBuf,
     remote: Options,
     local: Option<PathBuf>,
+    /// Requests to a store at a time.
+    connections: usize,
 }
 
 /// A small file that is about to be written.
@@ -47,11 +49,11 @@ pub(crate) struct Lock {
 
 impl Store {
     pub(crate) fn new(root: &Path, remote: Options) -> Result<Store> {
-        let local = match remote::place(root)? {
-            Place::Local(path) => Some(path),
-            Place::Remote(_) => None,
+        let (local, connections) = match remote::place(root)? {
+            Place::Local(path) => (Some(path), 1),
+            Place::Remote(location) => (None, store::connections(&location, &remote)?),
         };
-        Ok(Store { root: root.to_owned(), remote, local })
+        Ok(Store { root: root.to_owned(), remote, local, connections })
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -60,6 +62,11 @@ impl Store {
 
     pub(crate) fn is_local(&self) -> bool {
         self.local.is_some()
+    }
+
+    /// Small files that are read at a time: all that a store may be asked for, one of a folder.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections
     }
 
     pub(crate) fn remote(&self) -> &Options {
