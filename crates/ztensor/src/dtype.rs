@@ -124,16 +124,16 @@ impl DType {
     /// Refuses bytes that are not elements of this type: a `bool` is 0 or 1, and frameworks do not
     /// define what any other byte means. All bytes are elements of every other type.
     pub fn check_values(self, bytes: &[u8]) -> Result<()> {
-        const BLOCK: usize = 4096;
+        const CHECKED_BLOCK: usize = 4096;
         if self != DType::Bool {
             return Ok(());
         }
         let fits = |block: &[u8]| block.iter().fold(0, |seen, byte| seen | byte) <= 1;
-        match bytes.chunks(BLOCK).position(|block| !fits(block)) {
+        match bytes.chunks(CHECKED_BLOCK).position(|block| !fits(block)) {
             None => Ok(()),
             Some(block) => {
-                let found = bytes[block * BLOCK..].iter().position(|byte| *byte > 1).unwrap_or(0);
-                let at = block * BLOCK + found;
+                let found = bytes[block * CHECKED_BLOCK..].iter().position(|byte| *byte > 1).unwrap_or(0);
+                let at = block * CHECKED_BLOCK + found;
                 let message = format!("byte {at} of a bool tensor is {}, neither 0 nor 1", bytes[at]);
                 Err(Error::corrupt("bool.value", message))
             }

@@ -11,7 +11,7 @@ use crate::error::Result;
 /// Buffers that are kept, at most: a few for each thread. (limit)
 const COUNT: usize = 64;
 /// Bytes that are kept, at most. (limit)
-const KEPT: usize = 256 << 20;
+const KEPT_BYTES: usize = 256 << 20;
 /// Longer ones are given back. (limit)
 const LONGEST: usize = 64 << 20;
 
@@ -36,7 +36,7 @@ impl BufferPool {
 
     pub(crate) fn put(&self, buffer: Vec<u8>) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = KEPT - kept.iter().map(Vec::len).sum::<usize>().min(KEPT);
+        let room = KEPT_BYTES - kept.iter().map(Vec::len).sum::<usize>().min(KEPT_BYTES);
         if buffer.len() <= LONGEST.min(room) && kept.len() < COUNT {
             let index = kept.partition_point(|other| other.len() < buffer.len());
             kept.insert(index, buffer);
@@ -88,6 +88,6 @@ mod tests {
         assert_eq!(pool.0.into_inner().unwrap().len(), COUNT);
         let pool = BufferPool::default();
         (0..COUNT).for_each(|_| pool.put(vec![0; LONGEST]));
-        assert_eq!(pool.0.into_inner().unwrap().len(), KEPT / LONGEST);
+        assert_eq!(pool.0.into_inner().unwrap().len(), KEPT_BYTES / LONGEST);
     }
 }

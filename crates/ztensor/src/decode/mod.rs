@@ -21,7 +21,7 @@ pub(crate) use shared::Shared;
 pub(crate) use strided::{fortran_strides, strided};
 pub(crate) use swap::Swapped;
 pub(crate) use unknown::UnknownEncoding;
-pub(crate) use z4ai::{Generation, PIECE, Z4ai, broken_frame, check_expansion, decode_options};
+pub(crate) use z4ai::{DECODED_PIECE, Generation, Z4ai, broken_frame, check_expansion, decode_options};
 pub(crate) use zstd::Zstd;
 pub(crate) use zstd_seekable::{SeekableEncoder, SeekableZstd};
 

@@ -52,10 +52,10 @@ const INDEX_PART: u64 = 512;
 const INDEX_GUESS: Range<u64> = 16 << 10..256 << 10;
 
 /// Longer outlines are fetched again when they are needed again. (limit)
-const KEPT: usize = 1 << 20;
+const KEPT_OUTLINE: usize = 1 << 20;
 
 /// A frame is decoded in pieces of this size where all of it is not wanted at once. (limit)
-pub(crate) const PIECE: u64 = 32 << 20;
+pub(crate) const DECODED_PIECE: u64 = 32 << 20;
 
 impl Z4ai {
     pub(crate) fn new(extent: Extent, len: u64, generation: Generation) -> Result<Z4ai> {
@@ -128,7 +128,7 @@ impl Z4ai {
         }
         let outline = Arc::new(Outline::new(head, index, len).map_err(broken_frame)?);
         self.check_len(outline.info().content_len)?;
-        if keep && outline.memory() <= KEPT {
+        if keep && outline.memory() <= KEPT_OUTLINE {
             let _ = self.outline.set(Arc::clone(&outline)); // another thread may have been faster
         }
         Ok(outline)
@@ -177,7 +177,7 @@ impl Z4ai {
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         // Old frames can only be decoded as a whole.
-        let step = if self.generation == Generation::First { self.len } else { self.len.min(PIECE) };
+        let step = if self.generation == Generation::First { self.len } else { self.len.min(DECODED_PIECE) };
         sources.with_bytes(self.extent, |frame| {
             let frame = self.parse(frame)?;
             let mut piece = zeroed_vec::<u8>(step)?;

@@ -26,7 +26,7 @@ const CONTENT_CHECKSUM: u8 = 0x04;
 /// No frame may decode to more. (limit)
 const MAX_FRAME: u32 = 16 << 20;
 /// What frames written here decode to, but for the last. (Other writers use the same.) (unmeasured)
-pub(crate) const FRAME: usize = 1 << 20;
+pub(crate) const FRAME_LEN: usize = 1 << 20;
 
 /// A seekable zstd stream that decodes to `len` bytes.
 #[derive(Debug)]
@@ -220,7 +220,7 @@ impl Decode for SeekableZstd {
     }
 }
 
-/// Writes a seekable zstd stream, [`FRAME`] bytes of content at a time.
+/// Writes a seekable zstd stream, [`FRAME_LEN`] bytes of content at a time.
 pub(crate) struct SeekableEncoder {
     level: i32,
     threads: usize,
@@ -233,7 +233,7 @@ pub(crate) struct SeekableEncoder {
 }
 
 /// Frames that are compressed at the same time, for each thread. (limit)
-const AHEAD: usize = 4;
+const FRAMES_IN_FLIGHT: usize = 4;
 
 impl SeekableEncoder {
     pub(crate) fn new(level: i32, threads: usize) -> SeekableEncoder {
@@ -247,7 +247,7 @@ impl SeekableEncoder {
         mut bytes: &[u8],
         mut write: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let room = FRAME * AHEAD * self.threads;
+        let room = FRAME_LEN * FRAMES_IN_FLIGHT * self.threads;
         while !bytes.is_empty() {
             let (some, rest) = bytes.split_at(bytes.len().min(room - self.pending.len()));
             self.pending.extend_from_slice(some);
@@ -262,7 +262,7 @@ impl SeekableEncoder {
     fn compress(&mut self, write: &mut impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let content = std::mem::take(&mut self.pending);
         let mut frames: Vec<(&[u8], Result<Vec<u8>>)> =
-            content.chunks(FRAME).map(|chunk| (chunk, Ok(Vec::new()))).collect();
+            content.chunks(FRAME_LEN).map(|chunk| (chunk, Ok(Vec::new()))).collect();
         let jobs = frames.iter_mut().map(|(chunk, frame)| (*chunk, frame)).collect();
         parallel::for_each(self.threads, jobs, |(chunk, frame)| {
             *frame = compress_frame(chunk, self.level);
@@ -347,12 +347,17 @@ mod tests {
 
     #[test]
     fn any_range_of_what_was_encoded() {
-        let content: Vec<u8> = (0..(FRAME as u32 * 5 / 2)).map(|n| (n / 3 * 7) as u8).collect();
+        let content: Vec<u8> = (0..(FRAME_LEN as u32 * 5 / 2)).map(|n| (n / 3 * 7) as u8).collect();
         let (stored, len) = (stream(&content), content.len() as u64);
         assert!(stored.len() < content.len() / 2);
-        for range in
-            [0..len, 0..1, 5..FRAME as u64, FRAME as u64 - 1..FRAME as u64 + 1, 7..len - 9, len - 1..len]
-        {
+        for range in [
+            0..len,
+            0..1,
+            5..FRAME_LEN as u64,
+            FRAME_LEN as u64 - 1..FRAME_LEN as u64 + 1,
+            7..len - 9,
+            len - 1..len,
+        ] {
             let found = decode(&stored, len, range.clone()).unwrap();
             assert_eq!(found, content[range.start as usize..range.end as usize], "{range:?}");
         }

@@ -250,7 +250,7 @@ impl Applier {
         options: &ApplyOptions<'_>,
     ) -> Result<()> {
         if (buffer.capacity() as u64) < total {
-            *buffer = zeroed(total.max(BUFFER.min(self.delta.target_len)))?;
+            *buffer = zeroed(total.max(RUN_LEN.min(self.delta.target_len)))?;
         }
         buffer.resize(total as usize, 0);
         let mut rest = &mut buffer[..];
@@ -361,7 +361,7 @@ pub(super) fn wrong_base(base: &Model, why: String) -> Error {
 }
 
 /// Segments are restored in runs of this size; a larger one alone.
-const BUFFER: u64 = 8 << 20;
+const RUN_LEN: u64 = 8 << 20;
 
 /// Runs of segments that fit a buffer, or one larger segment, with their lengths.
 fn runs(delta: &Delta) -> Vec<(Range<usize>, u64)> {
@@ -370,7 +370,8 @@ fn runs(delta: &Delta) -> Vec<(Range<usize>, u64)> {
     let mut next = 0;
     while next < segments.len() {
         let (start, mut bytes) = (next, 0u64);
-        while next < segments.len() && (next == start || bytes.saturating_add(segments[next].len) <= BUFFER) {
+        while next < segments.len() && (next == start || bytes.saturating_add(segments[next].len) <= RUN_LEN)
+        {
             bytes += segments[next].len;
             next += 1;
         }

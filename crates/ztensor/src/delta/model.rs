@@ -22,19 +22,19 @@ use crate::source::{self, MapMode, Source};
 pub(crate) type Fingerprint = (u64, u128);
 
 /// Bytes of content that are hashed at a time.
-const PIECE: usize = 4 << 20;
+const HASHED_PIECE: usize = 4 << 20;
 
 /// A model: the components of all its tensors, by name and role.
 pub(crate) struct Model {
     pub(crate) reader: Reader,
     /// Names and roles in the order of the file.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<ModelPart>,
     by_name: HashMap<(String, String), usize>,
 }
 
 /// One component of a tensor.
 #[derive(Debug, Clone)]
-pub(crate) struct Part {
+pub(crate) struct ModelPart {
     pub(crate) name: String,
     pub(crate) role: String,
 }
@@ -70,12 +70,12 @@ impl Model {
     }
 
     fn of(reader: Reader) -> Model {
-        let parts: Vec<Part> = reader
+        let parts: Vec<ModelPart> = reader
             .objects()
             .flat_map(|(name, object)| object.components.iter().map(move |(role, _)| (name, role)))
-            .map(|(name, role)| Part { name: name.to_owned(), role: role.to_string() })
+            .map(|(name, role)| ModelPart { name: name.to_owned(), role: role.to_string() })
             .collect();
-        let key = |(index, part): (usize, &Part)| ((part.name.clone(), part.role.clone()), index);
+        let key = |(index, part): (usize, &ModelPart)| ((part.name.clone(), part.role.clone()), index);
         let by_name = parts.iter().enumerate().map(key).collect();
         Model { reader, parts, by_name }
     }
@@ -98,7 +98,7 @@ impl Model {
 
     /// Object and component of a part.
     pub(crate) fn part(&self, index: usize) -> Result<(&Object, &Component)> {
-        let Part { name, role } = &self.parts[index];
+        let ModelPart { name, role } = &self.parts[index];
         let object = self.reader.get(name)?;
         Ok((object, object.require(role)?))
     }
@@ -134,7 +134,7 @@ impl Model {
                 (Cow::Borrowed(_), Storage::Plain(extent)) => Some(*extent),
                 _ => None,
             };
-            for (piece, skip) in content.chunks(PIECE).zip((0..).step_by(PIECE)) {
+            for (piece, skip) in content.chunks(HASHED_PIECE).zip((0..).step_by(HASHED_PIECE)) {
                 if let Some(Extent { source, offset, .. }) = place {
                     // Faulting it in page by page would take longer than hashing it.
                     let source = self.reader.catalog().sources.get(source)?;
@@ -158,7 +158,7 @@ impl Model {
             hasher.write(text.as_bytes());
         };
         for index in order {
-            let Part { name, role } = &self.parts[index];
+            let ModelPart { name, role } = &self.parts[index];
             let (object, component) = self.part(index)?;
             text(&mut hasher, name);
             text(&mut hasher, role);

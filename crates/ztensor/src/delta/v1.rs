@@ -94,9 +94,9 @@ pub(super) fn check_base(base: &Model, expected: [u8; 8]) -> Result<()> {
     let mut cursor = Cursor::new(&**source);
     let start = safetensors::PREFIX + cursor.u64_le()?;
     let mut hasher = Blake2b::<U8>::new();
-    const PIECE: u64 = 4 << 20;
-    for skip in (start..source.len()).step_by(PIECE as usize) {
-        hasher.update(&source.bytes(skip, (source.len() - skip).min(PIECE))?);
+    const HASHED_PIECE: u64 = 4 << 20;
+    for skip in (start..source.len()).step_by(HASHED_PIECE as usize) {
+        hasher.update(&source.bytes(skip, (source.len() - skip).min(HASHED_PIECE))?);
     }
     if hasher.finalize()[..] != expected {
         return Err(wrong_base(base, "its data differs".to_owned()));

@@ -21,11 +21,11 @@ pub(super) struct Description {
     pub(super) shape: Shape,
     /// Parameters of the layout, encoded; empty without any.
     pub(super) parameters: Vec<u8>,
-    pub(super) components: Vec<Part>,
+    pub(super) components: Vec<HashedPart>,
 }
 
 /// One component.
-pub(super) struct Part {
+pub(super) struct HashedPart {
     pub(super) role: Cow<'static, str>,
     pub(super) type_name: Cow<'static, str>,
     pub(super) len: u64,
@@ -39,7 +39,7 @@ impl Description {
             layout: "dense".into(),
             shape: shape.into(),
             parameters: Vec::new(),
-            components: vec![Part { role: "data".into(), type_name, len, hash }],
+            components: vec![HashedPart { role: "data".into(), type_name, len, hash }],
         }
     }
 

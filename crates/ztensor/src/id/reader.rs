@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use super::description::{Description, Part, parameters, type_name};
+use super::description::{Description, HashedPart, parameters, type_name};
 use super::tensor::{masked, unused_bits};
 use super::tree::{SUBTREE, Tree};
 use super::{ContentId, model_id, object_id};
@@ -241,7 +241,7 @@ impl<'r> Hashes<'r> {
         let components = object.components.iter().map(|(role, component)| {
             let place = self.places.get(&std::ptr::from_ref(component));
             let hash = place.and_then(|place| self.contents[*place].hash.get());
-            Ok(Part {
+            Ok(HashedPart {
                 role: role.clone(),
                 type_name: type_name(component.dtype, component.unknown_type.as_deref()),
                 len: component.len,

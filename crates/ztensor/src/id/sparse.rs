@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::ContentId;
-use super::description::{Description, Part, type_name};
+use super::description::{Description, HashedPart, type_name};
 use super::tree;
 use crate::base::huge_pages::zeroed_vec;
 use crate::catalog::Layout;
@@ -40,13 +40,13 @@ pub(super) fn id(tensor: &Tensor<'_>) -> Result<ContentId> {
         shape: tensor.shape.clone(),
         parameters: Vec::new(),
         components: vec![
-            Part {
+            HashedPart {
                 role: "coords".into(),
                 type_name: "u64".into(),
                 len: coords.len() as u64 * 8,
                 hash: coords_hash,
             },
-            Part {
+            HashedPart {
                 role: "values".into(),
                 type_name: type_name(values.dtype, values.unknown_type.as_deref()),
                 len: values.bytes.len() as u64,

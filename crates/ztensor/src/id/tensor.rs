@@ -1,6 +1,6 @@
 //! Ids of tensors in memory.
 
-use super::description::{Description, Part, parameters, type_name};
+use super::description::{Description, HashedPart, parameters, type_name};
 use super::tree::{Span, Tree};
 use super::{ContentId, sparse, tree};
 use crate::catalog::{Layout, Shape, elements};
@@ -43,7 +43,7 @@ pub fn object_id(tensor: &Tensor<'_>) -> Result<ContentId> {
     }
     let components = tensor.components.iter().map(|(role, array)| {
         array.dtype.check_values(&array.bytes)?;
-        Ok(Part {
+        Ok(HashedPart {
             role: role.clone(),
             type_name: type_name(array.dtype, array.unknown_type.as_deref()),
             len: array.bytes.len() as u64,

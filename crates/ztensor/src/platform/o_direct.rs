@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use rustix::fs::OFlags;
 
 /// Positions, addresses and lengths that every device takes are multiples of this. (structural)
-const BLOCK: usize = 4096;
+const DIRECT_BLOCK: usize = 4096;
 
 /// The same file, opened again with `O_DIRECT`; `None` where the file system does not support it.
 pub(crate) fn open(file: &File) -> Option<File> {
@@ -22,21 +22,21 @@ pub(crate) fn open(file: &File) -> Option<File> {
 /// Memory that a device writes a block to.
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
-struct Block([u8; BLOCK]);
+struct Block([u8; DIRECT_BLOCK]);
 
 impl Block {
-    const EMPTY: Block = Block([0; BLOCK]);
+    const EMPTY: Block = Block([0; DIRECT_BLOCK]);
 }
 
 /// Fills `out` from `offset` on with one request, and says whether it could: one that is too
 /// short has no whole block in it. What `out` holds otherwise is of no meaning.
 pub(crate) fn read(file: &File, offset: u64, out: &mut [u8]) -> io::Result<bool> {
-    let before = (offset % BLOCK as u64) as usize;
-    let skip = (BLOCK - before) % BLOCK;
+    let before = (offset % DIRECT_BLOCK as u64) as usize;
+    let skip = (DIRECT_BLOCK - before) % DIRECT_BLOCK;
     let Some((start, body)) = out.split_at_mut_checked(skip) else { return Ok(false) };
     // Where the memory is not aligned as the file is, the bytes land a little further and move.
-    let shift = body.as_ptr().align_offset(BLOCK);
-    let len = body.len().saturating_sub(shift) / BLOCK * BLOCK;
+    let shift = body.as_ptr().align_offset(DIRECT_BLOCK);
+    let len = body.len().saturating_sub(shift) / DIRECT_BLOCK * DIRECT_BLOCK;
     if len == 0 {
         return Ok(false);
     }
@@ -46,14 +46,14 @@ pub(crate) fn read(file: &File, offset: u64, out: &mut [u8]) -> io::Result<bool>
     let [one, two] = &mut last;
     let mut parts =
         [&mut first.0[..], &mut body[shift..shift + len], &mut one.0, &mut two.0].map(IoSliceMut::new);
-    let parts = &mut parts[usize::from(skip == 0)..2 + rest.div_ceil(BLOCK)];
-    let wanted = if skip == 0 { 0 } else { BLOCK } + len + rest;
+    let parts = &mut parts[usize::from(skip == 0)..2 + rest.div_ceil(DIRECT_BLOCK)];
+    let wanted = if skip == 0 { 0 } else { DIRECT_BLOCK } + len + rest;
     // The last block of the file may be a part of one.
     if rustix::io::preadv(file, parts, offset - before as u64)? < wanted {
         return Ok(false);
     }
     body.copy_within(shift..shift + len, 0);
-    let (in_one, in_two) = body[len..].split_at_mut(rest.min(BLOCK));
+    let (in_one, in_two) = body[len..].split_at_mut(rest.min(DIRECT_BLOCK));
     in_one.copy_from_slice(&last[0].0[..in_one.len()]);
     in_two.copy_from_slice(&last[1].0[..in_two.len()]);
     start.copy_from_slice(&first.0[before..][..skip]);
@@ -66,7 +66,7 @@ pub(crate) fn read(file: &File, offset: u64, out: &mut [u8]) -> io::Result<bool>
 pub(crate) fn read_all(file: &File, parts: &mut [(u64, &mut [u8])]) -> io::Result<bool> {
     /// Buffers of one request that the kernel takes. (limit)
     const MAX_BUFFERS: usize = 1024;
-    let block = BLOCK as u64;
+    let block = DIRECT_BLOCK as u64;
     let (Some((first, _)), Some((last, out))) = (parts.first(), parts.last()) else { return Ok(true) };
     let (start, end) = (first / block * block, last + out.len() as u64);
     let bodies: Vec<Range<u64>> = parts.iter().map(|(offset, out)| body(*offset, out)).collect();
@@ -81,9 +81,10 @@ pub(crate) fn read_all(file: &File, parts: &mut [(u64, &mut [u8])]) -> io::Resul
     }
     between.push((at, blocks));
     blocks += end.saturating_sub(at).div_ceil(block) as usize;
-    let mut memory = vec![0; (blocks + 1) * BLOCK];
-    let aligned = memory.as_ptr().align_offset(BLOCK);
-    let Some(copied) = memory.get_mut(aligned..).and_then(|memory| memory.get_mut(..blocks * BLOCK)) else {
+    let mut memory = vec![0; (blocks + 1) * DIRECT_BLOCK];
+    let aligned = memory.as_ptr().align_offset(DIRECT_BLOCK);
+    let Some(copied) = memory.get_mut(aligned..).and_then(|memory| memory.get_mut(..blocks * DIRECT_BLOCK))
+    else {
         return Ok(false);
     };
     {
@@ -114,7 +115,7 @@ pub(crate) fn read_all(file: &File, parts: &mut [(u64, &mut [u8])]) -> io::Resul
             let Some((from, first)) = index.checked_sub(1).map(|index| between[index]) else {
                 return Ok(false);
             };
-            let skip = first * BLOCK + (range.start - from) as usize;
+            let skip = first * DIRECT_BLOCK + (range.start - from) as usize;
             let to = (range.start - *offset) as usize..(range.end - *offset) as usize;
             let len = to.len();
             let Some(bytes) = copied.get(skip..skip + len) else { return Ok(false) };
@@ -126,10 +127,10 @@ pub(crate) fn read_all(file: &File, parts: &mut [(u64, &mut [u8])]) -> io::Resul
 
 /// The whole blocks of a range, if its memory is aligned as the file is.
 fn body(offset: u64, out: &[u8]) -> Range<u64> {
-    let block = BLOCK as u64;
+    let block = DIRECT_BLOCK as u64;
     let start = offset.next_multiple_of(block);
     let end = (offset + out.len() as u64) / block * block;
-    let aligned = out.as_ptr().align_offset(BLOCK) as u64 == start - offset;
+    let aligned = out.as_ptr().align_offset(DIRECT_BLOCK) as u64 == start - offset;
     if aligned && start < end { start..end } else { offset..offset }
 }
 
@@ -146,21 +147,26 @@ fn push<'a>(rest: &mut &'a mut [u8], len: usize, buffers: &mut Vec<IoSliceMut<'a
 mod tests {
     use super::*;
 
-    #[test]
-    fn wherever_it_starts_and_wherever_it_goes_the_bytes_are_the_same() {
-        let bytes: Vec<u8> = (0..200_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    /// A file of `len` bytes, and the same opened for direct reads where the file system supports it.
+    fn direct_file(len: u32) -> Option<(Vec<u8>, File)> {
+        let bytes: Vec<u8> = (0..len).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         // Beside the sources, because some temporary folders are in memory.
         let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         std::fs::write(file.path(), &bytes).unwrap();
-        let Some(direct) = open(file.as_file()) else { return };
+        Some((bytes, open(file.as_file())?))
+    }
+
+    #[test]
+    fn wherever_it_starts_and_wherever_it_goes_the_bytes_are_the_same() {
+        let Some((bytes, direct)) = direct_file(200_000) else { return };
         let mut memory = vec![0; 300_000];
         for start in [0, 1, 4095, 4096, 5000, 131_071] {
             for len in [0, 1, 4096, 8192, 12_287, 68_929] {
                 for shift in [0, 1, 16, 4095] {
-                    let at = memory.as_ptr().align_offset(BLOCK) + shift;
+                    let at = memory.as_ptr().align_offset(DIRECT_BLOCK) + shift;
                     let out = &mut memory[at..at + len];
                     let Ok(filled) = read(&direct, start as u64, out) else { return };
-                    assert!(filled || len < 3 * BLOCK, "{start} {len} {shift}");
+                    assert!(filled || len < 3 * DIRECT_BLOCK, "{start} {len} {shift}");
                     assert!(!filled || *out == bytes[start..start + len], "{start} {len} {shift}");
                 }
             }
@@ -169,10 +175,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_read_with_one_request_wherever_they_lie_in_memory() {
-        let bytes: Vec<u8> = (0..400_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        std::fs::write(file.path(), &bytes).unwrap();
-        let Some(direct) = open(file.as_file()) else { return };
+        let Some((bytes, direct)) = direct_file(400_000) else { return };
         // Offsets and lengths: small ones, one without bytes, large ones, gaps, the end of the file.
         let places = [
             (100, 50),
@@ -190,8 +193,8 @@ mod tests {
             let mut parts = Vec::new();
             for (offset, len) in places {
                 // Aligned as the file is, or not.
-                let phase = shift.map_or(0, |shift| offset + shift) % BLOCK;
-                let at = (rest.as_ptr().align_offset(BLOCK) + phase) % rest.len();
+                let phase = shift.map_or(0, |shift| offset + shift) % DIRECT_BLOCK;
+                let at = (rest.as_ptr().align_offset(DIRECT_BLOCK) + phase) % rest.len();
                 let (out, after) = std::mem::take(&mut rest)[at..].split_at_mut(len);
                 parts.push((offset as u64, out));
                 rest = after;

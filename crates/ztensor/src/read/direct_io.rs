@@ -7,7 +7,7 @@
 //! back. A file of which something is cached has been read before: then all goes through the cache, and
 //! the load after that one finds the file there.
 
-use super::reader::PIECE;
+use super::reader::READ_PIECE;
 use crate::base::parallel::{self, End};
 use crate::catalog::{Extent, Storage};
 use crate::error::Result;
@@ -23,7 +23,7 @@ const MIN_COLD_READ: u64 = 128 << 20;
 const LARGE: usize = 1 << 20;
 /// Bytes of one request for several tensors, at most: a piece of a large one, and small ones beside it.
 /// (structural)
-const MAX_SPAN: u64 = (PIECE + LARGE) as u64;
+const MAX_SPAN: u64 = (READ_PIECE + LARGE) as u64;
 /// Bytes between two tensors that are read by one request: padding. (structural)
 const MAX_BETWEEN: u64 = 4096;
 /// Places where the cache is asked for the file. (unmeasured)

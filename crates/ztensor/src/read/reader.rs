@@ -30,7 +30,7 @@ pub struct Reader {
 
 /// Reads are split into pieces of this size, so that threads share a large tensor. (case: the cold reads of
 /// `docs/architecture.md`, where pieces of 1 to 16 MB are equally fast)
-pub(super) const PIECE: usize = 4 << 20;
+pub(super) const READ_PIECE: usize = 4 << 20;
 /// The same of what is decoded: several threads then have frames of their own. (limit)
 const DECODED_PIECE: u64 = 32 << 20;
 /// What is hashed at a time. (structural: half of a second-level cache)
@@ -263,7 +263,9 @@ impl Reader {
                 let message = format!("the buffer has {} bytes, the storage {}", out.len(), extent.len);
                 return Err(Error::invalid(message).in_file(self.catalog.sources.label(extent.source)));
             }
-            pieces.extend(out.chunks_mut(PIECE).enumerate().map(|(index, out)| (extent, index * PIECE, out)));
+            pieces.extend(
+                out.chunks_mut(READ_PIECE).enumerate().map(|(index, out)| (extent, index * READ_PIECE, out)),
+            );
         }
         parallel::for_each(self.options.threads, pieces, |(extent, skip, out)| {
             let bytes = out.len() as u64;
@@ -305,8 +307,14 @@ impl Reader {
             return;
         }
         let checksum = PieceChecksums::new(self.digest(component), component.len).map(Arc::new);
-        for (index, out) in out.chunks_mut(PIECE).enumerate() {
-            jobs.push(Job { name, component, skip: (index * PIECE) as u64, out, checksum: checksum.clone() });
+        for (index, out) in out.chunks_mut(READ_PIECE).enumerate() {
+            jobs.push(Job {
+                name,
+                component,
+                skip: (index * READ_PIECE) as u64,
+                out,
+                checksum: checksum.clone(),
+            });
         }
     }
 
@@ -315,7 +323,7 @@ impl Reader {
     fn is_cut(&self, component: &Component) -> bool {
         matches!(component.storage, Storage::Plain(_))
             && matches!(self.digest(component), None | Some(Digest::Crc32c(_)))
-            && component.len > PIECE as u64
+            && component.len > READ_PIECE as u64
             && !self.is_remote(component)
     }
 
@@ -335,7 +343,7 @@ impl Reader {
             (storage, None) => storage.read(sources, range, out, threads),
             (Storage::Plain(extent), Some(digest)) => {
                 // Hash each piece while it is in the processor's cache; devices want large ones.
-                let step = if mode == ReadMode::Direct { PIECE } else { HASHED };
+                let step = if mode == ReadMode::Direct { READ_PIECE } else { HASHED };
                 let mut hasher = hasher(digest);
                 for (index, piece) in out.chunks_mut(step).enumerate() {
                     sources.read_by(mode, *extent, skip + (index * step) as u64, piece)?;
@@ -353,9 +361,9 @@ impl Reader {
                 compare(hasher, digest).map_err(|error| error.under("zt2.Digest"))
             }
             (storage, Some(digest)) => {
-                if let Some(decoder) = stored_decoder(storage) {
+                if let Some((decoder, extent)) = stored_decoder(storage) {
                     let decode = |bytes: &[u8]| decoder.decode_stored(bytes, range, out, threads);
-                    return self.with_verified(component, digest, decode);
+                    return self.with_verified(extent, digest, decode);
                 }
                 self.hash_stored(component, digest)?;
                 storage.read(sources, range, out, threads)
@@ -486,8 +494,8 @@ impl Reader {
         if let (true, Some(digest), storage @ Storage::Encoded(_)) = (of_stored, digest, &component.storage) {
             // A large remote component is fetched twice, so that memory stays bounded.
             let fits = self.remote_share(component).is_none_or(|share| component.stored_len() <= share);
-            if let Some(decoder) = stored_decoder(storage).filter(|_| fits) {
-                let decoded = self.with_verified(component, digest, |bytes| {
+            if let Some((decoder, extent)) = stored_decoder(storage).filter(|_| fits) {
+                let decoded = self.with_verified(extent, digest, |bytes| {
                     let decode = |range, out: &mut [u8], threads| {
                         decoder.decode_stored(bytes, range, out, threads).map_err(at)
                     };
@@ -630,7 +638,7 @@ impl Reader {
 fn piece_len(component: &Component) -> u64 {
     match component.storage {
         Storage::Encoded(_) => DECODED_PIECE,
-        Storage::Plain(_) | Storage::Inline(_) => PIECE as u64,
+        Storage::Plain(_) | Storage::Inline(_) => READ_PIECE as u64,
     }
 }
 

@@ -32,11 +32,11 @@ pub struct Subarray<'a> {
 }
 
 /// Runs with at most this many other bytes between them are read as one span. (unmeasured)
-const GAP: u64 = 64 << 10;
+const MAX_GAP: u64 = 64 << 10;
 
 /// Spans are at most this long, so that threads share the work; a longer run is cut.
 /// (structural: as pieces of whole reads)
-const SPAN: u64 = 4 << 20;
+const MAX_SPAN: u64 = 4 << 20;
 
 impl Reader {
     /// Fills many buffers with boxes of dense tensors, in parallel. All are checked before the
@@ -205,7 +205,7 @@ impl Runs {
         // Decoding may have to begin at the start each time: what is encoded is read once.
         let (gap, longest) = match component.storage {
             Storage::Encoded(_) => (u64::MAX, u64::MAX),
-            _ => (GAP, SPAN),
+            _ => (MAX_GAP, MAX_SPAN),
         };
         let mut spans = Vec::new();
         let mut first = 0;
@@ -353,7 +353,7 @@ mod tests {
             let runs = Runs::of(&part, component.len).unwrap();
             let spans = runs.spans("x", component, part.out);
             assert!(spans.iter().all(|span| span.end - span.start == span.out.len() as u64));
-            assert!(spans.iter().all(|span| span.out.len() as u64 <= SPAN));
+            assert!(spans.iter().all(|span| span.out.len() as u64 <= MAX_SPAN));
             let part = Subarray {
                 name: "x",
                 item: 1,

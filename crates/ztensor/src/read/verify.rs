@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{Charge, Reader};
 use crate::base::{crc32c_combine, parallel};
-use crate::catalog::{Component, DecodeStored, DigestOf, Object, Storage};
+use crate::catalog::{Component, DecodeStored, DigestOf, Extent, Object, Storage};
 use crate::digest::{Digest, Hasher};
 use crate::error::{Error, Result};
 use crate::format::{Format, zt2};
@@ -136,15 +136,13 @@ impl Reader {
         Ok(Summary { checked: checked.into_inner(), unchecked: unchecked.into_inner() })
     }
 
-    /// Calls `then` with all stored bytes of a component in a file, once they equal its digest: one
-    /// read for both.
+    /// Calls `then` with the stored bytes of a component, once they equal its digest: one read for both.
     pub(super) fn with_verified<T>(
         &self,
-        component: &Component,
+        extent: Extent,
         digest: &Digest,
         then: impl FnOnce(&[u8]) -> Result<T>,
     ) -> Result<T> {
-        let extent = component.extent().ok_or_else(|| Error::invalid("it is not stored in one place"))?;
         self.catalog().sources.with_whole(extent, |bytes| {
             let mut hasher = hasher(digest);
             hasher.update(bytes);
@@ -170,10 +168,10 @@ impl Reader {
     }
 }
 
-/// The decoder of a component that takes all of its stored bytes at once.
-pub(super) fn stored_decoder(storage: &Storage) -> Option<&dyn DecodeStored> {
+/// The decoder of a component that takes all of its stored bytes at once, and where they are.
+pub(super) fn stored_decoder(storage: &Storage) -> Option<(&dyn DecodeStored, Extent)> {
     match storage {
-        Storage::Encoded(decoder) => decoder.extent().and_then(|_| decoder.stored()),
+        Storage::Encoded(decoder) => decoder.stored().zip(decoder.extent()),
         _ => None,
     }
 }

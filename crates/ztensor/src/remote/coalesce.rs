@@ -6,13 +6,13 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 
 /// Bytes between two wanted ranges that are cheaper to receive than a second request. (unmeasured)
-const GAP: u64 = 256 << 10;
+const MAX_GAP: u64 = 256 << 10;
 /// No request is for more, so that many share a large tensor. (unmeasured)
-const LARGEST: u64 = 8 << 20;
+const MAX_REQUEST: u64 = 8 << 20;
 /// Requests for less than this take longer to make than to answer. (unmeasured)
-const SMALLEST: u64 = 1 << 20;
+const MIN_REQUEST: u64 = 1 << 20;
 /// What the cache keeps its files by. (format)
-pub(super) const BLOCK: u64 = 4 << 20;
+pub(super) const CACHED_BLOCK: u64 = 4 << 20;
 
 /// One request, and where its bytes go.
 #[derive(Debug)]
@@ -106,13 +106,13 @@ pub(super) fn coalesce_ranges(mut wanted: Vec<(u64, &mut [u8])>, connections: us
     wanted.retain(|(_, out)| !out.is_empty());
     wanted.sort_by_key(|(offset, _)| *offset);
     let total: u64 = wanted.iter().map(|(_, out)| out.len() as u64).sum();
-    let most = (total / connections as u64).clamp(SMALLEST, LARGEST);
+    let most = (total / connections as u64).clamp(MIN_REQUEST, MAX_REQUEST);
     let mut spans: Vec<Span<'_>> = Vec::new();
     for (mut offset, mut out) in wanted {
         while !out.is_empty() {
             let joins = spans.last().is_some_and(|span| {
                 let end = span.range.end;
-                offset >= end && offset - end <= GAP && offset - span.range.start < most
+                offset >= end && offset - end <= MAX_GAP && offset - span.range.start < most
             });
             let start = match spans.last() {
                 Some(span) if joins => span.range.start,
@@ -165,8 +165,8 @@ pub(super) fn blocks(wanted: Vec<(u64, &mut [u8])>, len: u64) -> Vec<Block<'_>> 
     let mut blocks: BTreeMap<u64, Block<'_>> = BTreeMap::new();
     for (mut offset, mut out) in wanted {
         while !out.is_empty() {
-            let index = offset / BLOCK;
-            let range = index * BLOCK..len.min((index + 1) * BLOCK);
+            let index = offset / CACHED_BLOCK;
+            let range = index * CACHED_BLOCK..len.min((index + 1) * CACHED_BLOCK);
             let room = (range.end - offset) as usize;
             let (now, later) = out.split_at_mut(room.min(out.len()));
             let end = offset + now.len() as u64;
@@ -227,21 +227,21 @@ mod tests {
 
     #[test]
     fn blocks_hold_what_is_wanted_of_them() {
-        let len = 2 * BLOCK + 100;
-        let (mut a, mut b, mut c) = (vec![0; BLOCK as usize + 2], vec![0; 5], vec![0; 100]);
+        let len = 2 * CACHED_BLOCK + 100;
+        let (mut a, mut b, mut c) = (vec![0; CACHED_BLOCK as usize + 2], vec![0; 5], vec![0; 100]);
         let wanted: Vec<(u64, &mut [u8])> =
-            vec![(BLOCK - 1, &mut a), (BLOCK - 3, &mut b), (2 * BLOCK, &mut c)];
+            vec![(CACHED_BLOCK - 1, &mut a), (CACHED_BLOCK - 3, &mut b), (2 * CACHED_BLOCK, &mut c)];
         let found = blocks(wanted, len);
         assert_eq!(
             found.iter().map(|block| block.range.clone()).collect::<Vec<_>>(),
-            [0..BLOCK, BLOCK..2 * BLOCK, 2 * BLOCK..len]
+            [0..CACHED_BLOCK, CACHED_BLOCK..2 * CACHED_BLOCK, 2 * CACHED_BLOCK..len]
         );
         for mut block in found {
             let bytes: Vec<u8> = block.range.clone().map(|at| (at % 251) as u8).collect();
             block.scatter(&bytes);
         }
-        assert!(a.iter().zip(BLOCK - 1..).all(|(found, at)| *found == (at % 251) as u8));
-        assert!(b.iter().zip(BLOCK - 3..).all(|(found, at)| *found == (at % 251) as u8));
-        assert!(c.iter().zip(2 * BLOCK..).all(|(found, at)| *found == (at % 251) as u8));
+        assert!(a.iter().zip(CACHED_BLOCK - 1..).all(|(found, at)| *found == (at % 251) as u8));
+        assert!(b.iter().zip(CACHED_BLOCK - 3..).all(|(found, at)| *found == (at % 251) as u8));
+        assert!(c.iter().zip(2 * CACHED_BLOCK..).all(|(found, at)| *found == (at % 251) as u8));
     }
 }

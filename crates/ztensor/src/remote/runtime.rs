@@ -59,8 +59,8 @@ impl Clients {
         let client = Client { store: settings.build()?, direct: settings.direct().map(Arc::new) };
         // Signed URLs may differ in every call: their clients are not kept for ever.
         /// Clients that are kept. (limit)
-        const KEPT: usize = 64;
-        if clients.len() >= KEPT {
+        const KEPT_CLIENTS: usize = 64;
+        if clients.len() >= KEPT_CLIENTS {
             clients.clear();
         }
         clients.insert(settings.clone(), client.clone());

@@ -11,13 +11,13 @@ use crate::format::index_at_tail;
 use crate::source::{Access, Budget, Remote, Source, Staged, check_range, zeroed};
 
 /// Bytes that the first request asks for: most headers and tails are shorter. (unmeasured)
-const FIRST: u64 = 256 << 10;
+const FIRST_REQUEST: u64 = 256 << 10;
 /// Parsers request a few bytes at a time: readahead starts with this many and doubles
 /// when they go on where the last ones ended. (unmeasured)
-const AHEAD: u64 = 64 << 10;
-const FARTHEST: u64 = 2 << 20;
+const MIN_READAHEAD: u64 = 64 << 10;
+const MAX_READAHEAD: u64 = 2 << 20;
 /// What parsing leaves behind is forgotten from this size on. (limit)
-const KEPT: u64 = 64 << 20;
+const MAX_KEPT: u64 = 64 << 20;
 
 /// An object of a store or a web server, read by ranges.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Known {
     }
 
     fn keep(&mut self, start: u64, bytes: Vec<u8>) {
-        if self.parsed_len > KEPT {
+        if self.parsed_len > MAX_KEPT {
             self.parsed.clear();
             self.parsed_len = 0;
         }
@@ -110,7 +110,7 @@ impl RemoteSource {
     /// Opens an object with one request, for its first or its last bytes.
     pub(crate) fn open(location: &Location, options: &Options) -> Result<RemoteSource> {
         let tail = location.extension().is_some_and(|extension| index_at_tail(&extension));
-        let first = if tail { First::Tail(FIRST) } else { First::Head(FIRST) };
+        let first = if tail { First::Tail(FIRST_REQUEST) } else { First::Head(FIRST_REQUEST) };
         let (object, start, bytes) = Object::open(location, options, first)?;
         let mut known = Known::default();
         known.first.insert(start, Arc::new(bytes));
@@ -133,12 +133,13 @@ impl RemoteSource {
     /// What a parser that asks for `missing` is given.
     fn window(&self, missing: &Range<u64>) -> Range<u64> {
         let mut known = self.known();
-        let near = missing.start.abs_diff(known.last) <= AHEAD;
-        known.ahead = if near { (known.ahead * 2).clamp(AHEAD, FARTHEST) } else { AHEAD };
+        let near = missing.start.abs_diff(known.last) <= MIN_READAHEAD;
+        known.ahead =
+            if near { (known.ahead * 2).clamp(MIN_READAHEAD, MAX_READAHEAD) } else { MIN_READAHEAD };
         let end = self.object.len();
-        let window = match end - missing.start <= AHEAD {
+        let window = match end - missing.start <= MIN_READAHEAD {
             // Who looks at the end wants what leads up to it.
-            true => end.saturating_sub(FIRST).min(missing.start)..end,
+            true => end.saturating_sub(FIRST_REQUEST).min(missing.start)..end,
             false => missing.start..end.min(missing.end.max(missing.start + known.ahead)),
         };
         known.last = window.end;
@@ -175,7 +176,7 @@ impl Source for RemoteSource {
         if !parsing {
             return self.object.fetch(vec![(start, out)], &mut |_| Ok(()));
         }
-        if out.len() as u64 >= FARTHEST {
+        if out.len() as u64 >= MAX_READAHEAD {
             return self.object.fetch_header(start, out);
         }
         let window = self.window(&(start..start + out.len() as u64));

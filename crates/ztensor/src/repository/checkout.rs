@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::manifest::{FileEntry, Segment};
 use super::object::ObjectType;
-use super::restore::{SPAN, check_id};
+use super::restore::{THREAD_SPAN, check_id};
 use super::version::Version;
 use crate::base::pool::BufferPool;
 use crate::base::{CACHE_BLOCK, parallel};
@@ -110,14 +110,14 @@ impl Version {
         for segment in &file.segments {
             let len = self.manifest().segment_len(segment);
             let spans = match segment {
-                Segment::Object(index, _) if shared && threads > 1 && len > 2 * SPAN => {
+                Segment::Object(index, _) if shared && threads > 1 && len > 2 * THREAD_SPAN => {
                     let of = &self.manifest().object(*index)?.of;
-                    let left = AtomicU64::new(len.div_ceil(SPAN));
+                    let left = AtomicU64::new(len.div_ceil(THREAD_SPAN));
                     Some(Arc::new(Spans { tree: TensorTree::new(of.dtype, &of.shape)?, left }))
                 }
                 _ => None,
             };
-            let step = if spans.is_some() { SPAN } else { len.max(1) };
+            let step = if spans.is_some() { THREAD_SPAN } else { len.max(1) };
             for start in (0..len).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
                 let range = start..len.min(start.saturating_add(step));
                 jobs.push(Job { at, segment, range, spans: spans.clone() });

@@ -21,14 +21,14 @@ pub(crate) const DEEPEST: usize = 16;
 /// Where a chain is as long as that, the next object is based on the one at this depth of it.
 const RESUMED: usize = DEEPEST / 2;
 /// Stored bytes that are read for one decoded byte, at most: 5/4. (limit)
-const READ: (u64, u64) = (5, 4);
+const READ_COST: (u64, u64) = (5, 4);
 /// A sketch that is found elsewhere counts if it is that much nearer than that of the namesake.
 const NEARER: usize = SKETCHED / 16;
 /// Larger objects are sampled before they are encoded whole beside a difference. (unmeasured)
 const SAMPLED: usize = 1 << 20;
-const SAMPLE: usize = 248 << 10;
+const SAMPLE_LEN: usize = 248 << 10;
 /// zstd's level for what is no tensor.
-const LEVEL: i32 = 3;
+const ZSTD_LEVEL: i32 = 3;
 
 /// Chooses how objects are stored.
 pub(crate) struct Chooser<'a> {
@@ -42,7 +42,7 @@ pub(crate) struct Chooser<'a> {
 }
 
 /// What an object is, beside its type.
-pub(crate) enum Kind {
+pub(crate) enum ObjectKind {
     /// An array.
     Tensor,
     /// Quantized blocks of a tensor of that shape; the object's type is bytes.
@@ -66,12 +66,12 @@ impl Chooser<'_> {
         name: &str,
         of: ObjectType,
         bytes: &[u8],
-        kind: &Kind,
+        kind: &ObjectKind,
         threads: usize,
     ) -> Result<Encoded> {
         let sketch = match kind {
-            Kind::Other => None,
-            Kind::Tensor | Kind::Blocks(..) => Sketch::of(of.dtype, bytes),
+            ObjectKind::Other => None,
+            ObjectKind::Tensor | ObjectKind::Blocks(..) => Sketch::of(of.dtype, bytes),
         };
         if let Some(base) = self.cast(name, &of, sketch.as_ref(), bytes, threads)? {
             return Ok(Encoded { of, bytes: EncodedForm::Cast { base }, sketch });
@@ -164,7 +164,7 @@ impl Chooser<'_> {
         // Of a chain that is as long as allowed, the object at half the depth: what is based on it is as
         // deep again only after a while.
         let first = if depth >= DEEPEST { depth - RESUMED } else { 0 };
-        let most = (bytes.len() as u64).saturating_mul(READ.0) / READ.1;
+        let most = (bytes.len() as u64).saturating_mul(READ_COST.0) / READ_COST.1;
         let places = if first == depth { vec![depth] } else { vec![first, depth] };
         for place in places {
             let id = match place {
@@ -198,17 +198,17 @@ impl Chooser<'_> {
             return Ok(0);
         }
         let storage = self.set.storage(&base, 0)?;
-        let mut reference = vec![0; SAMPLE];
+        let mut reference = vec![0; SAMPLE_LEN];
         let mut sample = |start: usize| {
-            let range = start as u64..(start + SAMPLE) as u64;
+            let range = start as u64..(start + SAMPLE_LEN) as u64;
             storage.read(self.set.sources(), range, &mut reference, 1)?;
-            let options = codec_options(of.dtype, &[], SAMPLE as u64, Effort::Fast, 1);
-            let part = &bytes[start..start + SAMPLE];
+            let options = codec_options(of.dtype, &[], SAMPLE_LEN as u64, Effort::Fast, 1);
+            let part = &bytes[start..start + SAMPLE_LEN];
             z4ai::delta::compress(part, &reference, &options).map(|frame| frame.len()).map_err(not_encoded)
         };
         // Of two places the one that is smaller, each a chunk.
-        let chunks = common / SAMPLE;
-        let least = sample(chunks / 4 * SAMPLE)?.min(sample(chunks * 3 / 4 * SAMPLE)?);
+        let chunks = common / SAMPLE_LEN;
+        let least = sample(chunks / 4 * SAMPLE_LEN)?.min(sample(chunks * 3 / 4 * SAMPLE_LEN)?);
         Ok(least as u64 / 10 * 9 * chunks as u64)
     }
 
@@ -242,31 +242,31 @@ impl Chooser<'_> {
         let size = of.dtype.size().unwrap_or(1);
         let sample = |start: usize| {
             let start = start / size * size;
-            let part = &bytes[start..start + SAMPLE];
-            let options = codec_options(of.dtype, &[], SAMPLE as u64, Effort::Fast, 1);
+            let part = &bytes[start..start + SAMPLE_LEN];
+            let options = codec_options(of.dtype, &[], SAMPLE_LEN as u64, Effort::Fast, 1);
             z4ai::compress(part, &options).map(|frame| frame.len()).map_err(not_encoded)
         };
         // Of two places the one that is smaller.
-        let least = sample(bytes.len() / 4)?.min(sample(bytes.len() / 4 * 3 - SAMPLE)?);
-        let whole = least as u64 * (bytes.len() / SAMPLE) as u64;
+        let least = sample(bytes.len() / 4)?.min(sample(bytes.len() / 4 * 3 - SAMPLE_LEN)?);
+        let whole = least as u64 * (bytes.len() / SAMPLE_LEN) as u64;
         Ok(form_len(change) * 4 < whole * 3)
     }
 
     /// The whole object.
-    fn whole(&self, of: &ObjectType, bytes: &[u8], kind: &Kind, threads: usize) -> Result<EncodedForm> {
+    fn whole(&self, of: &ObjectType, bytes: &[u8], kind: &ObjectKind, threads: usize) -> Result<EncodedForm> {
         let z4ai = Compression::Z4ai(self.effort);
         let tensor = match kind {
-            Kind::Tensor => Some(Blob { bytes, dtype: of.dtype, shape: &of.shape, blocks: None }),
-            Kind::Blocks(blocks, shape) => {
+            ObjectKind::Tensor => Some(Blob { bytes, dtype: of.dtype, shape: &of.shape, blocks: None }),
+            ObjectKind::Blocks(blocks, shape) => {
                 Some(Blob { bytes, dtype: DType::U8, shape, blocks: Some(*blocks) })
             }
-            Kind::Other => None,
+            ObjectKind::Other => None,
         };
         if let Some(blob) = tensor {
             let (coding, frame) = self.blob(&blob, z4ai, threads)?;
             return Ok(EncodedForm::Whole(coding, frame));
         }
-        let (coding, frame) = self.frame(DType::U8, &[], bytes, Compression::Zstd(LEVEL), threads)?;
+        let (coding, frame) = self.frame(DType::U8, &[], bytes, Compression::Zstd(ZSTD_LEVEL), threads)?;
         // Numbers without a format, perhaps.
         if frame.len() > bytes.len() / 4 * 3 {
             let (other, numbers) = self.frame(DType::U8, &[], bytes, z4ai, threads)?;

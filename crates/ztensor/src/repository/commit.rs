@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use z4ai::Effort;
 
-use super::choose::{Chooser, Kind};
+use super::choose::{Chooser, ObjectKind};
 use super::cut::{self, FileInput, Piece, PieceKind};
 use super::history::Commit;
 use super::index::{self, Sketches};
@@ -34,7 +34,7 @@ pub const MAIN: &str = "main";
 const HEADER_LITERAL: u64 = 4 << 20;
 const OTHER_LITERAL: u64 = 4 << 10;
 /// Tensors that are encoded at a time, at least one: bytes for each thread. (limit)
-const AHEAD: u64 = 64 << 20;
+const ENCODED_AHEAD: u64 = 64 << 20;
 /// How often a ref is tried that others change at the same time. (limit)
 const ATTEMPTS: usize = 64;
 
@@ -238,7 +238,7 @@ impl Repository {
             }
         }
         let threads = parallel::resolve(options.threads);
-        let most = AHEAD * threads as u64;
+        let most = ENCODED_AHEAD * threads as u64;
         let total = items.iter().map(|(len, _)| *len).fold(0, u64::saturating_add).min(most);
         let claimed: Mutex<HashSet<ContentId>> = Mutex::default();
         let pool = BufferPool::default();
@@ -323,9 +323,9 @@ impl Repository {
         let encoded = match new {
             true => {
                 let what = match blocks {
-                    Some((blocks, shape)) => Kind::Blocks(blocks, shape),
-                    None if name.is_empty() => Kind::Other,
-                    None => Kind::Tensor,
+                    Some((blocks, shape)) => ObjectKind::Blocks(blocks, shape),
+                    None if name.is_empty() => ObjectKind::Other,
+                    None => ObjectKind::Tensor,
                 };
                 let encoded = chooser.encode(&key, of.clone(), bytes, &what, threads);
                 let named = |error: Error| if name.is_empty() { error } else { error.in_tensor(&*name) };

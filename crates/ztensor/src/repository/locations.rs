@@ -19,7 +19,7 @@ use crate::id::ContentId;
 const FORMAT: u64 = 1;
 /// The longest stored file. (limit)
 pub(crate) const MAX_STORED: u64 = 256 << 20;
-const LEVEL: i32 = 3;
+const ZSTD_LEVEL: i32 = 3;
 
 /// Objects by their ids.
 pub(crate) type Objects = HashMap<ContentId, Arc<Stored>>;
@@ -53,7 +53,7 @@ pub(crate) fn stored(objects: &Objects, sizes: &PackSizes) -> Result<Vec<u8>> {
 
 /// A list as it is stored.
 pub(crate) fn compress(plain: &str) -> Result<Vec<u8>> {
-    zstd::bulk::compress(plain.as_bytes(), LEVEL).map_err(|error| Error::io("zstd failed", error))
+    zstd::bulk::compress(plain.as_bytes(), ZSTD_LEVEL).map_err(|error| Error::io("zstd failed", error))
 }
 
 fn encode(objects: &Objects, sizes: &PackSizes) -> String {

@@ -24,7 +24,7 @@ pub(crate) const MAX_STORED: u64 = 256 << 20;
 const MAX_DECODED: u64 = 1 << 30;
 /// zstd never expands further. (format)
 const MAX_EXPANSION: u64 = 1 << 15;
-const LEVEL: i32 = 3;
+const ZSTD_LEVEL: i32 = 3;
 
 /// The files of a version.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -103,7 +103,8 @@ impl Manifest {
         if plain.len() as u64 > MAX_DECODED {
             return Err(Error::unsupported(format!("the manifest would have {} bytes", plain.len())));
         }
-        let stored = zstd::bulk::compress(&plain, LEVEL).map_err(|error| Error::io("zstd failed", error))?;
+        let stored =
+            zstd::bulk::compress(&plain, ZSTD_LEVEL).map_err(|error| Error::io("zstd failed", error))?;
         Ok((RecordId::of(CONTEXT, &plain), stored))
     }
 

@@ -30,10 +30,10 @@ pub(crate) const MAX_DEPTH: usize = 64;
 const BELIEVED: u64 = 2 * PACK_LEN;
 /// Bytes that are decoded, hashed and passed on at a time: few enough to stay in the caches. (structural: a
 /// multiple of the chunks of all frames that are written, so that none is decoded twice)
-const PIECE: u64 = 8 * (248 << 10);
-/// Bytes of an object that one thread restores, at most. (structural: a multiple of [`PIECE`] and of the
+const RESTORED_PIECE: u64 = 8 * (248 << 10);
+/// Bytes of an object that one thread restores, at most. (structural: a multiple of [`RESTORED_PIECE`] and of the
 /// subtrees that are hashed)
-pub(crate) const SPAN: u64 = 16 * PIECE;
+pub(crate) const THREAD_SPAN: u64 = 16 * RESTORED_PIECE;
 
 /// Objects whose places are known, and the packs that they are in.
 #[derive(Debug)]
@@ -227,13 +227,14 @@ impl ObjectSet {
         mut each: impl FnMut(u64, &[u8]) -> Result<()>,
         mut decode: impl FnMut(Range<u64>, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
-        let mut buffer = self.pool.take((range.end - range.start).min(PIECE + PIECE / 2))?;
+        let mut buffer =
+            self.pool.take((range.end - range.start).min(RESTORED_PIECE + RESTORED_PIECE / 2))?;
         let mut start = range.start;
         while start < range.end {
             // What is left for the last piece is not too short.
             let end = match range.end - start {
-                left if left <= PIECE + PIECE / 2 => range.end,
-                _ => start + PIECE,
+                left if left <= RESTORED_PIECE + RESTORED_PIECE / 2 => range.end,
+                _ => start + RESTORED_PIECE,
             };
             let piece = &mut buffer[..(end - start) as usize];
             decode(start..end, piece)?;
@@ -475,7 +476,8 @@ impl Chain {
         let count = extents.len();
         let mut connections = None;
         for extent in &extents {
-            connections = connections.max(self.sources.get(extent.source)?.remote().map(|remote| remote.budget().connections));
+            connections = connections
+                .max(self.sources.get(extent.source)?.remote().map(|remote| remote.budget().connections));
         }
         let remote = connections.is_some();
         let decodes = match &self.root {
@@ -484,10 +486,14 @@ impl Chain {
         };
         extents.extend(self.root.extent().filter(|_| remote && whole && decodes));
         let slots: Vec<_> = extents.iter().map(|_| std::sync::OnceLock::new()).collect();
-        parallel::for_each(connections.unwrap_or(1), extents.iter().zip(&slots).collect(), |(extent, slot)| {
-            let _ = slot.set(self.sources.bytes(*extent)?); // it is empty until now
-            Ok(())
-        })?;
+        parallel::for_each(
+            connections.unwrap_or(1),
+            extents.iter().zip(&slots).collect(),
+            |(extent, slot)| {
+                let _ = slot.set(self.sources.bytes(*extent)?); // it is empty until now
+                Ok(())
+            },
+        )?;
         let mut frames: Vec<_> = slots.into_iter().filter_map(std::sync::OnceLock::into_inner).collect();
         let root = if frames.len() > count { frames.pop() } else { None };
         Ok(Fetched { frames, root })

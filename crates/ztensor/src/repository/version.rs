@@ -19,7 +19,7 @@ use crate::source::{Source, check_range, zeroed};
 
 /// Objects of at most this many bytes are decoded once and kept while others of the same file are
 /// read: parsers and strided tensors read a few bytes at a time. (limit)
-const KEPT: u64 = 32 << 20;
+const KEPT_OBJECT: u64 = 32 << 20;
 
 /// A version: what was committed.
 ///
@@ -301,7 +301,7 @@ impl RestoredFile {
                 format!("{} is stored with another type or shape than the manifest says", entry.id),
             ));
         }
-        if entry.len > KEPT {
+        if entry.len > KEPT_OBJECT {
             let range = skip..skip + out.len() as u64;
             return objects.storage(&entry.id, 0)?.read(objects.sources(), range, out, 0);
         }

@@ -135,7 +135,7 @@ fn join(weight: &Quantized, reader: &Reader) -> Result<Option<Tensor<'static>>> 
     for (role, name) in &weight.tensors {
         let tensor = reader.read_checked(name)?;
         let Some(data) = tensor.component("data") else { return Ok(None) };
-        let part = Part {
+        let part = ListedTensor {
             role: (*role).to_owned(),
             name: name.clone(),
             dtype: data.dtype,
@@ -153,14 +153,14 @@ fn join(weight: &Quantized, reader: &Reader) -> Result<Option<Tensor<'static>>> 
 }
 
 /// A tensor of a scheme, as the attribute lists it.
-struct Part {
+struct ListedTensor {
     role: String,
     name: String,
     dtype: DType,
     shape: Vec<u64>,
 }
 
-impl Part {
+impl ListedTensor {
     fn value(&self) -> Value {
         map([
             ("role", self.role.as_str().into()),
@@ -170,13 +170,13 @@ impl Part {
         ])
     }
 
-    fn of(value: &Value) -> Option<Part> {
+    fn of(value: &Value) -> Option<ListedTensor> {
         let text = |key: &str| value.get(key)?.as_text().map(str::to_owned);
         let Some(Value::Array(sizes)) = value.get("shape") else { return None };
         let size = |value: &Value| u64::try_from(value.as_int()?).ok();
         let shape = sizes.iter().map(size).collect::<Option<Vec<u64>>>()?;
         let dtype = DType::from_name(&text("dtype")?)?;
-        Some(Part { role: text("role")?, name: text("name")?, dtype, shape })
+        Some(ListedTensor { role: text("role")?, name: text("name")?, dtype, shape })
     }
 }
 
@@ -184,7 +184,7 @@ fn map<const N: usize>(pairs: [(&str, Value); N]) -> Value {
     Value::Map(pairs.into_iter().map(|(key, value)| (key.into(), value)).collect())
 }
 
-fn object(weight: &Quantized, parts: &[(Part, Vec<u8>)]) -> Option<Tensor<'static>> {
+fn object(weight: &Quantized, parts: &[(ListedTensor, Vec<u8>)]) -> Option<Tensor<'static>> {
     let part = |role: &str| parts.iter().find(|(part, _)| part.role == role);
     let bytes = |role: &str| part(role).map(|(_, bytes)| &**bytes);
     let listed: Vec<Value> = parts.iter().map(|(part, _)| part.value()).collect();
@@ -302,7 +302,7 @@ fn split(tensor: &Tensor<'_>) -> Result<Vec<(String, Tensor<'static>)>> {
     let scheme = tensor.attribute(ATTRIBUTE).ok_or_else(|| broken("it is missing"))?;
     let name = scheme.get("name").and_then(Value::as_text).unwrap_or_default();
     let Some(Value::Array(listed)) = scheme.get("tensors") else { return Err(broken("it lists no tensors")) };
-    let parts = listed.iter().map(Part::of).collect::<Option<Vec<_>>>();
+    let parts = listed.iter().map(ListedTensor::of).collect::<Option<Vec<_>>>();
     let parts = parts.ok_or_else(|| broken("a tensor of its list is not described"))?;
     let mut made = Vec::with_capacity(parts.len());
     let unfit = || broken("its sizes are others");
@@ -351,7 +351,7 @@ impl Sizes {
     }
 
     /// The bytes of a tensor.
-    fn part(&self, tensor: &Tensor<'_>, scheme: &str, part: &Part) -> Option<Vec<u8>> {
+    fn part(&self, tensor: &Tensor<'_>, scheme: &str, part: &ListedTensor) -> Option<Vec<u8>> {
         let Packed { bits, inputs, outputs, groups } = self.packed;
         let component = |role: &str| tensor.component(role).map(|array| &*array.bytes);
         let axis_last = matches!(scheme, "GPTQ" | "packed integers");

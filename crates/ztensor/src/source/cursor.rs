@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::source::{Source, check_range};
 
 /// How much a cursor fetches at a time from a source that is not mapped. (unmeasured)
-const BLOCK: u64 = 64 << 10;
+const CURSOR_BLOCK: u64 = 64 << 10;
 
 /// Touching a page of a mapped file that is not in memory brings in megabytes around it, and waits
 /// for them: after a jump as far as this, over a tensor, the little that is looked at is asked for.
@@ -95,7 +95,7 @@ impl<'a> Cursor<'a> {
         }
         let inside = start >= self.block_start && start + len <= self.block_start + self.block.len() as u64;
         if !inside {
-            let ahead = self.source.readahead(start, BLOCK.min(self.range.end - start));
+            let ahead = self.source.readahead(start, CURSOR_BLOCK.min(self.range.end - start));
             let fetch = len.max(ahead).min(self.range.end - start);
             self.block.clear();
             self.block.try_reserve_exact(fetch as usize).map_err(|_| Error::limit("not enough memory"))?;

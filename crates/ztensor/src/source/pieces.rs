@@ -7,16 +7,16 @@ use crate::catalog::Extent;
 use crate::error::Result;
 
 /// (structural: a piece stays in the second-level cache between being read and being used)
-const PIECE: u64 = 1 << 20;
+const LOCAL_PIECE: u64 = 1 << 20;
 
 /// A thread that reads ahead pays from this many bytes on. (unmeasured)
-const AHEAD_FROM: u64 = 8 << 20;
+const MIN_READAHEAD: u64 = 8 << 20;
 
 /// A piece of a remote source is many requests at a time. (structural: twice the largest request)
 const REMOTE_PIECE: u64 = 16 << 20;
 
 /// Pieces that are read and not yet used, with the one in use. (structural: one per reader, and one)
-const AHEAD: u64 = 3;
+const PIECES_IN_FLIGHT: u64 = 3;
 
 /// Threads that read ahead. (structural: one reads while the other waits for its piece to be taken)
 const READERS: usize = 2;
@@ -31,8 +31,8 @@ impl Sources {
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let remote = self.get(extent.source)?.remote().is_some();
-        let step = if remote { REMOTE_PIECE } else { PIECE };
-        let ahead = extent.len >= AHEAD_FROM && (remote || parallel::resolve(threads) > 1);
+        let step = if remote { REMOTE_PIECE } else { LOCAL_PIECE };
+        let ahead = extent.len >= MIN_READAHEAD && (remote || parallel::resolve(threads) > 1);
         let pool = BufferPool::default();
         let pieces = (0..extent.len).step_by(step as usize).map(|skip| {
             let len = (extent.len - skip).min(step);
@@ -46,7 +46,7 @@ impl Sources {
         parallel::in_order(
             if ahead { READERS } else { 1 },
             pieces.collect(),
-            AHEAD * step,
+            PIECES_IN_FLIGHT * step,
             read,
             |(buffer, len)| {
                 each(&buffer[..len])?;
@@ -67,12 +67,18 @@ mod tests {
 
     #[test]
     fn every_byte_comes_once_and_in_order() {
-        let bytes: Vec<u8> = (0..AHEAD_FROM + PIECE + 5).map(|n| (n % 251) as u8).collect();
+        let bytes: Vec<u8> = (0..MIN_READAHEAD + LOCAL_PIECE + 5).map(|n| (n % 251) as u8).collect();
         let sources = Sources::one(Arc::new(MemorySource::new(bytes.clone())));
         let all = bytes.len() as u64;
-        for (offset, len) in
-            [(0, 0), (3, 1), (0, PIECE), (1, PIECE + 1), (0, AHEAD_FROM - 1), (0, all), (7, all - 7)]
-        {
+        for (offset, len) in [
+            (0, 0),
+            (3, 1),
+            (0, LOCAL_PIECE),
+            (1, LOCAL_PIECE + 1),
+            (0, MIN_READAHEAD - 1),
+            (0, all),
+            (7, all - 7),
+        ] {
             for threads in [1, 2] {
                 let mut seen = Vec::new();
                 sources

@@ -15,13 +15,13 @@ use crate::tensor::to_f64;
 use crate::tensor::{Array, Tensor};
 
 /// Elements that one thread decodes at a time, at least.
-const PART: usize = 1 << 18;
+const MIN_JOB: usize = 1 << 18;
 
 /// The numbers of a `quantized_group` tensor, on all cores.
 pub(crate) fn dequantize(tensor: &Tensor<'_>) -> Result<Vec<f32>> {
     let group = Group::of(tensor)?;
     let mut out = zeroed_vec::<f32>(group.count as u64)?;
-    let groups_per_part = PART.div_ceil(group.size);
+    let groups_per_part = MIN_JOB.div_ceil(group.size);
     let parts: Vec<_> = out.chunks_mut(groups_per_part * group.size).collect();
     parallel::for_each(0, parts.into_iter().enumerate().collect(), |(index, part)| {
         let first = index * groups_per_part;

@@ -16,7 +16,7 @@ use crate::tensor::to_f64;
 use crate::tensor::{Array, Tensor};
 
 /// Elements that one thread decodes at a time, at least.
-const PART: usize = 1 << 16;
+const MIN_JOB: usize = 1 << 16;
 
 /// Which scale an element has.
 struct Groups {
@@ -50,8 +50,8 @@ impl Groups {
 /// Fills the elements of a tensor, on all cores.
 fn fill(count: u64, each: impl Fn(Range<usize>, &mut [f32]) -> Result<()> + Sync) -> Result<Vec<f32>> {
     let mut out = zeroed_vec::<f32>(count)?;
-    let parts: Vec<(usize, &mut [f32])> = out.chunks_mut(PART).enumerate().collect();
-    parallel::for_each(0, parts, |(index, part)| each(index * PART..index * PART + part.len(), part))?;
+    let parts: Vec<(usize, &mut [f32])> = out.chunks_mut(MIN_JOB).enumerate().collect();
+    parallel::for_each(0, parts, |(index, part)| each(index * MIN_JOB..index * MIN_JOB + part.len(), part))?;
     Ok(out)
 }
 

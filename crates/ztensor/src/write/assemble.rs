@@ -53,7 +53,7 @@ pub struct Assembly<'a> {
 /// Rows are put together up to about this many bytes. They, the parts they are made of and what the
 /// system copies both from and to stay in the cache of a core meanwhile; blocks four times as long
 /// took an eighth longer. (unmeasured)
-const BLOCK: u64 = 256 << 10;
+const PLAIN_BLOCK: u64 = 256 << 10;
 
 /// Decoding a few rows may take decoding others beside them: less of that for longer blocks.
 /// (unmeasured)
@@ -72,7 +72,7 @@ pub fn assemble(assemblies: &[Assembly<'_>], threads: usize, observer: Option<&d
     blocks.sort_by_key(|(plan, rows)| (plan.file, plan.offset + rows.start * plan.row));
     let threads = parallel::resolve(threads);
     let apart = plans.iter().flat_map(|plan| &plan.parts).filter(|part| part.is_checked_apart()).collect();
-    parallel::for_each(threads, apart, |part: &Part<'_>| {
+    parallel::for_each(threads, apart, |part: &ChunkRows<'_>| {
         part.chunk.reader.verify(part.chunk.name).map(drop)
     })?;
     let total = blocks.iter().map(|(plan, rows)| (rows.end - rows.start) * plan.row).sum();
@@ -117,11 +117,11 @@ struct Plan<'a> {
     rows: u64,
     /// Bytes of a row.
     row: u64,
-    parts: Vec<Part<'a>>,
+    parts: Vec<ChunkRows<'a>>,
 }
 
 /// A chunk of a tensor, in rows.
-struct Part<'a> {
+struct ChunkRows<'a> {
     chunk: Chunk<'a>,
     component: &'a Component,
     /// The rows of the tensor that it has a part of.
@@ -153,15 +153,17 @@ impl<'a> Plan<'a> {
             Some(rows) => total / rows,
         };
         let inner = if by_rows { Vec::new() } else { shape[1..].to_vec() };
-        let parts =
-            chunks.into_iter().map(|chunk| Part::new(chunk, by_rows, item, shape)).collect::<Result<_>>()?;
+        let parts = chunks
+            .into_iter()
+            .map(|chunk| ChunkRows::new(chunk, by_rows, item, shape))
+            .collect::<Result<_>>()?;
         let item = if by_rows { 1 } else { item };
         Ok(Plan { file, offset, item, inner, rows: total.checked_div(row).unwrap_or(0), row, parts })
     }
 
     /// How many rows are put together at a time.
     fn rows_of_block(&self) -> u64 {
-        let block = self.parts.iter().map(Part::block).max().unwrap_or(BLOCK);
+        let block = self.parts.iter().map(ChunkRows::block).max().unwrap_or(PLAIN_BLOCK);
         (block / self.row).clamp(1, self.rows.max(1))
     }
 
@@ -208,8 +210,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-impl<'a> Part<'a> {
-    fn new(chunk: &Chunk<'a>, by_rows: bool, item: u64, shape: &[u64]) -> Result<Part<'a>> {
+impl<'a> ChunkRows<'a> {
+    fn new(chunk: &Chunk<'a>, by_rows: bool, item: u64, shape: &[u64]) -> Result<ChunkRows<'a>> {
         let component = chunk.reader.dense(chunk.name)?;
         let len = chunk.sizes.iter().product::<u64>() * item;
         if component.len != len {
@@ -222,12 +224,12 @@ impl<'a> Part<'a> {
             let row = shape.iter().skip(1).product::<u64>() * item;
             let start = chunk.offsets.first().map_or(0, |offset| offset * row);
             let rows = start..start + len;
-            return Ok(Part { chunk, component, rows, inner: (Vec::new(), Vec::new()), row: 1, seen });
+            return Ok(ChunkRows { chunk, component, rows, inner: (Vec::new(), Vec::new()), row: 1, seen });
         }
         let rows = chunk.offsets[0]..chunk.offsets[0] + chunk.sizes[0];
         let inner = (chunk.offsets[1..].to_vec(), chunk.sizes[1..].to_vec());
         let row = len / chunk.sizes[0];
-        Ok(Part { chunk, component, rows, inner, row, seen })
+        Ok(ChunkRows { chunk, component, rows, inner, row, seen })
     }
 
     /// Whether its bytes lie as they are in a file of this machine.
@@ -245,7 +247,7 @@ impl<'a> Part<'a> {
     /// compared with its digest; frames of the weight codec have checksums of their own.
     fn block(&self) -> u64 {
         match &self.component.storage {
-            _ if self.is_plain() => BLOCK,
+            _ if self.is_plain() => PLAIN_BLOCK,
             _ if self.chunk.reader.is_remote(self.component) => u64::MAX,
             Storage::Encoded(decoder) if decoder.encoding() == "z4ai" => DECODED_BLOCK,
             _ => u64::MAX,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io::Write;
 
 use super::options::{Compression, WriteOptions, ZtVersion};
-use super::writer::{BUFFER, Writer, duplicate};
+use super::writer::{WRITE_BUFFER, Writer, duplicate};
 use crate::base::parallel;
 use crate::catalog::{Component, Extent, Layout, Object, Role, Storage};
 use crate::error::Result;
@@ -149,7 +149,7 @@ impl Writer<'_> {
         let bytes: u64 = batch.iter().map(|(_, tensor)| byte_len(tensor)).sum();
         options == WriteOptions::default()
             && self.out.get_ref().gathers()
-            && bytes >= BUFFER as u64
+            && bytes >= WRITE_BUFFER as u64
             && bytes >= pieces as u64 * WORTH_GATHERING
     }
 

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// Blocks in flight. Together they stay in the processor's cache, so that the thread that writes does
 /// not read what was copied from memory again. (structural: one filled, one written, two between)
-const BLOCKS: usize = 4;
+const BLOCKS_IN_FLIGHT: usize = 4;
 
 /// The output as the thread that fills blocks sees it.
 pub(crate) struct Blocks<'e> {
@@ -113,7 +113,7 @@ fn exchange(filled: Sender<Vec<u8>>, to_fill: Receiver<Vec<u8>>) -> impl FnMut(V
     move |block| {
         // What the writing thread failed with is what the caller hears.
         filled.send(block).map_err(|_| Error::cancelled())?;
-        if made < BLOCKS {
+        if made < BLOCKS_IN_FLIGHT {
             made += 1;
             return Ok(Vec::with_capacity(CACHE_BLOCK));
         }

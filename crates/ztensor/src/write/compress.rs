@@ -28,12 +28,12 @@ const DOUBLE_FAST: std::ops::RangeInclusive<i32> = 3..=4;
 /// sample grows by at most 1/HARDLY_LARGER, only long matches are searched for. (unmeasured)
 const HARDLY_LARGER: usize = 400;
 
-/// A piece of the sample; there is one for each mebibyte, up to `PIECES`. (unmeasured)
-const PIECE: usize = 32 << 10;
-const PIECES: usize = 4;
+/// A piece of the sample; there is one for each mebibyte, up to `SAMPLE_PIECES`. (unmeasured)
+const SAMPLE_PIECE: usize = 32 << 10;
+const SAMPLE_PIECES: usize = 4;
 
 /// Blobs below this size are not worth a sample. (unmeasured)
-const SAMPLED_FROM: usize = 16 * PIECE;
+const SAMPLED_FROM: usize = 16 * SAMPLE_PIECE;
 
 /// Contexts and output buffers of earlier blobs. Fresh memory for every blob
 /// would cost about as much in page faults as a fast level does in coding.
@@ -212,14 +212,14 @@ impl Search {
         if !DOUBLE_FAST.contains(&level) || blob.len() < SAMPLED_FROM {
             return Ok(Search::OfLevel);
         }
-        let count = (blob.len() >> 20).clamp(1, PIECES);
+        let count = (blob.len() >> 20).clamp(1, SAMPLE_PIECES);
         let mut size = |search: Search| {
             search.set(level, context)?;
             (0..count).try_fold(0, |size, number| {
                 // In the middle of each of as many equal parts.
                 let middle = blob.len() / (2 * count) * (2 * number + 1);
                 frame.clear();
-                let piece = &blob[middle - PIECE / 2..middle + PIECE / 2];
+                let piece = &blob[middle - SAMPLE_PIECE / 2..middle + SAMPLE_PIECE / 2];
                 Ok::<_, Error>(size + context.compress_to_buffer(piece, frame).map_err(failed)?)
             })
         };

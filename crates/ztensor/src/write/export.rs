@@ -385,7 +385,7 @@ pub(crate) type Output<'a> = BufWriter<&'a mut dyn Write>;
 const GROUP: u64 = 8 << 20;
 
 /// Bytes that may be fetched ahead of the thread that writes; a larger tensor is fetched alone. (limit)
-const AHEAD: u64 = 64 << 20;
+const FETCHED_AHEAD: u64 = 64 << 20;
 
 /// A component to be written, and the zeros behind it.
 #[derive(Clone, Copy)]
@@ -586,7 +586,7 @@ impl<'a> Plan<'a> {
                 Ok(Fetched::Group(made))
             }
         };
-        parallel::in_order(threads, self.fetches(order, whole), AHEAD, fetch, &mut take)
+        parallel::in_order(threads, self.fetches(order, whole), FETCHED_AHEAD, fetch, &mut take)
     }
 
     /// Groups of small tensors, and large ones, with the bytes that are held for them.

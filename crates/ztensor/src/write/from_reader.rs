@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::catalog::{Component, ContentKey, DigestOf, Layout, Object, Role, Storage};
-use crate::digest::Hasher;
+use crate::catalog::{Component, ContentKey, DigestOf, Extent, Layout, Object, Role, Storage};
+use crate::digest::{Checksum, Hasher};
 use crate::error::{Error, Result};
 use crate::format::zt2::{self, CheckedContent};
 use crate::progress::{Observer, advance};
@@ -99,46 +99,18 @@ impl Writer<'_> {
         options: WriteOptions,
         observer: Option<&dyn Observer>,
     ) -> Result<Object> {
-        if self.version() == ZtVersion::V2 {
-            return self.copy_version2(reader, name, object, options, observer);
-        }
-        let mut copy = object.clone();
-        for (_, component) in &mut copy.components {
-            let Storage::Plain(extent) = component.storage else {
-                return Err(Error::invalid("only raw components can be copied raw").in_tensor(name));
-            };
-            let mut source_hash = reader.digest(component).and_then(|digest| digest.hasher());
-            let mut hash = options.checksum.hasher();
-            let place = self.copy_blob(&reader.catalog().sources, extent, |piece| {
-                hash.iter_mut().chain(&mut source_hash).for_each(|hash| hash.update(piece));
-                advance(observer, piece.len() as u64)
-            })?;
-            compare(reader, name, component, source_hash)?;
-            component.storage = Storage::Plain(place);
-            component.digest = hash.map(Hasher::finish);
-            component.digest_of = DigestOf::Stored;
-        }
-        Ok(copy)
-    }
-
-    /// The same into a file of version 2.
-    fn copy_version2(
-        &mut self,
-        reader: &Reader,
-        name: &str,
-        object: &Object,
-        options: WriteOptions,
-        observer: Option<&dyn Observer>,
-    ) -> Result<Object> {
-        zt2::check_description(name, object)?;
         let mut copy = Object::new(object.shape.clone(), object.layout.clone(), Vec::new());
         copy.attributes = object.attributes.clone();
+        match self.version() {
+            ZtVersion::V1 => copy.unknown = object.unknown.clone(),
+            ZtVersion::V2 => zt2::check_description(name, object)?,
+        }
         for (role, component) in &object.components {
             let Storage::Plain(extent) = component.storage else {
                 return Err(Error::invalid("only raw components can be copied raw").in_tensor(name));
             };
             let mut source_hash = reader.digest(component).and_then(|digest| digest.hasher());
-            let mut content = CheckedContent::of(object, component, version2::hasher(options.checksum)?);
+            let mut content = CopiedContent::new(self.version(), object, component, options.checksum)?;
             let place = self.copy_blob(&reader.catalog().sources, extent, |piece| {
                 content.take(piece)?;
                 source_hash.iter_mut().for_each(|hash| hash.update(piece));
@@ -146,8 +118,8 @@ impl Writer<'_> {
             });
             let place = place.map_err(|error| error.in_tensor(name))?;
             compare(reader, name, component, source_hash)?;
-            let digest = content.finish().map_err(|error| error.in_tensor(name))?;
-            copy.components.push((role.clone(), version2::component(component, false, place, digest)));
+            let copied = content.finish(component, place).map_err(|error| error.in_tensor(name))?;
+            copy.components.push((role.clone(), copied));
         }
         Ok(copy)
     }
@@ -163,6 +135,51 @@ impl Writer<'_> {
             let narrow = sparse && is_narrow(role, component.dtype);
             matches!(component.storage, Storage::Plain(_)) && !narrow
         })
+    }
+}
+
+/// What a version of the format wants to know of the bytes of a component.
+enum CopiedContent {
+    /// A digest of what is stored, if one is asked for.
+    Stored(Option<Hasher>),
+    /// A digest of the content, which is checked.
+    Checked(CheckedContent),
+}
+
+impl CopiedContent {
+    fn new(
+        version: ZtVersion,
+        object: &Object,
+        component: &Component,
+        checksum: Checksum,
+    ) -> Result<CopiedContent> {
+        Ok(match version {
+            ZtVersion::V2 => {
+                CopiedContent::Checked(CheckedContent::of(object, component, version2::hasher(checksum)?))
+            }
+            ZtVersion::V1 => CopiedContent::Stored(checksum.hasher()),
+        })
+    }
+
+    fn take(&mut self, piece: &[u8]) -> Result<()> {
+        match self {
+            CopiedContent::Stored(hash) => hash.iter_mut().for_each(|hash| hash.update(piece)),
+            CopiedContent::Checked(content) => content.take(piece)?,
+        }
+        Ok(())
+    }
+
+    /// The component as it lies at `place`.
+    fn finish(self, of: &Component, place: Extent) -> Result<Component> {
+        match self {
+            CopiedContent::Stored(hash) => {
+                let mut component = of.clone();
+                component.storage = Storage::Plain(place);
+                (component.digest, component.digest_of) = (hash.map(Hasher::finish), DigestOf::Stored);
+                Ok(component)
+            }
+            CopiedContent::Checked(content) => Ok(version2::component(of, false, place, content.finish()?)),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice, Write};
 const MOST_PIECES: usize = 1024;
 /// Bytes of one vectored write: more would not make it cheaper, and calls of tens of
 /// megabytes are dearer while the system is writing back. (unmeasured)
-const ENOUGH: u64 = 4 << 20;
+const MAX_WRITE: u64 = 4 << 20;
 /// Longer pieces than this are cut. (structural: as above)
 pub(crate) const LONGEST_PIECE: usize = 4 << 20;
 
@@ -27,7 +27,7 @@ impl<'a> Gather<'a> {
 
     /// Whether it is time to write; until then there is room for two more pieces.
     pub(crate) fn is_full(&self) -> bool {
-        self.bytes >= ENOUGH || self.pieces.len() + 2 > MOST_PIECES
+        self.bytes >= MAX_WRITE || self.pieces.len() + 2 > MOST_PIECES
     }
 
     /// Writes all pieces and forgets them; says how many bytes that were.

@@ -45,11 +45,11 @@ pub struct Writer<'w> {
 }
 
 /// Small tensors are gathered in a buffer of this size; larger writes pass it by. (unmeasured)
-pub(super) const BUFFER: usize = 1 << 20;
+pub(super) const WRITE_BUFFER: usize = 1 << 20;
 
-/// Blocks of [`BUFFER`] bytes that are hashed and written at the same time. Together they stay in
+/// Blocks of [`WRITE_BUFFER`] bytes that are hashed and written at the same time. Together they stay in
 /// the processor's cache. (structural: one filled, one hashed, one written)
-const BLOCKS: usize = 3;
+const BLOCKS_IN_FLIGHT: usize = 3;
 
 impl Writer<'static> {
     /// Starts a new file, which replaces an old one of that name only when finished.
@@ -119,7 +119,7 @@ impl<'w> Writer<'w> {
         catalog: Catalog,
         label: Option<PathBuf>,
     ) -> Writer<'w> {
-        let out = BufWriter::with_capacity(BUFFER, sink);
+        let out = BufWriter::with_capacity(WRITE_BUFFER, sink);
         Writer {
             out,
             position,
@@ -380,9 +380,9 @@ impl<'w> Writer<'w> {
         mut each: impl FnMut(&[u8]) -> Result<()> + Send,
         observer: Option<&dyn Observer>,
     ) -> Result<()> {
-        if bytes.len() < 2 * BUFFER {
-            let mut block = Vec::with_capacity(bytes.len().min(BUFFER));
-            for part in bytes.chunks(BUFFER) {
+        if bytes.len() < 2 * WRITE_BUFFER {
+            let mut block = Vec::with_capacity(bytes.len().min(WRITE_BUFFER));
+            for part in bytes.chunks(WRITE_BUFFER) {
                 block.clear();
                 block.extend_from_slice(part);
                 each(&block)?;
@@ -395,8 +395,8 @@ impl<'w> Writer<'w> {
         std::thread::scope(|scope| {
             let (filled, to_hash) = std::sync::mpsc::channel::<Arc<Vec<u8>>>();
             let (hashed, free) = std::sync::mpsc::channel::<Arc<Vec<u8>>>();
-            for _ in 0..BLOCKS {
-                let _ = hashed.send(Arc::new(Vec::with_capacity(BUFFER)));
+            for _ in 0..BLOCKS_IN_FLIGHT {
+                let _ = hashed.send(Arc::new(Vec::with_capacity(WRITE_BUFFER)));
             }
             let hashing = scope.spawn(move || {
                 for block in to_hash {
@@ -406,7 +406,7 @@ impl<'w> Writer<'w> {
                 Ok(())
             });
             let mut writing = Ok(());
-            for part in bytes.chunks(BUFFER) {
+            for part in bytes.chunks(WRITE_BUFFER) {
                 let Ok(mut block) = free.recv() else { break }; // the other thread failed
                 let copy = Arc::make_mut(&mut block);
                 copy.clear();

@@ -20,7 +20,7 @@ const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 
 /// A part that is not the first: its file and its header.
-pub(crate) type Part = (Arc<dyn Source>, Header);
+pub(crate) type SplitFile = (Arc<dyn Source>, Header);
 
 /// The number under a key, if the file has one.
 fn number(attributes: &Attributes, key: &str) -> Option<i128> {
@@ -30,7 +30,7 @@ fn number(attributes: &Attributes, key: &str) -> Option<i128> {
 /// Opens the other parts of a model whose first part has the header `first`,
 /// and makes its attributes those of the whole. Empty if it is not the first of
 /// several parts, or has no path.
-pub(crate) fn open_rest(first: &mut Header, context: &Context) -> Result<Vec<Part>> {
+pub(crate) fn open_rest(first: &mut Header, context: &Context) -> Result<Vec<SplitFile>> {
     let (Some(path), Some(count)) = (&context.path, number(&first.attributes, COUNT)) else {
         return Ok(Vec::new());
     };

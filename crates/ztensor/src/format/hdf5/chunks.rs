@@ -23,7 +23,7 @@ use crate::format::hdf5::walk::File;
 use crate::source::{Sources, zeroed};
 
 /// Work is handed to threads in pieces of at least this many bytes.
-const PIECE: u64 = 1 << 20;
+const MIN_JOB: u64 = 1 << 20;
 /// Chunks up to this size, or four times the dataset's, are decoded.
 const MAX_CHUNK: u64 = 256 << 20;
 /// The chunks of a dataset have together at most this many times its bytes, or [`MAX_CHUNK`]: each is
@@ -458,7 +458,7 @@ impl Chunked {
             let chunks = chunks_of(first..last);
             return self.decode_side_by_side(sources, chunks, start, out, threads);
         }
-        let bands_per_job = (PIECE / band).max(1);
+        let bands_per_job = (MIN_JOB / band).max(1);
         let mut jobs = Vec::new();
         let (mut rest, mut at, mut next) = (out, start, first);
         while next < last {

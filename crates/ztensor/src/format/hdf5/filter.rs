@@ -236,12 +236,13 @@ fn interleave<const N: usize>(planes: &[u8], elements: &mut [u8]) {
     let count = planes.len() / N;
     let planes: [&[u8]; N] = std::array::from_fn(|plane| &planes[plane * count..][..count]);
     // In blocks, so that every plane is read in whole registers.
-    const BLOCK: usize = 32;
-    let blocks = elements.chunks_exact_mut(BLOCK * N);
-    let done = blocks.len() * BLOCK;
+    const UNSHUFFLED: usize = 32;
+    let blocks = elements.chunks_exact_mut(UNSHUFFLED * N);
+    let done = blocks.len() * UNSHUFFLED;
     for (block, out) in blocks.enumerate() {
-        let parts: [&[u8; BLOCK]; N] =
-            std::array::from_fn(|plane| planes[plane][block * BLOCK..].first_chunk().unwrap_or(&[0; BLOCK]));
+        let parts: [&[u8; UNSHUFFLED]; N] = std::array::from_fn(|plane| {
+            planes[plane][block * UNSHUFFLED..].first_chunk().unwrap_or(&[0; UNSHUFFLED])
+        });
         for (index, element) in out.chunks_exact_mut(N).enumerate() {
             for (plane, byte) in element.iter_mut().enumerate() {
                 *byte = parts[plane][index];

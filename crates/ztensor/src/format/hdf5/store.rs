@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::source::{AFTER_JUMP, FAR_JUMP, Source};
 
 /// Blocks in which a source that is not mapped is fetched, and how many are kept.
-const BLOCK: u64 = 32 << 10;
-const BLOCKS: usize = 8;
+const METADATA_BLOCK: u64 = 32 << 10;
+const METADATA_BLOCKS: usize = 8;
 
 /// Parsing may read this many times the size of the file, and this much more.
 /// Files of the usual libraries are read about twice.
@@ -110,8 +110,8 @@ impl Store {
             let start = position as usize; // inside the mapping, as was checked
             return StorageBuffer::from_shared_owner(self.source.clone(), start, len).map_err(structure);
         }
-        let block = position / BLOCK * BLOCK;
-        if position + len as u64 > block + BLOCK {
+        let block = position / METADATA_BLOCK * METADATA_BLOCK;
+        if position + len as u64 > block + METADATA_BLOCK {
             return Ok(StorageBuffer::from_vec(self.source.0.bytes(position, len as u64)?.into_owned()));
         }
         let shared = self.block(block)?;
@@ -123,9 +123,9 @@ impl Store {
         if let Some((_, block)) = blocks.iter().find(|(at, _)| *at == start) {
             return Ok(block.clone());
         }
-        let len = BLOCK.min(self.source.0.len() - start);
+        let len = METADATA_BLOCK.min(self.source.0.len() - start);
         let block: Arc<[u8]> = self.source.0.bytes(start, len)?.into();
-        if blocks.len() == BLOCKS {
+        if blocks.len() == METADATA_BLOCKS {
             blocks.remove(0);
         }
         blocks.push((start, block.clone()));

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use crate::base::CACHE_BLOCK;
 use crate::error::{Error, Result};
 use crate::write::export::write_failed;
 
@@ -15,9 +16,6 @@ const VERSION: u16 = 45;
 const PADDING: u16 = 0xd935;
 /// The extra field with 64-bit sizes.
 const ZIP64: u16 = 1;
-
-/// Small enough to stay in the cache between being copied, hashed and written.
-const BLOCK: usize = 256 << 10;
 
 /// What there is to say about a member before its data.
 pub(super) struct Member<'a> {
@@ -176,7 +174,7 @@ impl<'w> Archive<'w> {
 /// Calls `each` with a copy of every block of the parts, each byte of which is read once.
 pub(super) fn for_blocks(parts: &[&[u8]], mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let mut block = Vec::new();
-    for part in parts.iter().flat_map(|part| part.chunks(BLOCK)) {
+    for part in parts.iter().flat_map(|part| part.chunks(CACHE_BLOCK)) {
         block.clear();
         block.extend_from_slice(part);
         each(&block)?;

@@ -19,7 +19,7 @@ pub(crate) const USUAL: u64 = 128;
 pub(crate) struct Header {
     /// Bytes up to the first element.
     pub(crate) len: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ArrayKind,
     /// Whether numbers are stored most significant byte first.
     pub(crate) big_endian: bool,
     pub(crate) fortran_order: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Header {
 
 /// What an array's elements are.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum ArrayKind {
     Known(DType),
     /// A type of fixed size that tensors do not have (text, dates, raw bytes).
     Opaque {
@@ -41,20 +41,20 @@ pub(crate) enum Kind {
     },
 }
 
-impl Kind {
+impl ArrayKind {
     /// Bytes per element.
     pub(crate) fn size(&self) -> u64 {
         match self {
-            Kind::Known(dtype) => u64::from(dtype.bits()) / 8,
-            Kind::Opaque { size, .. } => *size,
+            ArrayKind::Known(dtype) => u64::from(dtype.bits()) / 8,
+            ArrayKind::Opaque { size, .. } => *size,
         }
     }
 
     /// Bytes per number: half an element for complex ones.
     pub(crate) fn width(&self) -> usize {
         match self {
-            Kind::Known(dtype) => dtype.alignment(),
-            Kind::Opaque { width, .. } => *width,
+            ArrayKind::Known(dtype) => dtype.alignment(),
+            ArrayKind::Opaque { width, .. } => *width,
         }
     }
 }
@@ -265,7 +265,7 @@ impl<'a> Literal<'a> {
 }
 
 /// An element type from NumPy's name of it, and whether it is big-endian; or why it cannot be read.
-pub(crate) fn element(descr: &str) -> Result<(Kind, bool), String> {
+pub(crate) fn element(descr: &str) -> Result<(ArrayKind, bool), String> {
     let unsupported = |why: &str| Err(format!("the element type {} {why}", quoted(descr)));
     let (order, name) = match descr.as_bytes().first() {
         Some(b'<' | b'>' | b'=' | b'|') => descr.split_at(1),
@@ -275,7 +275,7 @@ pub(crate) fn element(descr: &str) -> Result<(Kind, bool), String> {
         .into_iter()
         .find(|dtype| dtype.numpy_name().and_then(|known| known.strip_prefix(['<', '|'])) == Some(name));
     if let Some(dtype) = known {
-        return Ok((Kind::Known(dtype), order == ">"));
+        return Ok((ArrayKind::Known(dtype), order == ">"));
     }
     let Some(code) = name.chars().next() else {
         return unsupported("is empty");
@@ -305,7 +305,7 @@ pub(crate) fn element(descr: &str) -> Result<(Kind, bool), String> {
     let big_endian = order == ">" && width > 1;
     // The bytes are handed out little-endian, whatever they are in the file.
     let descr = if big_endian { format!("<{name}") } else { descr.to_owned() };
-    Ok((Kind::Opaque { descr, size, width }, big_endian))
+    Ok((ArrayKind::Opaque { descr, size, width }, big_endian))
 }
 
 /// Writes a header the way NumPy does, for elements in row-major order.
@@ -382,7 +382,7 @@ mod tests {
         ] {
             for version in [1, 2, 3] {
                 let parsed = array(&header(version, text)).unwrap();
-                assert_eq!(parsed.kind, Kind::Known(DType::F32));
+                assert_eq!(parsed.kind, ArrayKind::Known(DType::F32));
                 assert_eq!((&parsed.shape[..], parsed.fortran_order), (&shape[..], fortran), "{text}");
             }
         }

@@ -10,7 +10,7 @@ pub(crate) mod write;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use header::{Header, Kind, Parsed};
+use header::{ArrayKind, Header, Parsed};
 
 use crate::catalog::{Catalog, Component, Extent, Layout, Object, Storage};
 use crate::decode::{Deflate, Refused, Swapped, fortran_strides, strided};
@@ -193,8 +193,8 @@ fn array(header: Header, inner: Storage, total: u64) -> Result<Object> {
         storage = Storage::Encoded(Arc::new(Swapped::new(storage, header.kind.width(), len)));
     }
     Ok(match header.kind {
-        Kind::Known(dtype) => Object::dense(header.shape, Component::new(dtype, len, storage)),
-        Kind::Opaque { descr, .. } => {
+        ArrayKind::Known(dtype) => Object::dense(header.shape, Component::new(dtype, len, storage)),
+        ArrayKind::Opaque { descr, .. } => {
             let bytes = Component::new(DType::U8, len, storage);
             let layout = Layout::Other(OPAQUE.into());
             let mut object = Object::new(header.shape, layout, [(Cow::Borrowed("data"), bytes)]);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::catalog::{Component, Extent, Shape, Storage};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::format::onnx::elements::{Kind, Pieces};
+use crate::format::onnx::elements::{ElementKind, Pieces};
 use crate::format::onnx::tensor;
 use crate::format::onnx::wire::{Payload, fields, varint};
 use crate::source::Cursor;
@@ -22,8 +22,8 @@ impl Constant {
         name: &str,
     ) -> Result<Option<(Component, Shape)>> {
         let (single, list, dtype, kind) = match name {
-            "value_float" | "value_floats" => (2, 7, DType::F32, Kind::Fixed(4)),
-            "value_int" | "value_ints" => (3, 8, DType::I64, Kind::Varint(8)),
+            "value_float" | "value_floats" => (2, 7, DType::F32, ElementKind::Fixed(4)),
+            "value_int" | "value_ints" => (3, 8, DType::I64, ElementKind::Varint(8)),
             _ => return Ok(None),
         };
         let is_list = name.ends_with('s');
@@ -35,7 +35,9 @@ impl Constant {
                 scalar = Some(field.payload);
             } else if is_list && field.number == list {
                 count += match (&field.payload, kind) {
-                    (Payload::Bytes(run), Kind::Fixed(width)) => (run.end - run.start) / u64::from(width),
+                    (Payload::Bytes(run), ElementKind::Fixed(width)) => {
+                        (run.end - run.start) / u64::from(width)
+                    }
                     (Payload::Bytes(run), _) => count_varints(cursor, run.clone())?,
                     _ => 1,
                 };

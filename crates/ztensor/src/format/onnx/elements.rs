@@ -17,7 +17,7 @@ use crate::source::{Source, Sources, zeroed};
 const MAX_PIECES: usize = 1024;
 
 /// How much is fetched at a time from a source that is not mapped.
-const BLOCK: u64 = 256 << 10;
+const FETCHED_BLOCK: u64 = 256 << 10;
 
 /// A run of elements in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Pieces {
 
 /// How one element stands on the wire and in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ElementKind {
     /// That many bytes in both places.
     Fixed(u8),
     /// A varint whose lowest bytes, that many, are the element (or, for 4- and
@@ -89,20 +89,20 @@ pub(super) enum Kind {
     Sextet,
 }
 
-impl Kind {
+impl ElementKind {
     /// Entries and bytes of the smallest group that starts on a byte.
     fn group(self) -> (u64, u64) {
         match self {
-            Kind::Fixed(width) | Kind::Varint(width) => (1, u64::from(width)),
-            Kind::Sextet => (4, 3),
+            ElementKind::Fixed(width) | ElementKind::Varint(width) => (1, u64::from(width)),
+            ElementKind::Sextet => (4, 3),
         }
     }
 
     /// The fewest and the most bytes that an entry takes on the wire.
     fn wire_len(self) -> (u64, u64) {
         match self {
-            Kind::Fixed(width) => (u64::from(width), u64::from(width)),
-            Kind::Varint(_) | Kind::Sextet => (1, 10),
+            ElementKind::Fixed(width) => (u64::from(width), u64::from(width)),
+            ElementKind::Varint(_) | ElementKind::Sextet => (1, 10),
         }
     }
 }
@@ -111,7 +111,7 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct Elements {
     pieces: Pieces,
-    kind: Kind,
+    kind: ElementKind,
     /// How many numbers the field must hold.
     entries: u64,
     /// Decoded size in bytes.
@@ -121,7 +121,7 @@ pub(super) struct Elements {
 impl Elements {
     /// `entries` numbers that decode to `len` bytes; the bytes in the file must
     /// be enough for them and not too many.
-    pub(super) fn new(pieces: Pieces, kind: Kind, entries: u64, len: u64) -> Result<Elements> {
+    pub(super) fn new(pieces: Pieces, kind: ElementKind, entries: u64, len: u64) -> Result<Elements> {
         let (mut least, mut most) = (0u64, 0u64);
         let stored = pieces.stored_len();
         let (low, high) = kind.wire_len();
@@ -145,7 +145,7 @@ impl Elements {
     /// Feeds every number to `each` until that says stop.
     fn each(&self, source: &dyn Source, mut each: impl FnMut(u64) -> Result<bool>) -> Result<()> {
         let fixed_bits = match self.kind {
-            Kind::Fixed(width) => Some(u32::from(width) * 8),
+            ElementKind::Fixed(width) => Some(u32::from(width) * 8),
             _ => None,
         };
         for Piece { range, tagged } in &self.pieces.0 {
@@ -153,7 +153,8 @@ impl Elements {
             let mut position = range.start;
             while position < range.end {
                 // Over a mapping the whole run is one block.
-                let step = if source.is_mapped() { u64::MAX } else { BLOCK }.min(range.end - position);
+                let step =
+                    if source.is_mapped() { u64::MAX } else { FETCHED_BLOCK }.min(range.end - position);
                 let block = source.bytes(position, step)?;
                 position += step;
                 for &byte in block.iter() {
@@ -229,10 +230,10 @@ impl Elements {
                 return Ok(false);
             }
             match self.kind {
-                Kind::Fixed(width) | Kind::Varint(width) => {
+                ElementKind::Fixed(width) | ElementKind::Varint(width) => {
                     put(&value.to_le_bytes()[..usize::from(width)])?;
                 }
-                Kind::Sextet => {
+                ElementKind::Sextet => {
                     if value > 0x3f {
                         return Err(Error::corrupt(
                             "onnx.six-bits",
@@ -339,10 +340,10 @@ mod tests {
         let count = 3 * CACHE_BLOCK as u64 / 4 + 5;
         let numbers = |mask: u64| varints((0..count).map(|n| n.wrapping_mul(0x9E37_79B9) & mask));
         for (kind, wire, len) in [
-            (Kind::Varint(4), numbers(0xffff_ffff), 4 * count),
-            (Kind::Varint(1), numbers(0xff), count),
-            (Kind::Sextet, numbers(0x3f), (6 * count).div_ceil(8)),
-            (Kind::Fixed(8), (0..8 * count).map(|n| (n * 7) as u8).collect(), 8 * count),
+            (ElementKind::Varint(4), numbers(0xffff_ffff), 4 * count),
+            (ElementKind::Varint(1), numbers(0xff), count),
+            (ElementKind::Sextet, numbers(0x3f), (6 * count).div_ceil(8)),
+            (ElementKind::Fixed(8), (0..8 * count).map(|n| (n * 7) as u8).collect(), 8 * count),
         ] {
             let run = Piece { range: 0..wire.len() as u64, tagged: false };
             let sources = Sources::one(Arc::new(MemorySource::new(wire)));

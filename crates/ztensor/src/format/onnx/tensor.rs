@@ -8,7 +8,7 @@ use crate::decode::Refused;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::format::onnx::Externals;
-use crate::format::onnx::elements::{Elements, Kind, Pieces};
+use crate::format::onnx::elements::{ElementKind, Elements, Pieces};
 use crate::format::onnx::properties::{Properties, entry, text_value};
 use crate::format::onnx::wire::{Payload, bytes, fields, text, varint};
 use crate::source::Cursor;
@@ -60,15 +60,15 @@ impl Typed {
     ];
 
     /// The field for a type, and how its elements stand there.
-    fn of(dtype: DType) -> (Typed, Kind) {
+    fn of(dtype: DType) -> (Typed, ElementKind) {
         match dtype {
-            DType::F32 | DType::C64 => (Typed::Float, Kind::Fixed(4)),
-            DType::F64 | DType::C128 => (Typed::Double, Kind::Fixed(8)),
-            DType::I64 => (Typed::Int64, Kind::Varint(8)),
-            DType::U64 => (Typed::Uint64, Kind::Varint(8)),
-            DType::U32 => (Typed::Uint64, Kind::Varint(4)),
-            DType::F6E2M3 | DType::F6E3M2 => (Typed::Int32, Kind::Sextet),
-            other => (Typed::Int32, Kind::Varint(other.size().unwrap_or(1) as u8)),
+            DType::F32 | DType::C64 => (Typed::Float, ElementKind::Fixed(4)),
+            DType::F64 | DType::C128 => (Typed::Double, ElementKind::Fixed(8)),
+            DType::I64 => (Typed::Int64, ElementKind::Varint(8)),
+            DType::U64 => (Typed::Uint64, ElementKind::Varint(8)),
+            DType::U32 => (Typed::Uint64, ElementKind::Varint(4)),
+            DType::F6E2M3 | DType::F6E3M2 => (Typed::Int32, ElementKind::Sextet),
+            other => (Typed::Int32, ElementKind::Varint(other.size().unwrap_or(1) as u8)),
         }
     }
 }
@@ -345,13 +345,13 @@ fn byte_len(dtype: DType, count: u64) -> Result<u64> {
 
 /// A component of `count` elements that stand in a typed field; a single run
 /// of fixed numbers already is what memory would hold.
-pub(super) fn component(pieces: Pieces, dtype: DType, kind: Kind, count: u64) -> Result<Component> {
+pub(super) fn component(pieces: Pieces, dtype: DType, kind: ElementKind, count: u64) -> Result<Component> {
     let len = byte_len(dtype, count)?;
     let entries = match kind {
-        Kind::Fixed(width) | Kind::Varint(width) => len.div_ceil(u64::from(width)),
-        Kind::Sextet => count,
+        ElementKind::Fixed(width) | ElementKind::Varint(width) => len.div_ceil(u64::from(width)),
+        ElementKind::Sextet => count,
     };
-    if let (Kind::Fixed(_), Some(run)) = (kind, pieces.single_run())
+    if let (ElementKind::Fixed(_), Some(run)) = (kind, pieces.single_run())
         && run.end - run.start == len
     {
         return Ok(Component::plain(dtype, Extent::new(run.start, len)));

@@ -41,7 +41,7 @@ pub(super) struct Names {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum NamedKind {
     Tensor = 0,
     Attribute = 1,
 }
@@ -136,7 +136,7 @@ impl Names {
     }
 
     /// A name that nothing of this kind has yet, and whether it differs from the path.
-    fn unique(&mut self, kind: Kind, name: &str) -> (Box<str>, bool) {
+    fn unique(&mut self, kind: NamedKind, name: &str) -> (Box<str>, bool) {
         let wanted = &mut self.wanted[kind as usize];
         match wanted.get_mut(name) {
             None => {
@@ -261,7 +261,7 @@ impl Names {
         let attributes = if object.attributes.is_some() { TENSOR_ATTRIBUTES } else { 0 };
         let size = size_of::<(Box<str>, catalog::Object)>() + attributes + inline.sum::<usize>();
         self.build.charge(name.len() + size)?;
-        let (unique, differs) = self.unique(Kind::Tensor, name);
+        let (unique, differs) = self.unique(NamedKind::Tensor, name);
         if differs {
             object.set_attribute("path", self.build.steps(path.steps())?.into_value());
         }
@@ -272,7 +272,7 @@ impl Names {
     fn attribute(&mut self, value: Built, path: &Path) -> Result<()> {
         let name = if path.steps.is_empty() { "value" } else { &path.name };
         self.build.charge(2 * name.len() + 2 * size_of::<(String, Built)>())?;
-        let (unique, _) = self.unique(Kind::Attribute, name);
+        let (unique, _) = self.unique(NamedKind::Attribute, name);
         self.attributes.insert(unique.into(), value.into_value());
         Ok(())
     }

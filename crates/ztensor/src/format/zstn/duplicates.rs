@@ -12,11 +12,11 @@ use crate::error::Result;
 use crate::source::{Sources, zeroed};
 
 /// Parts are first compared by this many bytes at each of a few places.
-const SAMPLE: u64 = 512;
+const SAMPLED_BYTES: u64 = 512;
 /// Parts shorter than this are not worth a reference.
 pub(super) const WORTHWHILE: u64 = 32;
 /// Parts are hashed and compared in pieces of this size.
-const PIECE: u64 = 4 << 20;
+const COMPARED_PIECE: u64 = 4 << 20;
 
 /// For each part the first one before it with the same bytes, if there is one.
 ///
@@ -68,10 +68,10 @@ fn groups<K: Hash + Eq + Send>(
 /// A hash over a few places of a part, and its length.
 fn samples(sources: &Sources, part: Extent) -> Result<(u64, u128)> {
     let mut hasher = XxHash3_128::new();
-    let mut sample = [0; SAMPLE as usize];
-    let last = part.len.saturating_sub(SAMPLE);
+    let mut sample = [0; SAMPLED_BYTES as usize];
+    let last = part.len.saturating_sub(SAMPLED_BYTES);
     for eighth in 0..=8 {
-        let sample = &mut sample[..part.len.min(SAMPLE) as usize];
+        let sample = &mut sample[..part.len.min(SAMPLED_BYTES) as usize];
         // Below 2^64 / 8 bytes, which no file reaches.
         sources.read(part, last / 8 * eighth, sample)?;
         hasher.write(sample);
@@ -94,7 +94,7 @@ pub(crate) fn whole(sources: &Sources, part: Extent) -> Result<(u64, u128)> {
 
 /// Whether two parts of one length have the same bytes.
 fn same(sources: &Sources, a: Extent, b: Extent) -> Result<bool> {
-    let (mut left, mut right) = (zeroed(a.len.min(PIECE))?, zeroed(a.len.min(PIECE))?);
+    let (mut left, mut right) = (zeroed(a.len.min(COMPARED_PIECE))?, zeroed(a.len.min(COMPARED_PIECE))?);
     let mut same = a.len == b.len;
     pieces(a, |skip, len| {
         let (left, right) = (&mut left[..len as usize], &mut right[..len as usize]);
@@ -108,8 +108,8 @@ fn same(sources: &Sources, a: Extent, b: Extent) -> Result<bool> {
 
 /// Start and length of each piece, as long as the caller wants more.
 fn pieces(part: Extent, mut each: impl FnMut(u64, u64) -> Result<bool>) -> Result<()> {
-    for skip in (0..part.len).step_by(PIECE as usize) {
-        if !each(skip, (part.len - skip).min(PIECE))? {
+    for skip in (0..part.len).step_by(COMPARED_PIECE as usize) {
+        if !each(skip, (part.len - skip).min(COMPARED_PIECE))? {
             return Ok(());
         }
     }

@@ -142,7 +142,7 @@ fn is_foreign(error: &Error) -> bool {
 }
 
 /// One content to be: a range of the original and what it holds.
-struct Part {
+struct PackedRange {
     extent: Extent,
     /// Element type and shape of a tensor.
     tensor: Option<Element>,
@@ -154,7 +154,7 @@ enum Element {
     Blocks(GgmlType, Vec<u64>),
 }
 
-impl Part {
+impl PackedRange {
     fn content(&self) -> Content<'_> {
         match &self.tensor {
             None => Content::Bytes,
@@ -165,15 +165,18 @@ impl Part {
 }
 
 /// The header, then the tensors in the order of their data.
-fn tensors(catalog: &Catalog) -> Vec<Part> {
-    let mut parts = vec![Part { extent: Extent::new(0, 0), tensor: None }];
+fn tensors(catalog: &Catalog) -> Vec<PackedRange> {
+    let mut parts = vec![PackedRange { extent: Extent::new(0, 0), tensor: None }];
     let mut end = None;
     for index in in_data_order(catalog) {
         let Some((_, object)) = catalog.objects.get_index(index) else { continue };
         let component = &object.components[0].1;
         let Some(extent) = component.extent() else { continue };
         end.get_or_insert(extent.offset);
-        parts.push(Part { extent, tensor: Some(Element::Plain(component.dtype, object.shape.to_vec())) });
+        parts.push(PackedRange {
+            extent,
+            tensor: Some(Element::Plain(component.dtype, object.shape.to_vec())),
+        });
     }
     // Data starts where the header ends; without tensors there is none.
     let total = catalog.sources.get(0).map_or(0, |source| source.len());
@@ -196,15 +199,18 @@ fn foreign(source: &Arc<dyn Source>, error: Error) -> Result<Catalog> {
 }
 
 /// Pieces of a range, so that packing it does not take its size in memory.
-fn opaque(range: Range<u64>) -> impl Iterator<Item = Part> {
-    const PIECE: u64 = 64 << 20;
+fn opaque(range: Range<u64>) -> impl Iterator<Item = PackedRange> {
+    const PACKED_PIECE: u64 = 64 << 20;
     let end = range.end;
-    let piece = move |start| Part { extent: Extent::new(start, (end - start).min(PIECE)), tensor: None };
-    range.step_by(PIECE as usize).map(piece)
+    let piece = move |start| PackedRange {
+        extent: Extent::new(start, (end - start).min(PACKED_PIECE)),
+        tensor: None,
+    };
+    range.step_by(PACKED_PIECE as usize).map(piece)
 }
 
 /// A file cut at its tensors, so that each is coded as what it is; what lies between them is opaque.
-fn cut(catalog: &Catalog, len: u64) -> Vec<Part> {
+fn cut(catalog: &Catalog, len: u64) -> Vec<PackedRange> {
     /// Tensors shorter than this are coded with what surrounds them.
     const WORTH_A_PART: u64 = 4 << 10;
     let mut tensors = Vec::new();
@@ -226,7 +232,7 @@ fn cut(catalog: &Catalog, len: u64) -> Vec<Part> {
         }
         parts.extend(opaque(end..extent.offset));
         end = extent.offset + extent.len;
-        parts.push(Part { extent, tensor });
+        parts.push(PackedRange { extent, tensor });
     }
     parts.extend(opaque(end..len));
     parts
@@ -269,7 +275,7 @@ impl Packer<'_> {
     /// Encodes a batch, several at a time, and writes it in order.
     fn write(
         &self,
-        parts: &[Part],
+        parts: &[PackedRange],
         same: &[Option<usize>],
         batch: std::ops::Range<usize>,
         out: &mut Output<'_>,

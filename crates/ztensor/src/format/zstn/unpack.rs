@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::container::{Blob, Container, Stored, check_crc};
 use crate::base::parallel;
 use crate::catalog::Extent;
-use crate::decode::{PIECE, Z4ai};
+use crate::decode::{DECODED_PIECE, Z4ai};
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::{Observer, advance, finish};
 use crate::read::Limits;
@@ -118,9 +118,9 @@ fn check_padding(container: &Container) -> Result<()> {
 }
 
 /// Contents are restored in runs of this size, or alone.
-const BUFFER: u64 = 8 << 20;
+const RUN_LEN: u64 = 8 << 20;
 /// Larger contents are restored piece by piece.
-const LARGE: u64 = PIECE / 2;
+const LARGE: u64 = DECODED_PIECE / 2;
 
 /// Runs of contents that fit a buffer, or one larger content.
 fn runs(blobs: &[Blob]) -> impl Iterator<Item = Range<usize>> {
@@ -128,7 +128,7 @@ fn runs(blobs: &[Blob]) -> impl Iterator<Item = Range<usize>> {
     std::iter::from_fn(move || {
         let start = next;
         let mut bytes = 0u64;
-        while next < blobs.len() && (next == start || bytes.saturating_add(blobs[next].len) <= BUFFER) {
+        while next < blobs.len() && (next == start || bytes.saturating_add(blobs[next].len) <= RUN_LEN) {
             bytes = bytes.saturating_add(blobs[next].len);
             next += 1;
         }
@@ -156,7 +156,7 @@ impl Unpacker<'_> {
         let blobs = &self.container.blobs[run.clone()];
         let total = blobs.iter().map(|blob| blob.len).sum::<u64>();
         if (buffer.capacity() as u64) < total {
-            *buffer = zeroed(total.max(BUFFER.min(self.container.content_len)))?;
+            *buffer = zeroed(total.max(RUN_LEN.min(self.container.content_len)))?;
         }
         buffer.resize(total as usize, 0);
         let mut rest = &mut buffer[..];
@@ -198,8 +198,8 @@ impl Unpacker<'_> {
             }
             Stored::Raw(extent, crc) => {
                 let mut found = 0;
-                for skip in (0..extent.len).step_by(PIECE as usize) {
-                    let len = (extent.len - skip).min(PIECE);
+                for skip in (0..extent.len).step_by(DECODED_PIECE as usize) {
+                    let len = (extent.len - skip).min(DECODED_PIECE);
                     let piece = self.sources.bytes(Extent { offset: extent.offset + skip, len, ..extent })?;
                     found = crc32c::crc32c_append(found, &piece);
                     put(&piece)?;

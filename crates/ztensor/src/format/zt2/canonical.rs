@@ -224,11 +224,11 @@ impl Places {
 
 /// Whether two ranges of the file hold the same bytes.
 fn same_bytes(reader: &Reader, a: Extent, b: Extent) -> Result<bool> {
-    const PIECE: u64 = 1 << 20;
+    const COMPARED_PIECE: u64 = 1 << 20;
     let sources = &reader.catalog().sources;
     let mut at = 0;
     while at < a.len {
-        let len = PIECE.min(a.len - at);
+        let len = COMPARED_PIECE.min(a.len - at);
         let part = |extent: Extent| sources.bytes(Extent { offset: extent.offset + at, len, ..extent });
         if part(a)? != part(b)? {
             return Ok(false);

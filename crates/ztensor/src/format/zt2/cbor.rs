@@ -189,7 +189,7 @@ fn single(value: f64) -> Option<f32> {
 
 /// What an item is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ItemKind {
     Uint,
     Text,
     Array,
@@ -210,13 +210,13 @@ impl<'a> Items<'a> {
     }
 
     /// What comes next.
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> ItemKind {
         match self.bytes.first().map(|head| head >> 5) {
-            Some(UINT) => Kind::Uint,
-            Some(TEXT) => Kind::Text,
-            Some(ARRAY) => Kind::Array,
-            Some(MAP) => Kind::Map,
-            _ => Kind::Other,
+            Some(UINT) => ItemKind::Uint,
+            Some(TEXT) => ItemKind::Text,
+            Some(ARRAY) => ItemKind::Array,
+            Some(MAP) => ItemKind::Map,
+            _ => ItemKind::Other,
         }
     }
 
@@ -242,12 +242,12 @@ impl<'a> Items<'a> {
 
     /// An unsigned number, if that is what comes next.
     pub(super) fn uint(&mut self) -> Option<u64> {
-        (self.kind() == Kind::Uint).then(|| self.argument())
+        (self.kind() == ItemKind::Uint).then(|| self.argument())
     }
 
     /// Text, if that is what comes next.
     pub(super) fn text(&mut self) -> Option<&'a str> {
-        if self.kind() != Kind::Text {
+        if self.kind() != ItemKind::Text {
             return None;
         }
         let len = self.argument() as usize;
@@ -256,12 +256,12 @@ impl<'a> Items<'a> {
 
     /// How many elements the array that comes next has.
     pub(super) fn array(&mut self) -> Option<u64> {
-        (self.kind() == Kind::Array).then(|| self.argument())
+        (self.kind() == ItemKind::Array).then(|| self.argument())
     }
 
     /// How many entries the map that comes next has.
     pub(super) fn map(&mut self) -> Option<u64> {
-        (self.kind() == Kind::Map).then(|| self.argument())
+        (self.kind() == ItemKind::Map).then(|| self.argument())
     }
 
     /// Passes over one item.

@@ -135,7 +135,7 @@ fn attributes(items: &mut Items<'_>) -> Result<Attributes> {
 }
 
 /// A part as the manifest has it.
-struct Part<'a> {
+struct ListedPart<'a> {
     role: &'a str,
     dtype: DType,
     logical: Option<&'a str>,
@@ -147,7 +147,7 @@ struct Part<'a> {
     digest: Option<Digest>,
 }
 
-type Parts<'a> = SmallVec<[Part<'a>; 1]>;
+type Parts<'a> = SmallVec<[ListedPart<'a>; 1]>;
 
 struct Manifest<'a> {
     total: u64,
@@ -296,7 +296,7 @@ impl<'a> Manifest<'a> {
     }
 
     /// Where a part lies: in this file, or in a shard.
-    fn extent(&self, part: &Part<'_>) -> Result<Extent> {
+    fn extent(&self, part: &ListedPart<'_>) -> Result<Extent> {
         let (offset, len) = part.blob;
         check_aligned(offset)?;
         let (source, size) = match part.shard {
@@ -366,7 +366,7 @@ fn parts<'a>(items: &mut Items<'a>) -> Result<Parts<'a>> {
     Ok(parts)
 }
 
-fn part<'a>(items: &mut Items<'a>, role: &'a str) -> Result<Part<'a>> {
+fn part<'a>(items: &mut Items<'a>, role: &'a str) -> Result<ListedPart<'a>> {
     let (mut dtype, mut logical, mut blob, mut shard) = (None, None, None, None);
     let (mut encoding, mut decoded, mut hash) = (None, None, None);
     for _ in 0..items.need_map("a part")? {
@@ -402,10 +402,10 @@ fn part<'a>(items: &mut Items<'a>, role: &'a str) -> Result<Part<'a>> {
         _ => return Err(schema("\"encoding\" and \"decoded_length\" come together or not at all")),
     };
     let dtype = dtype.ok_or_else(|| missing("dtype"))?;
-    Ok(Part { role, dtype, logical, blob, shard, encoding, len, digest: hash })
+    Ok(ListedPart { role, dtype, logical, blob, shard, encoding, len, digest: hash })
 }
 
-fn component(part: &Part<'_>, element: Element<'_>, extent: Extent) -> Component {
+fn component(part: &ListedPart<'_>, element: Element<'_>, extent: Extent) -> Component {
     let storage = match part.encoding {
         None => Storage::Plain(extent),
         Some(SeekableZstd::NAME) => Storage::Encoded(Arc::new(SeekableZstd::new(extent, part.len))),

@@ -19,7 +19,7 @@ use crate::source::{FileSource, MapMode, Source, Sources, sibling};
 /// Files of a folder that are looked at for one of the right size.
 const MAX_LISTED: usize = 10_000;
 /// What is hashed at a time.
-const PIECE: usize = 1 << 20;
+const HASHED_PIECE: usize = 1 << 20;
 
 /// Adds the shards, each to be opened when something is read from it.
 pub(super) fn push_onto(sources: &mut Sources, shards: Vec<Shard>, context: &Context) {
@@ -157,7 +157,7 @@ pub(super) fn compare(source: &dyn Source, digest: &Digest) -> Result<()> {
     let mut hasher = digest
         .hasher()
         .ok_or_else(|| Error::unsupported(format!("the digest {digest} is of an unknown kind")))?;
-    let mut buffer = vec![0; PIECE.min(source.len() as usize)];
+    let mut buffer = vec![0; HASHED_PIECE.min(source.len() as usize)];
     let mut at = 0;
     while at < source.len() {
         let len = (buffer.len() as u64).min(source.len() - at) as usize;

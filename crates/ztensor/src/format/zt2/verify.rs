@@ -8,7 +8,7 @@ use crate::read::Verification;
 use crate::source::Sources;
 
 /// Decoded bytes that are checked at a time.
-const PIECE: u64 = 1 << 20;
+const VERIFIED_PIECE: u64 = 1 << 20;
 
 /// Decodes a component piece by piece, compares its digest and checks its elements.
 pub(crate) fn verify_component(
@@ -24,7 +24,7 @@ pub(crate) fn verify_component(
     let mut at = 0;
     // An empty part has content too: that of no bytes.
     loop {
-        let end = component.len.min(at + PIECE);
+        let end = component.len.min(at + VERIFIED_PIECE);
         buffer.resize((end - at) as usize, 0);
         component.storage.read(sources, at..end, &mut buffer, 1)?;
         if let Some(hasher) = &mut hasher {

@@ -248,7 +248,7 @@ impl File<'_, '_> {
                 Content::Fetched(tensor) => PartContent::Whole(&tensor.require(component)?.bytes),
                 Content::InPieces => PartContent::Pieces { index, component },
             };
-            let part = Part { content, index, len: described.len, object, component: described };
+            let part = PartToWrite { content, index, len: described.len, object, component: described };
             let (blob, digest) = self.part(&part, component)?;
             let decoded = plan.options.zstd.map(|_| described.len);
             placed.push(Placed { role: role.to_owned(), blob, decoded, digest });
@@ -264,7 +264,7 @@ impl File<'_, '_> {
         }
     }
 
-    fn part(&mut self, part: &Part<'_>, component: &str) -> Result<(Extent, Digest)> {
+    fn part(&mut self, part: &PartToWrite<'_>, component: &str) -> Result<(Extent, Digest)> {
         let sample = match self.plan.options.zstd {
             Some(_) => None, // encoded parts are not shared
             None if part.len == 0 || self.lengths.get(&part.len).copied().unwrap_or(0) < 2 => None,
@@ -302,7 +302,7 @@ impl File<'_, '_> {
         }
     }
 
-    fn hash(&self, part: &Part<'_>) -> Result<Digest> {
+    fn hash(&self, part: &PartToWrite<'_>) -> Result<Digest> {
         let mut hash = hasher();
         self.for_pieces(part.content, &mut |piece| {
             hash.update(piece);
@@ -336,7 +336,7 @@ impl File<'_, '_> {
     }
 
     /// Writes a part to the next aligned place.
-    fn blob(&mut self, part: &Part<'_>) -> Result<(Extent, Digest)> {
+    fn blob(&mut self, part: &PartToWrite<'_>) -> Result<(Extent, Digest)> {
         if part.len == 0 && self.plan.options.zstd.is_none() {
             // It takes no space, but has a place: that of the first empty part.
             let next = self.position.next_multiple_of(self.alignment);
@@ -392,7 +392,7 @@ impl File<'_, '_> {
 }
 
 /// A part about to be written.
-struct Part<'a> {
+struct PartToWrite<'a> {
     content: PartContent<'a>,
     index: usize,
     len: u64,
