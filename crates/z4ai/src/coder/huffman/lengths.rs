@@ -12,6 +12,8 @@ pub(crate) struct Lengths(pub(crate) [u8; 256]);
 
 /// Nibble that announces a run of absent symbols; the next nibble is its length less two.
 const RUN: u8 = 15;
+/// Absent symbols of a run, at most. (format)
+const LONGEST_RUN: usize = 17;
 
 impl Lengths {
     /// The best lengths for these counts, or `None` when fewer than two symbols occur.
@@ -100,16 +102,21 @@ impl Lengths {
         let (first, last) = self.ends();
         let mut at = first;
         while at <= last {
-            let absent = self.0[at..=last].iter().take_while(|&&l| l == 0).count();
-            if absent >= 2 {
-                let run = absent.min(17);
-                put(RUN);
-                put((run - 2) as u8);
-                at += run;
-            } else {
+            // Not `if absent >= 2 { absent.min(LONGEST_RUN) } else { 1 }` of a run that may be empty: LLVM 22 makes
+            // 0 of it where `min` is inlined late (Rust 1.95 to 1.97), which is a loop without end.
+            if self.0[at] > 0 {
                 put(self.0[at]);
                 at += 1;
+                continue;
             }
+            let run = self.0[at..=last].iter().take_while(|&&l| l == 0).count().min(LONGEST_RUN);
+            if run == 1 {
+                put(0);
+            } else {
+                put(RUN);
+                put((run - 2) as u8);
+            }
+            at += run;
         }
     }
 

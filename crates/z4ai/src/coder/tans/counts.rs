@@ -12,6 +12,8 @@ const USUAL_LOG: u32 = 11;
 
 /// Four bits that announce a run of absent symbols; the next four are its length less two. (format)
 const ABSENT_RUN: u32 = 15;
+/// Absent symbols of a run, at most. (format)
+const LONGEST_RUN: usize = 17;
 
 /// Normalized counts (FSE): the number of states of every symbol; they add up to a power of two.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,19 +90,23 @@ impl NormalizedCounts {
         let mut bits = BitWriter::default();
         let mut at = first;
         while at <= last {
-            let absent = self.counts[at..=last].iter().take_while(|&&count| count == 0).count();
-            if absent >= 2 {
-                let run = absent.min(17);
-                bits.put(ABSENT_RUN as u64, 4, out);
-                bits.put((run - 2) as u64, 4, out);
-                at += run;
+            // Symbols that are there come first: see `huffman::lengths`.
+            let count = u64::from(self.counts[at]);
+            if count > 0 {
+                let width = u64::BITS - count.leading_zeros();
+                bits.put(u64::from(width), 4, out);
+                bits.put(count ^ (1 << width >> 1), width - 1, out);
+                at += 1;
                 continue;
             }
-            let count = u64::from(self.counts[at]);
-            let width = u64::BITS - count.leading_zeros();
-            bits.put(u64::from(width), 4, out);
-            bits.put(count ^ (1 << width >> 1), width.saturating_sub(1), out);
-            at += 1;
+            let run = self.counts[at..=last].iter().take_while(|&&count| count == 0).count().min(LONGEST_RUN);
+            if run == 1 {
+                bits.put(0, 4, out);
+            } else {
+                bits.put(ABSENT_RUN as u64, 4, out);
+                bits.put((run - 2) as u64, 4, out);
+            }
+            at += run;
         }
         bits.finish(out);
     }
