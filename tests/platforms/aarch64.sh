@@ -19,13 +19,11 @@ for part in $wanted; do
     cli) packages="$packages -p ztensor-cli" ;;
     esac
 done
-# Compiled in less time; the codec and dependencies stay as fast as they are, for the emulator.
-profile="--config profile.dev.package.ztensor.opt-level=1 --config profile.dev.package.ztensor-cli.opt-level=1"
 compile() {
     inside env CARGO_TARGET_DIR="$build/aarch64" RUSTFLAGS="-D warnings" \
         CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
         CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc \
-        cargo test --locked --target $target $profile --no-run --message-format=json-render-diagnostics \
+        cargo test --locked --target $target $FAST_BUILD --no-run --message-format=json-render-diagnostics \
         $packages --lib --tests | python3 "$here/programs.py" >"$build/aarch64.list"
 }
 

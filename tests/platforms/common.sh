@@ -12,9 +12,11 @@ platforms=${PLATFORMS:-$source/target/platforms}
 TOOLS_SUITE=${TOOLS_SUITE:-testing}
 # Packages of every build in it.
 BUILD_PACKAGES="rustc cargo libstd-rust-dev rust-src gcc g++ libc6-dev make pkg-config python3 python3-venv"
-# Tests of other platforms take longer to compile than to run: only loops over bytes are optimised.
-FAST_BUILD="--config profile.dev.opt-level=0"
-for package in z4ai z4ai-v1 blake3 crc32c crc32fast sha2 twox-hash zlib-rs zstd-sys; do
+# Tests of other platforms take longer to compile than to run: only loops over bytes
+# and signatures are optimised.
+FAST_BUILD="--config profile.dev.opt-level=0 --config build.incremental=false"
+for package in z4ai z4ai-v1 blake3 crc32c crc32fast crypto-bigint elliptic-curve md-5 memchr p256 primeorder sha2 twox-hash \
+    zlib-rs zstd-sys; do
     FAST_BUILD="$FAST_BUILD --config profile.dev.package.$package.opt-level=2"
 done
 FAST_BUILD="$FAST_BUILD --config profile.dev.package.ztensor.opt-level=1"

@@ -25,7 +25,7 @@ wheel() { # TARGET COMPATIBILITY, then options of maturin
     local target=$1 compatibility=$2 interpreter=PYO3_NO_PYTHON=1
     shift 2
     [ -z "${python:-}" ] || interpreter=PYO3_PYTHON=$python
-    inside env PATH="$tools/bin:/usr/bin:/bin" CARGO_TARGET_DIR="$build/wheels" "$interpreter" \
+    inside env PATH="$tools/bin:/usr/bin:/bin" CARGO_TARGET_DIR="$build/${folder:-wheels}" "$interpreter" \
         RUSTC_BOOTSTRAP="${bootstrap:-}" RUSTFLAGS="${flags:-}" CARGO_PROFILE_RELEASE_DEBUG=false \
         maturin build --profile "$profile" --zig --locked --strip --out dist --target "$target" \
         --compatibility "$compatibility" "$@"
@@ -58,9 +58,11 @@ sdist() {
     inside env PATH="$tools/bin:/usr/bin:/bin" maturin sdist --out dist
 }
 
-# As on any machine with Rust and a C compiler: pip alone, which gets maturin itself.
+# As on any machine with Rust and a C compiler: pip alone, which gets maturin itself. Compiled dependencies
+# are shared with the wheels.
 install_sdist() {
-    inside env CARGO_TARGET_DIR="$build/sdist" MATURIN_PEP517_ARGS="--profile $profile" bash -ec '
+    inside env CARGO_TARGET_DIR="$build/wheels" RUSTC_BOOTSTRAP= \
+        MATURIN_PEP517_ARGS="--profile $profile --target x86_64-unknown-linux-gnu" bash -ec '
         python3 -m venv --clear /opt/sdist
         /opt/sdist/bin/pip install --quiet $(realpath dist/ztensor-*.tar.gz)
         script=$(sed -n "/^SCRIPT = /,/^\"\"\"\$/p" tests/test_wheel.py | sed "1d;\$d")
@@ -82,8 +84,9 @@ for part in $wanted; do
         step wheels "install from the source distribution" install_sdist
         ;;
     *-musl)
-        # No standard library for musl in Debian: it is built from its sources.
-        bootstrap=1 flags="-C target-feature=-crt-static" step wheels "$part" wheel "${part%-musl}-unknown-linux-musl" \
+        # No standard library for musl in Debian: it is built from its sources. RUSTC_BOOTSTRAP changes how some
+        # dependencies are built, so these have a build folder of their own.
+        folder=wheels-musl bootstrap=1 flags="-C target-feature=-crt-static" step wheels "$part" wheel "${part%-musl}-unknown-linux-musl" \
             musllinux_1_2 -Z build-std=std,panic_abort,panic_unwind
         step wheels "audit $part" audited "ztensor-*abi3-musllinux*${part%-musl}.whl"
         ;;

@@ -152,12 +152,14 @@ pub const FORMATS: [&str; 10] = [
 ];
 
 /// A command that is held at the first step of its work.
+#[cfg(unix)]
 pub struct Held {
     child: std::process::Child,
     /// The writing end of the pipe that it waits for.
     pipe: std::fs::File,
 }
 
+#[cfg(unix)]
 impl Held {
     /// Starts a command, and waits until it is at that step.
     #[track_caller]
@@ -167,8 +169,8 @@ impl Held {
         let path = folder.path().join("hold");
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         let mut child = command.env("ZTENSOR_TEST_HOLD", &path).spawn().unwrap();
-        // Without a reader the pipe cannot be opened without waiting.
-        let nonblocking = 0o4000;
+        // O_NONBLOCK: without a reader the pipe cannot be opened, and opening does not wait for one.
+        let nonblocking = if cfg!(target_os = "linux") { 0o4000 } else { 4 };
         loop {
             match std::fs::OpenOptions::new().write(true).custom_flags(nonblocking).open(&path) {
                 Ok(pipe) => return Held { child, pipe },

@@ -4,9 +4,11 @@
 use std::io::Write as _;
 use std::process::Stdio;
 
+#[cfg(unix)]
+use crate::support::Held;
+use crate::support::Place;
 #[cfg(target_os = "linux")]
 use crate::support::Run;
-use crate::support::{Held, Place};
 
 fn weights(bytes: usize) -> Vec<u8> {
     let mut state = 1u64;
@@ -502,6 +504,7 @@ fn model_deltas() {
     assert_eq!(place.list(), before);
 }
 
+#[cfg(unix)]
 #[test]
 fn results_named_after_their_input_never_leave_its_folder() {
     let place = Place::new();
