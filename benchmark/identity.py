@@ -4,7 +4,8 @@ Needs numpy, ml_dtypes and blake3. A file of bf16 weights is written in several 
 the page cache. Each line compares, in turn and in one run, the time of `Reader.content_id()` with
 that of the least that has to be done: BLAKE3 of the same bytes in memory on one core, and for
 packed files decoding them on one core before it. A ratio of 1 is that limit; the last column is the
-time with one thread divided by that with two.
+time with one thread divided by that with two. Then single tensors in memory, on all cores and on
+one: below which size a second thread costs more than it saves.
 """
 
 from __future__ import annotations
@@ -58,6 +59,24 @@ def hashed(tensors: dict[str, np.ndarray]) -> None:
         blake3(array.view(np.uint8), max_threads=1).digest()
 
 
+def single_tensors(cores: set[int]) -> None:
+    """Ids of tensors in memory, with all cores and with one."""
+    print(f"{'tensor':<18}{'one core':>12}{'all':>12}{'':>8}{'one / all':>12}")
+    for kilobytes in (512, 1024, 1536, 2048, 3072, 4096, 8192):
+        array = np.random.default_rng(0).integers(0, 256, kilobytes << 10, np.uint8)
+
+        def on(chosen: set[int], array: np.ndarray = array) -> float:
+            os.sched_setaffinity(0, chosen)
+            return statistics.median(
+                seconds(lambda: ztensor.content_id(array)) for _ in range(5 * ROUNDS)
+            )
+
+        on(cores)
+        alone, both = on({min(cores)}), on(cores)
+        times = f"{alone * 1e6:>9.0f} us{both * 1e6:>9.0f} us"
+        print(f"{f'{kilobytes} KiB':<18}{times}{'':>8}{alone / both:>10.2f} x")
+
+
 def main() -> None:
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 500
     tensors = weights(megabytes)
@@ -99,6 +118,7 @@ def main() -> None:
             ratios = f"{least / alone:>8.2f}{alone / both:>10.2f} x"
             print(f"{name:<18}{rates[0]:>12}{rates[1]:>12}{ratios}")
             path.unlink()
+    single_tensors(os.sched_getaffinity(0))
 
 
 if __name__ == "__main__":

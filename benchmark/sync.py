@@ -2,13 +2,17 @@
 
     python benchmark/sync.py [FILTER] [--rounds N] [--size MB] [--steps N] [--json FILE]
 
-Needs this package (`make wheel` installs an optimised one), torch, zstandard and xxhash. The peer
-is what `docs/spec/sync.md` says of a publisher and a receiver, in Python: numpy for the XOR,
-zstandard at level 1, XXH3-128 of the new state, a thread pool over tensors; it applies by decoding
-2 MiB at a time into a shared, writable mapping of the checkpoint and hashing what was written.
-Cases are steps of a small transformer (bf16 weights of fp32 masters), and synthetic changes of a
-share of all elements by one unit in the last place. Both sides take turns; nothing is synced,
-except where it says so. A claim is the median of the ratios within a round.
+Needs this package (`make wheel` installs an optimised one), torch, zstandard, xxhash and blake3.
+The peer is what `docs/spec/sync.md` says of a publisher and a receiver, in Python: numpy for the
+XOR, zstandard at level 1, XXH3-128 of the new state, a thread pool over tensors; it applies by
+decoding 2 MiB at a time into a shared, writable mapping of the checkpoint and hashing what was
+written. Cases are steps of a small transformer (bf16 weights of fp32 masters), and synthetic
+changes of a share of all elements by one unit in the last place. Both sides take turns; nothing is
+synced, except where it says so. A claim is the median of the ratios within a round.
+
+Limits are measured in the same way and the same run, as ratios to the same peer: of publishing the
+time of BLAKE3 alone over the new state, which its content ids are; of applying the time of one pass
+of XXH3 over the tensors, by which wrong ones are noticed before any changes.
 
 The floor of a delta's size is the entropy of the positions (log2 of the number of ways to choose
 the changed elements of each tensor) and of the values (order-0 entropy of the differences of the
@@ -33,6 +37,7 @@ from typing import Any
 import numpy as np
 import xxhash
 import zstandard
+from blake3 import blake3
 from safetensors.numpy import save_file
 
 import ztensor
@@ -281,9 +286,47 @@ class Bench:
         self.note(name, f"peer bytes / z4ai bytes, {kind}", peer_bytes / sizes["z4ai"])
         self.note(name, "zstd bytes / peer bytes", sizes["zstd"] / peer_bytes)
         for count in threads:
+            self.limits(name, work, old, new, count)
             for form, options in forms.items():
                 self.publish(name, form, options, old, new, count)
                 self.apply(name, form, work, old, new, count)
+
+    def limits(self, name: str, work: Path, old: State, new: State, threads: int) -> None:
+        """What hashes alone allow."""
+        scratch = self.folder / "limits"
+        kept = {key: tensor.copy() for key, tensor in old.items()}
+        payloads = peer_payloads(work / "peer/weight_v000001")
+        turn = 0
+
+        def hash_all(hash_one: Callable[[Any], object]) -> None:
+            with ThreadPoolExecutor(threads) as pool:
+                list(
+                    pool.map(
+                        lambda tensor: hash_one(tensor.reshape(-1).view(np.uint8)), new.values()
+                    )
+                )
+
+        def publish() -> None:
+            nonlocal turn
+            turn += 1
+            peer_publish(kept, (old, new)[turn % 2], scratch / str(turn), threads)
+
+        def restore() -> None:
+            for key, tensor in old.items():
+                np.copyto(kept[key], tensor)
+
+        def apply() -> None:
+            peer_apply(payloads, lambda key: kept[key].reshape(-1).view(np.uint8), threads)
+
+        content_ids = self.turns(
+            lambda: hash_all(lambda tensor: blake3(tensor, max_threads=1).digest()),
+            publish,
+            lambda: None,
+        )
+        self.note(name, f"limit of publishing, {threads} thread(s)", content_ids)
+        checksums = self.turns(lambda: hash_all(xxhash.xxh3_64_intdigest), apply, restore)
+        self.note(name, f"limit of applying, {threads} thread(s)", checksums)
+        shutil.rmtree(scratch, ignore_errors=True)
 
     def publish(
         self, name: str, form: str, options: Any, old: State, new: State, threads: int
