@@ -553,12 +553,58 @@ def step_floor(now: Array, before: Array, factor: float) -> float:
     return bits + float((below * short).mean())
 
 
+def bins() -> tuple[Array, Array]:
+    """Where the bins of the delta layout start, and the logarithms of their widths: residuals of
+    magnitudes below 12 powers of two, and 2^32 more of those whose sign changes."""
+    near, start = [], 1
+    while start < 12 << 23:
+        power = start.bit_length() - 1
+        width = power - (1 if power < 14 else 2) if power < 19 else 19
+        near.append((start, max(width, 0) if power < 24 else 21 if power == 24 else 23))
+        start += 1 << near[-1][1]
+    far, start = [], 0
+    while start < 12 << 23:
+        far.append((start, 20 if start < 2 << 23 else 21 if start < 4 << 23 else 23))
+        start += 1 << far[-1][1]
+    every = [(0, 0), *near, *((1 - start - (1 << width), width) for start, width in near)]
+    every += [(start + (1 << 32), width) for start, width in far]
+    every += [((1 << 32) - start - (1 << width), width) for start, width in far]
+    starts, widths = np.array(sorted(every), np.int64).T
+    return starts, widths
+
+
+def binned(now: Array, expected: Array) -> tuple[Array, Array]:
+    """The bin of each residual, and the bits of its offset."""
+    bits, others = now.view(np.uint32).astype(np.int64), expected.view(np.uint32).astype(np.int64)
+    residual = (bits & 0x7FFFFFFF) - (others & 0x7FFFFFFF) + ((bits ^ others) >> 31 << 32)
+    starts, widths = bins()
+    index = np.maximum(np.searchsorted(starts, residual, side="right") - 1, 0)
+    inside = (residual >= starts[index]) & (residual < starts[index] + (1 << widths[index]))
+    return np.where(inside, index, len(starts)), np.where(inside, widths[index], 31)
+
+
+def binned_floor(now: Array, before: Array, factor: float) -> float:
+    """As `step_floor`, with residuals of magnitudes in bins."""
+    expected = (before * np.float32(factor)).astype(np.float32)
+    symbols, offsets = binned(now, expected)
+    exponent = expected.view(np.uint32) >> 23 & 255
+    part = expected.view(np.uint32) >> 21 & 1023
+    size = offsets.astype(np.float32)
+    near, over = parts(left(size, 4), 16), parts(above(size, 8), 16)
+    row = np.broadcast_to(parts(size.mean(1, keepdims=True), 8), size.shape)
+    column = np.broadcast_to(parts(size.mean(0, keepdims=True), 8), size.shape)
+    both = row // 2 * 4 + column // 2
+    contexts = [exponent, part, near, over, row * 8 + column, exponent * 16 + both]
+    contexts += [exponent * 16 + near, near * 16 + over]
+    return mixed(symbols, 8, contexts, 1 / 1000) + float(offsets.mean())
+
+
 def steps(model: str) -> None:
     """Differences between steps 199 and 200: ours beside the best of all models tried."""
     found = trained()
     shrinks = {"weight": (1.0,), "exp_avg": (1.0, 0.9), "exp_avg_sq": (1.0, 0.999)}
     for name in ("transformer", "cnn"):
-        sums = {"raw": 0.0, "z4ai": 0.0, "balanced": 0.0, "floor": 0.0}
+        sums = dict.fromkeys(("raw", "fast", "z4ai", "balanced", "floor"), 0.0)
         for part, factors in shrinks.items():
             table = Table()
             older = dict(found[f"{name} 199 {part}"])
@@ -567,12 +613,13 @@ def steps(model: str) -> None:
                 before = np.ascontiguousarray(older[key].reshape(now.shape))
                 sizes = {
                     effort: len(z4ai.delta.compress(now, before, effort=effort)) * 8 / now.size
-                    for effort in ("default", "balanced")
+                    for effort in ("fast", "default", "balanced")
                 }
-                floors = [step_floor(now, before, factor) for factor in factors]
+                models = (step_floor, binned_floor)
+                floors = [floor(now, before, factor) for floor in models for factor in factors]
                 table.add(
-                    now.size, raw=32.0, z4ai=sizes["default"], balanced=sizes["balanced"],
-                    floor=min(floors),
+                    now.size, raw=32.0, fast=sizes["fast"], z4ai=sizes["default"],
+                    balanced=sizes["balanced"], floor=min(floors),
                 )  # fmt: skip
             table.show(f"{name} step of {part}")
             for key_ in sums:

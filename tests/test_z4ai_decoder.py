@@ -46,6 +46,8 @@ def test_golden_deltas_have_every_relation_and_place(monkeypatch: pytest.MonkeyP
     def note(self: Any, payload: Any, reference: bytes) -> bytes:
         if self.fresh:
             seen.add("fresh")
+        elif self.binned:
+            seen.add("bins")
         else:
             seen.add(("bits" if self.xor else "distance", bool(self.thresholds)))
             seen.update("marks" if one.marked else "gaps" for one in self.classes if one.places)
@@ -56,7 +58,7 @@ def test_golden_deltas_have_every_relation_and_place(monkeypatch: pytest.MonkeyP
     for path in GOLDEN.glob("*.z4dl"):
         decode(path.read_bytes(), path.with_suffix(".ref").read_bytes())
     relations = {(name, classed) for name in ("bits", "distance") for classed in (False, True)}
-    assert seen == relations | {"fresh", "marks", "gaps"}
+    assert seen == relations | {"fresh", "bins", "marks", "gaps"}
 
 
 def test_golden_frames_are_there() -> None:

@@ -32,6 +32,30 @@ def z4ai(effort: str) -> Pair:
     return compress, lambda frame: z4ai.decompress(frame, threads=1)
 
 
+def z4ai_tensors(effort: str) -> Pair:
+    """A frame per tensor, by the places and shapes in the file beside."""
+    import z4ai
+
+    lines = Path(path + ".shapes").read_text().splitlines()
+    places = [tuple(map(int, line.split())) for line in lines]
+    blocks = {"blocks": kind.removeprefix("blocks ")} if kind.startswith("blocks") else {}
+    dtype = "uint8" if blocks else kind
+
+    def compress(data: bytes) -> list[bytes]:
+        parts = ((data[at : at + length], shape) for at, length, *shape in places)
+        settings = {"dtype": dtype, "effort": effort, "threads": 1, **blocks}
+        return [z4ai.compress(part, shape=shape, **settings) for part, shape in parts]
+
+    def decompress(frames: list[bytes]) -> bytearray:
+        out = bytearray(places[-1][0] + places[-1][1])
+        view = memoryview(out)
+        for frame, (at, length, *_) in zip(frames, places, strict=True):
+            z4ai.decompress(frame, out=view[at : at + length], threads=1)
+        return out
+
+    return compress, decompress
+
+
 def older_z4ai(effort: str) -> Pair:
     from importlib.metadata import version
 
@@ -83,9 +107,11 @@ def pcodec(_: str) -> Pair:
     from pcodec import ChunkConfig, standalone
 
     # It knows no bfloat16, whose order as integers is the same.
-    dtype = {"bf16": np.uint16, "fp16": np.float16, "fp32": np.float32}[kind]
+    dtypes = {"bf16": np.uint16, "fp16": np.float16, "fp32": np.float32}
+    dtype = dtypes.get(kind, np.uint8)
+    config = ChunkConfig(enable_8_bit=True) if dtype == np.uint8 else ChunkConfig()
     return (
-        lambda data: standalone.simple_compress(np.frombuffer(data, dtype), ChunkConfig()),
+        lambda data: standalone.simple_compress(np.frombuffer(data, dtype), config),
         lambda frame: np.asarray(standalone.simple_decompress(frame)).tobytes(),
     )
 
@@ -99,12 +125,18 @@ def openzl(_: str) -> Pair:
         "fp32": zl.nodes.Float32Deconstruct,
     }
     compressor = zl.Compressor()
+    if kind not in nodes:
+        compressor.select_starting_graph(zl.graphs.Entropy()(compressor))
+        compressor.set_parameter(zl.CParam.FormatVersion, zl.MAX_FORMAT_VERSION)
+        return openzl_pair(zl, compressor, np.uint8)
     rest, exponents = zl.graphs.Store()(compressor), zl.graphs.Entropy()(compressor)
     graph = nodes[kind]()(compressor, sign_frac=rest, exponent=exponents)
     compressor.select_starting_graph(graph)
     compressor.set_parameter(zl.CParam.FormatVersion, zl.MAX_FORMAT_VERSION)
-    dtype = np.uint16 if WIDTH == 2 else np.uint32
+    return openzl_pair(zl, compressor, np.uint16 if WIDTH == 2 else np.uint32)
 
+
+def openzl_pair(zl: Any, compressor: Any, dtype: Any) -> Pair:
     def compress(data: bytes) -> bytes:
         context = zl.CCtx()
         context.ref_compressor(compressor)
@@ -122,6 +154,7 @@ def memcpy(_: str) -> Pair:
 
 CODECS: dict[str, Callable[[str], Pair]] = {
     "z4ai": z4ai,
+    "z4ai-tensors": z4ai_tensors,
     "z4ai-0.2": older_z4ai,
     "zipnn": zipnn,
     "zstd": zstd,
@@ -138,7 +171,8 @@ def main() -> None:
     data = Path(path).read_bytes()
     frame = compress(data)
     assert bytes(memoryview(decompress(frame)).cast("B")) == data, "it does not come back the same"
-    print(len(frame), flush=True)
+    parts = frame if isinstance(frame, list) else [frame]
+    print(sum(map(len, parts)), flush=True)
     for line in sys.stdin:
         work, given = (compress, data) if line.strip() == "compress" else (decompress, frame)
         start = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 
 import xxhash
 
@@ -60,6 +61,84 @@ class DifferenceClass:
         return differences
 
 
+def make_bins() -> list[tuple[bool, int, int]]:
+    """Of each bin whether the sign changes, the lowest residual and the bits of an offset."""
+    near, start = [], 1
+    while len(near) < 94:
+        power = start.bit_length() - 1
+        if power < 14:
+            width = max(power - 1, 0)
+        elif power < 19:
+            width = power - 2
+        else:
+            width = 19 if power < 24 else 21 if power == 24 else 23
+        near.append((start, width))
+        start += 1 << width
+    bins = [(False, 1 - start - (1 << width), width) for start, width in reversed(near)]
+    bins += [(False, 0, 0)] + [(False, start, width) for start, width in near]
+    far, start = [], 0
+    while len(far) < 33:
+        width = 20 if start < 2 << 23 else 21 if start < 4 << 23 else 23
+        far.append((start, width))
+        start += 1 << width
+    bins += [(True, -start - (1 << width), width) for start, width in reversed(far[:32])]
+    bins += [(True, start, width) for start, width in far]
+    return [*bins, (False, 0, 31), (True, 0, 31)]
+
+
+BINS = make_bins()
+
+
+class Binned:
+    """Residuals from a prediction, in bins."""
+
+    def __init__(self, index: Cursor, kind: int, length: int) -> None:
+        check(kind == 14 and length % 4 == 0, 107)
+        (self.factor,) = struct.unpack("<f", index.take(4))
+        check(2**-16 <= self.factor <= 1, 107)
+        classes = index.number(1)
+        check(1 <= classes <= 8, 107)
+        self.thresholds = [index.number(1) for _ in range(classes - 1)]
+        check(all(a < b for a, b in itertools.pairwise([0, *self.thresholds])), 107)
+        self.classes = []
+        for _ in range(classes):
+            count = index.number(4)
+            check(count <= length // 4, 107)
+            self.classes.append((count, Stream(index, count)))
+        check(sum(count for count, _ in self.classes) == length // 4, 107)
+        self.offsets = index.number(4)
+        check(self.offsets <= -(-length // 4 * 31 // 8), 107)
+        self.stored = sum(stream.stored for _, stream in self.classes) + self.offsets
+
+    def predict(self, reference: int) -> int:
+        if not 32 <= reference >> 23 & 255 < 255:
+            return reference
+        (value,) = struct.unpack("<f", struct.pack("<I", reference))
+        # The product of two floats is exact in double precision, and rounded once by pack.
+        (bits,) = struct.unpack("<I", struct.pack("<f", value * self.factor))
+        return int(bits)
+
+    def decode(self, payload: Cursor, reference: bytes) -> bytes:
+        runs = [iter(stream.decode(payload)) for _, stream in self.classes]
+        offsets = int.from_bytes(payload.take(self.offsets), "little")
+        out, at = bytearray(), 0
+        for (before,) in struct.iter_unpack("<I", reference):
+            expected = self.predict(before)
+            number = sum(t <= expected >> 23 & 255 for t in self.thresholds)
+            index = next(runs[number], None)
+            check(index is not None, 107)
+            assert index is not None
+            changed, base, width = BINS[index]
+            residual = base + (offsets >> at & ((1 << width) - 1))
+            at += width
+            magnitude = (expected + residual) & 0x7FFFFFFF
+            sign = (expected >> 31) ^ changed
+            out += (sign << 31 | magnitude).to_bytes(4, "little")
+        check(all(next(run, None) is None for run in runs), 107)
+        check(-(-at // 8) == self.offsets and offsets >> at == 0, 107)
+        return bytes(out)
+
+
 class Difference:
     """A chunk as its difference from a reference."""
 
@@ -69,7 +148,12 @@ class Difference:
             index.number(8),
             index.number(1),
         )
-        check(relation <= 4, 3)
+        check(relation <= 5, 3)
+        self.binned = Binned(index, kind, length) if relation == 5 else None
+        if self.binned:
+            self.fresh = None
+            self.stored = self.binned.stored
+            return
         self.fresh = read_layout(index, kind, length, None) if relation == 0 else None
         if self.fresh:
             self.stored = self.fresh.stored
@@ -95,6 +179,8 @@ class Difference:
         check(xxhash.xxh3_64_intdigest(payload.data) == self.stored_hash, 104)
         if self.fresh:
             return self.fresh.decode(payload)
+        if self.binned:
+            return self.binned.decode(payload, reference)
         runs = [iter(one.decode(payload)) for one in self.classes]
         elements = [
             int.from_bytes(reference[i : i + self.size], "little")

@@ -256,6 +256,104 @@ fn classed_frames() -> Vec<(Vec<u8>, Vec<u8>, Vec<u8>)> {
     vec![frame(current), frame(flipped)]
 }
 
+/// Two steps of a moment of an optimizer: it decays, and something of either sign, or something positive,
+/// is added, of one scale for elements of several.
+fn moment(count: usize, factor: f32, positive: bool, random: &mut Random) -> (Vec<u8>, Vec<u8>) {
+    let (mut reference, mut current) = (Vec::new(), Vec::new());
+    // Sums of three are about normal.
+    let mut normal = || (0..3).map(|_| random.next() as u32 as f32 / u32::MAX as f32 - 0.5).sum::<f32>();
+    for i in 0..count {
+        let before = normal() * 2f32.powi(-20 - (i / 256 % 8) as i32);
+        let new = normal() * (1.0 - factor) * 2f32.powi(-20);
+        let (before, new) = if positive { (before.abs(), new.abs()) } else { (before, new) };
+        reference.extend(before.to_le_bytes());
+        current.extend((before * factor + new).to_le_bytes());
+    }
+    (reference, current)
+}
+
+/// Frames of residuals in bins, with infinities, NaN, zeros, subnormals and changed signs among them.
+fn binned_frame() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+    let (mut reference, mut current) = moment(8200, 0.99, false, &mut Random(31));
+    let special =
+        [0u32, 1 << 31, 1, 0x7f80_0000, 0xff80_0000, 0x7fc0_0001, 0xffff_ffff, 0x0080_0000, 15 << 23];
+    for (i, &now) in special.iter().enumerate() {
+        for (j, &before) in special.iter().enumerate() {
+            let at = (100 + 9 * i + j) * 4;
+            reference[at..at + 4].copy_from_slice(&before.to_le_bytes());
+            current[at..at + 4].copy_from_slice(&now.to_le_bytes());
+        }
+    }
+    let frame = check(&current, &reference, &options(Kind::F32));
+    (frame, reference, current)
+}
+
+/// The relation of the only chunk of a frame to its reference.
+fn relation(frame: &[u8]) -> u8 {
+    frame[first_description(frame) + 4 + 8 + 8 + 8]
+}
+
+fn first_description(frame: &[u8]) -> usize {
+    frame.len() - u32::from_le_bytes(frame[24..28].try_into().unwrap()) as usize
+}
+
+#[test]
+fn state_that_decays_is_found_by_its_values() {
+    for (factor, positive) in [(0.9, false), (0.97, false), (0.999, true), (0.9987, true)] {
+        let (reference, current) = moment(60_000, factor, positive, &mut Random(33));
+        for effort in Effort::all() {
+            let frame = check(&current, &reference, &Options { effort, ..options(Kind::F32) });
+            assert_eq!(relation(&frame) == 5, effort > Effort::Fast, "{factor} {}", effort.name());
+            if effort > Effort::Fast {
+                let at = first_description(&frame) + 29;
+                let found = f32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
+                // What is added has one sign: a factor that is too large would leave the other one.
+                assert!(!positive || (found - factor).abs() < 0.002, "{found} for {factor}");
+                let fast = Options { effort: Effort::Fast, ..options(Kind::F32) };
+                let planes = delta::compress(&current, &reference, &fast).unwrap();
+                assert!(frame.len() < planes.len(), "{} of {}", frame.len(), planes.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn bins_that_do_not_fit_are_refused() {
+    let (frame, reference, _) = binned_frame();
+    assert_eq!(relation(&frame), 5);
+    let at = first_description(&frame) + 29;
+    let classes = usize::from(frame[at + 4]);
+    assert!(classes > 2);
+    let first = at + 5 + classes - 1;
+    let refused = |change: &dyn Fn(&mut [u8])| {
+        let mut bad = frame.clone();
+        change(&mut bad);
+        reseal(&mut bad);
+        let error = delta::decompress(&bad, &reference, &DecodeOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        let mut buffer = reference.clone();
+        delta::apply(&bad, &mut buffer, &DecodeOptions::default()).unwrap_err();
+        error.to_string()
+    };
+    for factor in [0f32, -0.5, 1.5, f32::NAN, f32::INFINITY, 1e-6] {
+        assert!(refused(&|bad| bad[at..at + 4].copy_from_slice(&factor.to_le_bytes())).contains("factor"));
+    }
+    // Too few, too many, thresholds that are zero or equal.
+    assert!(refused(&|bad| bad[at + 4] = 0).contains("classes"));
+    assert!(refused(&|bad| bad[at + 4] = 9).contains("classes"));
+    assert!(refused(&|bad| bad[at + 5] = 0).contains("follow"));
+    assert!(refused(&|bad| bad[at + 5] = bad[at + 6]).contains("follow"));
+    // More elements than there are, and another class for some of them.
+    assert!(refused(&|bad| bad[first + 3] = 0xff).contains("not all"));
+    assert!(refused(&|bad| bad[first] ^= 1).contains("not all"));
+    refused(&|bad| bad[at + 5] -= 1);
+    // More bytes of offsets than any elements have.
+    let end = frame.len() - 8;
+    assert!(refused(&|bad| bad[end - 1] = 0xff).contains("not all"));
+    // Elements of another kind.
+    assert!(refused(&|bad| bad[5] = 6).contains("fp32"));
+}
+
 /// The bits that an element takes at least if its distance is coded byte by byte, one code for all.
 fn bits_without_classes(size: usize, current: &[u8], reference: &[u8]) -> f64 {
     let order = |element: &[u8]| {
@@ -293,7 +391,7 @@ fn classes_by_magnitude_make_fine_tunes_smaller() {
 fn golden_deltas_stay_readable() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let names = ["gaps", "marks", "planes_and_list", "planes", "bytes", "fresh", "unchanged", "bits"];
-    let classed = ["distances_in_classes", "bits_in_classes"];
+    let classed = ["distances_in_classes", "bits_in_classes", "bins"];
     let frames = small_frames();
     assert_eq!(frames.len(), names.len() + classed.len());
     for ((frame, reference, current), name) in frames.into_iter().zip(names.into_iter().chain(classed)) {
@@ -376,7 +474,7 @@ fn classes_that_do_not_fit_are_refused() {
 }
 
 /// Small frames of every make: lists by gaps and marks, planes, planes with a list, no reference,
-/// nothing changed, classes.
+/// nothing changed, classes, bins.
 fn small_frames() -> Vec<(Vec<u8>, Vec<u8>, Vec<u8>)> {
     let mut random = Random(21);
     let mut frames = Vec::new();
@@ -404,6 +502,7 @@ fn small_frames() -> Vec<(Vec<u8>, Vec<u8>, Vec<u8>)> {
         frames.push((frame, reference, current));
     }
     frames.extend(classed_frames());
+    frames.push(binned_frame());
     frames
 }
 
@@ -521,6 +620,24 @@ proptest! {
             }
         }
         check(&current, &reference, &options(kind));
+    }
+
+    /// Elements of any bits, predicted by any reference: enough of them that bins are considered.
+    #[test]
+    fn anything_in_bins_comes_back(
+        seed in any::<u64>(),
+        factor in 0.5f32..1.0,
+        positive in any::<bool>(),
+        count in 8192usize..12_000,
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u32>(), any::<u32>()), 0..300),
+    ) {
+        let (mut reference, mut current) = moment(count, factor, positive, &mut Random(seed));
+        for (at, before, now) in edits {
+            let at = at.index(count) * 4;
+            reference[at..at + 4].copy_from_slice(&before.to_le_bytes());
+            current[at..at + 4].copy_from_slice(&now.to_le_bytes());
+        }
+        check(&current, &reference, &options(Kind::F32));
     }
 }
 

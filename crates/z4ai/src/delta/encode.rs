@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use crate::coder::Coder;
+use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::estimate::cost::{self, BIT};
 use crate::estimate::sampling;
@@ -13,6 +14,8 @@ use crate::kernel::changes::{self, Lists};
 use crate::kernel::mask_compact::SLACK;
 use crate::kernel::xxh3::{self, Hasher, MIN_END};
 use crate::kernel::{difference, histogram, magnitude_classes, mask_compact};
+use crate::layout::delta::binned::encode::{self as binned, BinnedEncoder};
+use crate::layout::delta::binned::prediction::Prediction;
 use crate::layout::delta::differences::{LIST_ONLY_BELOW, Streams};
 use crate::layout::delta::{Body, Delta, Difference, Elements, Hashes, magnitudes};
 use crate::layout::{ChunkLayout, split};
@@ -25,6 +28,12 @@ const OVERHEAD_PER_CHUNK: usize = 31;
 /// Factor on the chunk length where most elements are unchanged: little is stored of each chunk,
 /// and descriptions must not dominate it. (case: `delta.py`, sizes)
 const UNCHANGED_CHUNK_FACTOR: usize = 8;
+/// Factor on the chunk length where elements may be binned: each class has a code to describe. (case:
+/// `entropy.py`, steps)
+const BINNED_CHUNK_FACTOR: usize = 4;
+/// Bins must save one part in this many of what planes take, which decode faster. (case: `entropy.py`,
+/// steps)
+const MIN_BINNED_SAVING: u64 = 96;
 /// Elements of each of `SAMPLE_RUNS` sampled runs, by which the kind of difference and the planes
 /// are chosen; the second, by which magnitude classes are. (case: `delta.py`, make)
 const SAMPLE_RUN: usize = 256;
@@ -48,6 +57,8 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
     let mut plan = Plan::new(current.len(), options)?;
     if changes_little(current, reference, options.kind.size()) {
         plan.chunk *= UNCHANGED_CHUNK_FACTOR;
+    } else if options.kind == Kind::F32 && options.effort > Effort::Fast {
+        plan.chunk *= BINNED_CHUNK_FACTOR;
     }
     let chunks = plan.chunk_count();
     // Most deltas are much smaller than this; the rest of it is never touched.
@@ -119,6 +130,7 @@ struct DeltaEncoder {
     streams: Streams,
     literal: Vec<u8>,
     split: split::encode::SplitEncoder,
+    binned: BinnedEncoder,
 }
 
 impl DeltaEncoder {
@@ -133,10 +145,12 @@ impl DeltaEncoder {
         encoded: &mut chunks::Encoded,
     ) {
         let elements = Elements::of(options.kind, current.len());
-        let choice = self.sample.choose(elements, options, current, reference, &mut self.streams);
+        let choice =
+            self.sample.choose(elements, options, [current, reference], &mut self.streams, &mut self.binned);
         let payload = &mut encoded.payload;
         let start = payload.len();
         if choice.planes.is_none()
+            && choice.binned.is_none()
             && choice.thresholds.is_empty()
             && let Some(hashes) = self.changed.find(elements.size, [current, reference])
         {
@@ -159,10 +173,16 @@ impl DeltaEncoder {
             encoded.descriptions.truncate(described);
         }
         // Planes are extracted directly into the payload.
-        let planes = choice.planes.unwrap_or(0);
+        let planes = choice.planes.filter(|_| choice.binned.is_none()).unwrap_or(0);
         payload.resize(start + planes * (current.len() / elements.size), 0);
         let hashes = self.take(elements, choice.xor, [current, reference], &mut payload[start..]);
-        let mut body = Body::Difference(self.difference(elements, choice, payload));
+        let mut body = match choice.binned {
+            Some(prediction) => {
+                let both = (&self.current, &self.reference);
+                Body::Binned(self.binned.encode(both.0, both.1, prediction, options.effort, payload))
+            }
+            None => Body::Difference(self.difference(elements, choice, payload)),
+        };
         // A reference that has little to do with the data only adds noise.
         let stored = payload.len() - start;
         if stored > current.len() / 2 && self.sample.is_smaller_alone(elements, current.len(), stored) {
@@ -227,7 +247,7 @@ impl DeltaEncoder {
     /// Appends the differences to the payload, which ends with their planes if these are chosen.
     fn difference(&mut self, elements: Elements, choice: Choice, payload: &mut Vec<u8>) -> Difference {
         let size = elements.size;
-        let Choice { mut xor, thresholds, planes } = choice;
+        let Choice { mut xor, thresholds, planes, .. } = choice;
         let classes = if let Some(planes) = planes {
             vec![self.streams.encode_planes(size, &self.differences, planes, payload)]
         } else if !thresholds.is_empty() {
@@ -322,6 +342,17 @@ struct Choice {
     thresholds: Vec<u16>,
     /// The number of planes, where the sample decides that.
     planes: Option<usize>,
+    /// The prediction, where residuals in bins are smaller than all that.
+    binned: Option<Prediction>,
+}
+
+/// Differences of a sample.
+struct Compared {
+    /// Whether bits are smaller than distances.
+    xor: bool,
+    /// How many low bytes to keep as planes then, and the estimated cost.
+    planes: usize,
+    cost: u64,
 }
 
 /// Elements from several places of a chunk.
@@ -340,34 +371,45 @@ impl Sample {
         &mut self,
         elements: Elements,
         options: &Options,
-        current: &[u8],
-        reference: &[u8],
+        [current, reference]: [&[u8]; 2],
         streams: &mut Streams,
+        scratch: &mut BinnedEncoder,
     ) -> Choice {
         let size = elements.size;
-        let (mut xor, planes) = self.compare(SAMPLE_RUN, elements, current, reference, streams);
+        let Compared { mut xor, planes, .. } =
+            self.compare(SAMPLE_RUN, elements, current, reference, streams);
         let sparse = streams.mostly_zero(size, self.differences(xor));
         // Short chunks have not enough of each class.
         let enough = elements.has_magnitudes() && current.len() >= SAMPLE_RUNS * CLASS_SAMPLE_RUN * size;
+        let may_bin = options.kind == Kind::F32 && size == 4 && options.effort > Effort::Fast;
+        if may_bin && enough && !sparse {
+            let prediction = binned::predict(&self.current, &self.reference, scratch);
+            // Byte planes of few elements would look smaller than they are.
+            let cost = self.compare(CLASS_SAMPLE_RUN, elements, current, reference, streams).cost;
+            let times = (current.len() / self.current.len()) as u64;
+            let binned = binned::cost_in_classes(&self.current, &self.reference, prediction, times);
+            if binned + cost / MIN_BINNED_SAVING < cost {
+                return Choice { xor, thresholds: Vec::new(), planes: None, binned: Some(prediction) };
+            }
+        }
         // Where all elements moved, classes save less than they cost in time.
         if enough && (options.effort > Effort::Default || sparse) {
-            (xor, _) = self.compare(CLASS_SAMPLE_RUN, elements, current, reference, streams);
+            xor = self.compare(CLASS_SAMPLE_RUN, elements, current, reference, streams).xor;
             let times = (current.len() / self.current.len()) as u64;
             let thresholds =
                 magnitudes::thresholds(options.kind, &self.reference, self.differences(xor), times);
             if !thresholds.is_empty() {
-                return Choice { xor, thresholds, planes: None };
+                return Choice { xor, thresholds, planes: None, binned: None };
             }
         }
-        Choice { xor, thresholds: Vec::new(), planes: (!sparse).then_some(planes) }
+        Choice { xor, thresholds: Vec::new(), planes: (!sparse).then_some(planes), binned: None }
     }
 
     fn differences(&self, xor: bool) -> &[u8] {
         if xor { &self.bits } else { &self.distances }
     }
 
-    /// Takes a sample of runs of `run` elements. Returns whether bits are smaller than distances,
-    /// and how many low bytes to keep as planes then.
+    /// Takes a sample of runs of `run` elements, and compares bits with distances.
     fn compare(
         &mut self,
         run: usize,
@@ -375,7 +417,7 @@ impl Sample {
         current: &[u8],
         reference: &[u8],
         streams: &mut Streams,
-    ) -> (bool, usize) {
+    ) -> Compared {
         let size = elements.size;
         let run = (run * size).min(current.len() / size * size);
         for (sample, from) in [(&mut self.current, current), (&mut self.reference, reference)] {
@@ -390,7 +432,9 @@ impl Sample {
         }
         let [distances, bits] =
             [&self.distances, &self.bits].map(|differences| streams.fewest_bits(size, differences));
-        if bits.1 < distances.1 { (true, bits.0) } else { (false, distances.0) }
+        let xor = bits.1 < distances.1;
+        let (planes, cost) = if xor { bits } else { distances };
+        Compared { xor, planes, cost }
     }
 
     /// Whether the sample leaves it open that a chunk of `len` bytes takes less than `stored`

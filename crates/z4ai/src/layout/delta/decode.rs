@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::kernel::difference::{self, GapScatter, Rule};
 use crate::kernel::magnitude_classes;
 use crate::kernel::{mask_compact, xxh3};
+use crate::layout::delta::binned::{Binned, BinnedScratch};
 use crate::layout::delta::{Body, Class, Delta, Difference, Places};
 use crate::layout::hashed_output::HashedOutput;
 use crate::layout::split::decode_stream;
@@ -29,6 +30,7 @@ impl Delta {
                 layout.decode_hashed(payload, out, Context::default(), &mut scratch.literal)
             }
             Body::Difference(difference) => difference.decode(payload, reference, out, scratch),
+            Body::Binned(binned) => decode_binned(binned, payload, reference, out, scratch),
         }
     }
 }
@@ -44,6 +46,7 @@ pub(crate) struct DeltaScratch {
     /// The differences of one part.
     part: Vec<u8>,
     class: ClassScratch,
+    binned: BinnedScratch,
 }
 
 #[derive(Default)]
@@ -53,6 +56,25 @@ struct ClassScratch {
     streams: [Vec<u8>; 8],
     /// Listed elements.
     listed: Vec<u8>,
+}
+
+fn decode_binned(
+    binned: &Binned,
+    payload: &[u8],
+    reference: Option<&[u8]>,
+    out: &mut [u8],
+    scratch: &mut DeltaScratch,
+) -> Result<u64> {
+    let large = scratch.literal.large_output && reference.is_some();
+    let mut opened = binned.open(payload, &mut scratch.binned, &mut scratch.literal.coder)?;
+    let mut out = HashedOutput::new(out, large, &mut scratch.literal.part);
+    let restore = Restore { reference, part: &mut [], next: &mut scratch.next };
+    restore.fill(&mut out, |to, _| match to {
+        To::Other(reference, out) => opened.restore(Some(reference), out),
+        To::Reference(elements) => opened.restore(None, elements),
+    })?;
+    opened.finish()?;
+    Ok(out.finish())
 }
 
 impl Difference {

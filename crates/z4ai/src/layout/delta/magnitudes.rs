@@ -16,20 +16,18 @@ const MIN_SAVING: u64 = 16;
 /// Differences are distinguished by their bit length. (structural: 0 to 64)
 const BIT_LENGTHS: usize = 65;
 
-/// A histogram of bit lengths.
-type Lengths = [u32; BIT_LENGTHS];
-
-/// Neighbouring powers of two with one code.
-struct Class {
+/// Neighbouring powers of two with one code for `N` symbols.
+struct Class<const N: usize> {
     /// The lowest magnitude.
     start: u16,
-    lengths: Lengths,
+    counts: [u32; N],
     cost: u64,
 }
 
-/// The least that a code for bit lengths of elements of `size` bytes needs.
-fn cost_of(size: usize, lengths: &Lengths) -> u64 {
-    cost::entropy(&lengths[..=8 * size])
+impl<const N: usize> Class<N> {
+    fn new(start: u16, counts: [u32; N]) -> Self {
+        Self { start, counts, cost: cost::entropy(&counts) }
+    }
 }
 
 /// The thresholds between classes, or none if one class is as good, by a sample of `differences`
@@ -57,13 +55,12 @@ pub(crate) fn thresholds(kind: Kind, reference: &[u8], differences: &[u8], times
     for (power, lengths) in by_power.into_iter().enumerate() {
         if lengths[..=8 * size].iter().any(|&count| count > 0) {
             (0..=8 * size).for_each(|i| all[i] += lengths[i]);
-            let start = (smallest + power as u16) << shift;
-            classes.push(Class { start, lengths, cost: cost_of(size, &lengths) });
+            classes.push(Class::new((smallest + power as u16) << shift, lengths));
         }
     }
-    let one = cost_of(size, &all);
+    let one = cost::entropy(&all);
     let overhead = CLASS_BYTES * 8 * BIT / times.max(1);
-    merge(size, &mut classes, overhead);
+    merge(&mut classes, overhead);
     let several: u64 = classes.iter().map(|class| class.cost + overhead).sum();
     if several + within + (one + within) / MIN_SAVING > one + within {
         return Vec::new();
@@ -71,18 +68,38 @@ pub(crate) fn thresholds(kind: Kind, reference: &[u8], differences: &[u8], times
     classes[1..].iter().map(|class| class.start).collect()
 }
 
+/// The thresholds between classes of exponents whose symbols have these counts, where each costs
+/// `overhead`, in units of [`BIT`].
+pub(crate) fn exponent_thresholds(by_exponent: &[[u32; 256]], overhead: u64) -> Vec<u8> {
+    let used = by_exponent.iter().enumerate().filter(|(_, counts)| counts.iter().any(|&count| count > 0));
+    let mut classes: Vec<_> = used.map(|(exponent, counts)| Class::new(exponent as u16, *counts)).collect();
+    // Those far below the largest, of few elements, are not told apart.
+    if let Some(rare) = classes.len().checked_sub(MAX_EXPONENTS) {
+        let below = classes.drain(..rare).collect::<Vec<_>>();
+        let first = &mut classes[0];
+        let counts = below.iter().fold(first.counts, |sum, class| added(&sum, &class.counts));
+        *first = Class::new(first.start, counts);
+    }
+    merge(&mut classes, overhead);
+    classes.iter().skip(1).map(|class| class.start as u8).collect()
+}
+
+fn added<const N: usize>(a: &[u32; N], b: &[u32; N]) -> [u32; N] {
+    std::array::from_fn(|i| a[i] + b[i])
+}
+
 /// Merges adjacent classes until there are few enough and each is worth its overhead.
-fn merge(size: usize, classes: &mut Vec<Class>, overhead: u64) {
-    let merged =
-        |pair: &[Class]| -> Lengths { std::array::from_fn(|i| pair[0].lengths[i] + pair[1].lengths[i]) };
-    let rise_of = |pair: &[Class]| cost_of(size, &merged(pair)).saturating_sub(pair[0].cost + pair[1].cost);
+fn merge<const N: usize>(classes: &mut Vec<Class<N>>, overhead: u64) {
+    let rise_of = |pair: &[Class<N>]| {
+        let both = cost::entropy(&added(&pair[0].counts, &pair[1].counts));
+        both.saturating_sub(pair[0].cost + pair[1].cost)
+    };
     let mut rises: Vec<u64> = classes.windows(2).map(rise_of).collect();
     while let Some((at, &rise)) = rises.iter().enumerate().min_by_key(|&(_, rise)| rise) {
         if rise > overhead && classes.len() <= MAX_CLASSES {
             return;
         }
-        let lengths = merged(&classes[at..at + 2]);
-        classes[at] = Class { start: classes[at].start, lengths, cost: cost_of(size, &lengths) };
+        classes[at] = Class::new(classes[at].start, added(&classes[at].counts, &classes[at + 1].counts));
         classes.remove(at + 1);
         rises.remove(at);
         for pair in [at.checked_sub(1), Some(at)].into_iter().flatten() {

@@ -8,9 +8,12 @@
 //! that pays, differences are partitioned into magnitude classes, and each class is split
 //! separately.
 //!
+//! Dense changes of single precision may be residuals from a prediction instead, see [`binned`].
+//!
 //! Payload, for each class: the planes from the lowest on, the positions of the list, its values
 //! from the lowest byte on.
 
+pub(crate) mod binned;
 mod decode;
 pub(crate) mod differences;
 pub(crate) mod magnitudes;

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::kernel::difference::Rule;
 use crate::kernel::magnitude_classes::MAX_CLASSES;
 use crate::kernel::mask_compact;
+use crate::layout::delta::binned::Binned;
 use crate::layout::streams::Streams;
 use crate::layout::{ChunkDescription, ChunkLayout};
 use crate::wire::{Put, Reader};
@@ -13,6 +14,7 @@ use crate::wire::{Put, Reader};
 const LITERAL: u8 = 0;
 const XOR: u8 = 1;
 const ZIGZAG: u8 = 2;
+const BINNED: u8 = 5;
 
 /// Added to the relation where there are magnitude classes.
 const CLASSED: u8 = 2;
@@ -40,6 +42,7 @@ pub(crate) enum Body {
     /// Without the reference.
     Literal(ChunkLayout),
     Difference(Difference),
+    Binned(Binned),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,6 +126,7 @@ impl ChunkDescription for Delta {
                     let xor = code == XOR + CLASSED;
                     Body::Difference(Difference::read_classed(reader, xor, kind, len)?)
                 }
+                BINNED => Body::Binned(Binned::read(reader, kind, len)?),
                 code => {
                     return Err(Error::unsupported(format_args!("relation {code} to a reference")));
                 }
@@ -143,6 +147,10 @@ impl ChunkDescription for Delta {
                 out.put_u8(classed + if difference.xor { XOR } else { ZIGZAG });
                 difference.write(out);
             }
+            Body::Binned(binned) => {
+                out.put_u8(BINNED);
+                binned.write(out);
+            }
         }
     }
 
@@ -150,6 +158,7 @@ impl ChunkDescription for Delta {
         match &self.body {
             Body::Literal(layout) => layout.payload_len(len),
             Body::Difference(difference) => difference.payload_len(),
+            Body::Binned(binned) => binned.payload_len(),
         }
     }
 
@@ -157,6 +166,7 @@ impl ChunkDescription for Delta {
         match &self.body {
             Body::Literal(layout) => layout.streams(len, streams),
             Body::Difference(difference) => difference.streams(len, streams),
+            Body::Binned(binned) => binned.streams(streams),
         }
     }
 }
