@@ -43,9 +43,6 @@ CONSTANTS = {
     "remote/coalesce.rs:MIN_REQUEST": ([], ["near_one", "far_one"]),
     "remote/fetch.rs:THREADS": ([], ["near_whole"]),
     "remote/fetch.rs:WORTH_SHARING": ([], ["near_one", "far_one"]),
-    "remote/limiter.rs:NEAR": (["remote/pinned.rs"], ["near_whole", "far_whole"]),
-    "remote/limiter.rs:PAUSE": ([], ["near_whole", "far_whole"]),
-    "remote/limiter.rs:WINDOW": (["remote/fetch.rs"], ["near_whole", "far_whole"]),
     "remote/runtime.rs:WORKERS": ([], ["near_whole", "near_sparse"]),
     "remote/source.rs:MIN_READAHEAD": ([], ["far_open_h5", "far_open_gguf", "far_open_pt"]),
     "remote/source.rs:MAX_READAHEAD": ([], ["far_open_h5", "far_open_gguf", "far_open_pt"]),
@@ -58,11 +55,9 @@ CONSTANTS = {
         ["format/mod.rs", "format/hdf5/store.rs"],
         ["cold_open_pt", "cold_open_h5"],
     ),
-    "source/pieces.rs:MIN_READAHEAD": ([], ["verify_8", "verify_64"]),
     # In `distributed.py consolidate`, with ZTENSOR_TUNED set by hand: it takes two ranks.
     "write/assemble.rs:PLAIN_BLOCK": ([], []),
     "write/assemble.rs:DECODED_BLOCK": ([], []),
-    "write/atomic.rs:WORTH_RESERVING": ([], ["write_2", "write_mixed"]),
     "write/batch.rs:WORTH_GATHERING": ([], ["write_1k", "write_2k", "write_4k"]),
     "write/compress.rs:HARDLY_LARGER": ([], ["write_zstd"]),
     "write/compress.rs:JOB": (["write/stream.rs"], ["write_zstd_large"]),
@@ -245,13 +240,10 @@ def prepare() -> None:
         return
     mixed = large(128, 4)
     zn.save_file(mixed, DATA / "mixed.zt")
-    zn.save_file(mixed, DATA / "checked.zt", checksum="crc32c")
     zn.save_file(large(512, 32), DATA / "cold.zt")
     zn.save_file(mixed, DATA / "coded.zt", compression="fast")
     zn.save_file({"one": mixed["layers.0.weight"]}, DATA / "one4.zt")
     zn.save_file({"one": next(iter(large(64, 64).values()))}, DATA / "one64.zt")
-    zn.save_file({"a": next(iter(large(8, 8).values()))}, DATA / "v8.zt", checksum="crc32c")
-    zn.save_file({"a": next(iter(large(64, 64).values()))}, DATA / "v64.zt", checksum="crc32c")
     few = small(8 << 10, 4000)
     zn.save_file(few, DATA / "small.zt")
     zn.save_file(few, DATA / "small.safetensors")
@@ -382,9 +374,6 @@ class Cases:
     def write_4k(self) -> Any:
         return self.writing(small(4 << 10, 10000))
 
-    def write_2(self) -> Any:
-        return self.writing(large(2, 1))
-
     def write_mixed(self) -> Any:
         return self.writing(large(128, 4))
 
@@ -463,18 +452,6 @@ class Cases:
 
     def open_file_h5(self) -> Any:
         return self.open_file("small.h5")
-
-    def verifying(self, name: str) -> Any:
-        import ztensor
-
-        reader = ztensor.open(DATA / name)
-        return self.repeat(lambda: reader.verify())
-
-    def verify_8(self) -> Any:
-        return self.verifying("v8.zt")
-
-    def verify_64(self) -> Any:
-        return self.verifying("v64.zt")
 
     def chain(self) -> Any:
         import numpy as np

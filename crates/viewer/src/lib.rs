@@ -14,7 +14,7 @@ use ztensor_cli::report::{analysis, head};
 #[cfg(target_family = "wasm")]
 mod exports;
 
-/// Bytes of one request to the page: headers are many small reads of one place. (unmeasured)
+/// Bytes of one request to the page: headers are many small reads of one place. (structural: most headers are shorter)
 const BLOCK: u64 = 1 << 18;
 
 /// What reads a range of the file: fills the buffer from an offset on, and says whether it could.

@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::source::{Sources, check_range};
 
 /// Rows that are gathered together when a row's elements lie far apart: a cache
-/// line fetched for one row then serves its neighbours too. (unmeasured)
+/// line fetched for one row then serves its neighbours too. (case: `constants.py`, `fortran`:
+/// halved or doubled the same, 1 and 960 take 1.6 and 1.7 times as long)
 const TILE: usize = 32;
 
 /// A row-major tensor whose elements lie in `inner` at regular steps: a

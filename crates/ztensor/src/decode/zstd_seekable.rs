@@ -25,7 +25,8 @@ const HAS_CHECKSUMS: u8 = 0x80;
 const CONTENT_CHECKSUM: u8 = 0x04;
 /// No frame may decode to more. (limit)
 const MAX_FRAME: u32 = 16 << 20;
-/// What frames written here decode to, but for the last. (Other writers use the same.) (unmeasured)
+/// What frames written here decode to, but for the last. (Other writers use the same.)
+/// (case: `constants.py`: reading ten rows takes half as long with half of it, writing the same)
 pub(crate) const FRAME_LEN: usize = 1 << 20;
 
 /// A seekable zstd stream that decodes to `len` bytes.

@@ -26,7 +26,7 @@ const LARGE: usize = 1 << 20;
 const MAX_SPAN: u64 = (READ_PIECE + LARGE) as u64;
 /// Bytes between two tensors that are read by one request: padding. (structural)
 const MAX_BETWEEN: u64 = 4096;
-/// Places where the cache is asked for the file. (unmeasured)
+/// Places where the cache is asked for the file. (flat: `constants.py`, `cold_load`)
 const PROBES: usize = 8;
 /// Bytes at both ends of a file where the cache is not asked: opening read the headers there, and the kernel
 /// read ahead of them. (structural: several times the usual readahead)

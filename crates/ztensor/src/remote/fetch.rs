@@ -6,13 +6,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
-use super::limiter::{self, ConcurrencyLimiter};
 use super::runtime::{self, Client};
 use super::settings::Settings;
 use crate::base::parallel;
@@ -22,18 +21,18 @@ use crate::error::Result;
 pub(super) type Request<'a> = BoxFuture<'a, Result<u64>>;
 
 /// How long to wait for bytes before asking whether they are still wanted.
-const TICK: Duration = limiter::WINDOW;
+const TICK: Duration = Duration::from_millis(50);
 
-/// Fewer requests than this are left to the threads that there are. (unmeasured)
+/// Fewer requests than this are left to the threads that there are. (flat: `constants.py`, `near_one`, `far_one`)
 const WORTH_SHARING: usize = 8;
 
-/// More threads than this do not help: the network or the other side is then the limit. (unmeasured)
+/// More threads than this do not help: the network or the other side is then the limit. (case: `constants.py`,
+/// `near_whole`: one thread takes 1.3 times as long; two are as fast on two cores)
 const THREADS: usize = 4;
 
 /// What the threads of one call share.
 struct Work<'s, T, R> {
     settings: &'s Settings,
-    near: bool,
     parts: Mutex<std::vec::IntoIter<T>>,
     /// Makes the request for a part.
     request: R,
@@ -55,12 +54,12 @@ impl<'a, T: Send, R: Fn(Client, T) -> Request<'a> + Sync> Work<'_, T, R> {
     async fn receive(
         &self,
         client: Client,
-        mut limiter: ConcurrencyLimiter,
+        connections: usize,
         tick: &mut (dyn FnMut() -> Result<()> + Send),
     ) -> Result<()> {
         let mut under_way = FuturesUnordered::new();
         loop {
-            while under_way.len() < limiter.limit()
+            while under_way.len() < connections
                 && let Some(part) = self.next()
             {
                 under_way.push((self.request)(client.clone(), part));
@@ -73,15 +72,13 @@ impl<'a, T: Send, R: Fn(Client, T) -> Request<'a> + Sync> Work<'_, T, R> {
                 Err(_) => 0, // nothing yet: does anybody still want it?
             };
             self.arrived.fetch_add(bytes, Ordering::Relaxed);
-            limiter.arrived(bytes, Instant::now());
             tick()?;
         }
     }
 
     /// The same in a worker runtime of this thread.
     fn receive_here(&self, connections: usize, tick: &mut (dyn FnMut() -> Result<()> + Send)) -> Result<()> {
-        let limiter = ConcurrencyLimiter::new(connections, self.near, Instant::now());
-        runtime::worker_runtime()?.wait(self.settings, |client| self.receive(client, limiter, tick))?
+        runtime::worker_runtime()?.wait(self.settings, |client| self.receive(client, connections, tick))?
     }
 
     /// What a helping thread does.
@@ -94,19 +91,17 @@ impl<'a, T: Send, R: Fn(Client, T) -> Request<'a> + Sync> Work<'_, T, R> {
     }
 }
 
-/// Makes a request for every part, no more at a time than the settings allow; where the server is
-/// `near`, fewer may do. `done` hears on this thread how many bytes have arrived, and may stop it.
+/// Makes a request for every part, no more at a time than the settings allow. `done` hears on this thread how
+/// many bytes have arrived, and may stop it.
 pub(super) fn all<'a, T: Send>(
     parts: Vec<T>,
     settings: &Settings,
-    near: bool,
     request: impl Fn(Client, T) -> Request<'a> + Sync,
     done: &mut (dyn FnMut(u64) -> Result<()> + Send),
 ) -> Result<()> {
     let (count, connections) = (parts.len(), settings.connections);
     let work = Work {
         settings,
-        near,
         parts: Mutex::new(parts.into_iter()),
         request,
         arrived: AtomicU64::new(0),
@@ -115,8 +110,7 @@ pub(super) fn all<'a, T: Send>(
     let mut tell = || done(work.arrived.swap(0, Ordering::Relaxed));
     if count < WORTH_SHARING {
         let client = runtime::client(settings)?;
-        let limiter = ConcurrencyLimiter::new(connections, false, Instant::now());
-        return runtime::wait(work.receive(client, limiter, &mut tell))?;
+        return runtime::wait(work.receive(client, connections, &mut tell))?;
     }
     let threads = parallel::resolve(0).min(THREADS).min(connections);
     let share = connections.div_ceil(threads);
@@ -156,22 +150,19 @@ mod tests {
     fn run(
         requests: Vec<Request<'static>>,
         connections: usize,
-        near: bool,
         done: &mut (dyn FnMut(u64) -> Result<()> + Send),
     ) -> Result<()> {
         let Place::Remote(location) = place("http://127.0.0.1:1/x".as_ref())? else { panic!("it is remote") };
         let options = Options::default().set("connections", connections.to_string());
         let settings = Settings::resolve(&location, &options)?;
-        all(requests, &settings, near, |_, request| request, done)
+        all(requests, &settings, |_, request| request, done)
     }
 
     #[test]
     fn every_byte_is_told_of() {
-        for (count, connections, near) in
-            [(0, 1, true), (1, 4, true), (7, 4, false), (100, 1, true), (1000, 16, true), (1000, 16, false)]
-        {
+        for (count, connections) in [(0, 1), (1, 4), (7, 4), (100, 1), (1000, 16)] {
             let mut told = 0;
-            run(requests(count), connections, near, &mut |bytes| {
+            run(requests(count), connections, &mut |bytes| {
                 told += bytes;
                 Ok(())
             })
@@ -184,13 +175,13 @@ mod tests {
     fn errors_of_either_side_end_it() {
         let mut broken = requests(100);
         broken[60] = async { Err(Error::invalid("sixty")) }.boxed();
-        assert_eq!(run(broken, 16, true, &mut |_| Ok(())).unwrap_err().to_string(), "sixty");
+        assert_eq!(run(broken, 16, &mut |_| Ok(())).unwrap_err().to_string(), "sixty");
         // One that never answers, and a caller who has enough.
         let mut silent = requests(100);
         silent[3] = std::future::pending().boxed();
         silent[50] = std::future::pending().boxed();
         let mut ticks = 0;
-        let stopped = run(silent, 16, true, &mut |_| {
+        let stopped = run(silent, 16, &mut |_| {
             ticks += 1;
             if ticks > 20 { Err(Error::cancelled()) } else { Ok(()) }
         });

@@ -33,7 +33,6 @@ mod fetch;
 #[cfg(feature = "remote")]
 mod http;
 #[cfg(feature = "remote")]
-mod limiter;
 #[cfg(feature = "remote")]
 mod pinned;
 #[cfg(feature = "remote")]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::{FutureExt, TryStreamExt};
 use object_store::path::Path as Key;
@@ -11,7 +11,6 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, Obj
 use super::cache::Cache;
 use super::coalesce::{Block, Span};
 use super::collect::collect;
-use super::limiter::NEAR;
 use super::runtime::Client;
 use super::settings::Settings;
 use super::{Location, Options, coalesce, failure, fetch, runtime};
@@ -44,8 +43,6 @@ pub(super) struct Object {
     /// What the first answer said of it.
     meta: OnceLock<ObjectMeta>,
     cache: Option<Cache>,
-    /// Whether the store answered at once.
-    near: bool,
 }
 
 /// The key as the store's client wants it.
@@ -78,19 +75,17 @@ impl Object {
         let opened = runtime::wait(async {
             let mut attempt = 0;
             loop {
-                let asked = Instant::now();
                 match first_bytes(&*store, &key, first).await {
                     Err(error) if failure::is_transient(&error) && attempt < ATTEMPTS => pause(attempt).await,
-                    opened => return opened.map(|opened| (opened, asked.elapsed())),
+                    opened => return opened,
                 }
                 attempt += 1;
             }
         })?;
-        let ((meta, start, bytes), took) =
-            opened.map_err(|error| failure::error("cannot open", &url, &error))?;
+        let (meta, start, bytes) = opened.map_err(|error| failure::error("cannot open", &url, &error))?;
         let cache = Cache::open(&settings, &url, &meta).map_err(|error| error.in_file(&url))?;
         let (len, meta) = (meta.size, OnceLock::from(meta));
-        Ok((Object { url, settings, key, len, meta, cache, near: took <= NEAR }, start, bytes))
+        Ok((Object { url, settings, key, len, meta, cache }, start, bytes))
     }
 
     /// An object of a known length, without a request; `None` where it has to be asked for, as a cache
@@ -102,7 +97,7 @@ impl Object {
         }
         let (url, key) = (location.url(), key(location)?);
         let meta = OnceLock::new();
-        Ok(Some(Object { url, settings, key, len, meta, cache: None, near: false }))
+        Ok(Some(Object { url, settings, key, len, meta, cache: None }))
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -161,14 +156,12 @@ impl Object {
             None => fetch::all(
                 coalesce::coalesce_ranges(requests, self.settings.connections),
                 &self.settings,
-                self.near,
                 |client, span| async move { self.fetch_span(&client, span).await }.boxed(),
                 done,
             ),
             Some(cache) => fetch::all(
                 coalesce::blocks(requests, self.len()),
                 &self.settings,
-                self.near,
                 |client, block| async move { self.fetch_block(&client, cache, block).await }.boxed(),
                 done,
             ),

@@ -23,7 +23,7 @@ use super::settings::Settings;
 use crate::error::{Error, Result};
 
 /// Threads that wait for sockets and decrypt. Copying to the caller's memory is the caller's work.
-/// (unmeasured)
+/// (flat: `constants.py`, `near_whole`)
 const WORKERS: usize = 2;
 
 /// Lanes that are kept for the next call, with their connections. (limit)

@@ -16,7 +16,8 @@ use crate::id::ContentId;
 use crate::write::Compression;
 use crate::write::compress::{Blob, Compressors, codec_options, not_encoded};
 
-/// Differences between an object and one that is stored whole, at most. (unmeasured)
+/// Differences between an object and one that is stored whole, at most. (case: `constants.py`,
+/// `chain`: half of it is read in 0.6 of the time and takes 7 % more room, twice 1.3 times and 2 % less)
 pub(crate) const DEEPEST: usize = 16;
 /// Where a chain is as long as that, the next object is based on the one at this depth of it.
 const RESUMED: usize = DEEPEST / 2;
@@ -24,7 +25,8 @@ const RESUMED: usize = DEEPEST / 2;
 const READ_COST: (u64, u64) = (5, 4);
 /// A sketch that is found elsewhere counts if it is that much nearer than that of the namesake.
 const NEARER: usize = SKETCHED / 16;
-/// Larger objects are sampled before they are encoded whole beside a difference. (unmeasured)
+/// Larger objects are sampled before they are encoded whole beside a difference. (case:
+/// `constants.py`, `commit_tuned`: halved or doubled the same, never sampled 1.5 times as long)
 const SAMPLED: usize = 1 << 20;
 const SAMPLE_LEN: usize = 248 << 10;
 /// zstd's level for what is no tensor.

@@ -34,7 +34,8 @@ const FORMAT: u64 = 1;
 const MAX_LIST: u64 = 256 << 20;
 /// Time between condemning and removing. (limit: writers may take that long)
 pub const GRACE: Duration = Duration::from_secs(14 * 24 * 3600);
-/// A pack of which less than this share is needed, in per cent, is rewritten. (unmeasured)
+/// A pack of which less than this share is needed, in per cent, is rewritten. (limit: what
+/// is kept takes at most twice its room)
 const WORTH_KEEPING: u64 = 50;
 
 /// Which versions are kept, beside those that branches and tags are at. Without any rule, all are.

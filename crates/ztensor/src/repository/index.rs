@@ -17,7 +17,8 @@ use crate::base::parallel;
 use crate::error::Result;
 use crate::id::ContentId;
 
-/// Indexes that are merged into one. (unmeasured)
+/// Indexes that are merged into one. (structural: as many as a store is asked for at a time by default, so that
+/// reading them takes one round)
 const MERGED: usize = 16;
 
 /// The names of all packs, with their sizes.

@@ -32,7 +32,8 @@ const TYPE: &str = "dtype";
 const COMMON: &str = "common";
 const SKETCH: &str = "sketch";
 
-/// Bytes of a pack, unless one object has more. (unmeasured)
+/// Bytes of a pack, unless one object has more. (limit: what an interrupted upload loses, and what
+/// collecting garbage rewrites at a time)
 pub(crate) const PACK_LEN: u64 = 256 << 20;
 
 /// The sizes of packs by their names.

@@ -9,9 +9,6 @@ use crate::error::Result;
 /// (structural: a piece stays in the second-level cache between being read and being used)
 const LOCAL_PIECE: u64 = 1 << 20;
 
-/// A thread that reads ahead pays from this many bytes on. (unmeasured)
-const MIN_READAHEAD: u64 = 8 << 20;
-
 /// A piece of a remote source is many requests at a time. (structural: twice the largest request)
 const REMOTE_PIECE: u64 = 16 << 20;
 
@@ -32,7 +29,7 @@ impl Sources {
     ) -> Result<()> {
         let remote = self.get(extent.source)?.remote().is_some();
         let step = if remote { REMOTE_PIECE } else { LOCAL_PIECE };
-        let ahead = extent.len >= MIN_READAHEAD && (remote || parallel::resolve(threads) > 1);
+        let ahead = extent.len > step && (remote || parallel::resolve(threads) > 1);
         let pool = BufferPool::default();
         let pieces = (0..extent.len).step_by(step as usize).map(|skip| {
             let len = (extent.len - skip).min(step);
@@ -67,7 +64,7 @@ mod tests {
 
     #[test]
     fn every_byte_comes_once_and_in_order() {
-        let bytes: Vec<u8> = (0..MIN_READAHEAD + LOCAL_PIECE + 5).map(|n| (n % 251) as u8).collect();
+        let bytes: Vec<u8> = (0..9 * LOCAL_PIECE + 5).map(|n| (n % 251) as u8).collect();
         let sources = Sources::one(Arc::new(MemorySource::new(bytes.clone())));
         let all = bytes.len() as u64;
         for (offset, len) in [
@@ -75,7 +72,7 @@ mod tests {
             (3, 1),
             (0, LOCAL_PIECE),
             (1, LOCAL_PIECE + 1),
-            (0, MIN_READAHEAD - 1),
+            (0, 8 * LOCAL_PIECE - 1),
             (0, all),
             (7, all - 7),
         ] {

@@ -13,9 +13,7 @@ use crate::platform;
 use crate::remote::{Options, Place, Upload};
 use crate::write::destination::{Destination, Resolved};
 use crate::write::disk;
-
-/// Asking the disk for less than this costs more than it saves. (unmeasured)
-const WORTH_RESERVING: u64 = 1 << 20;
+use crate::write::writer::WRITE_BUFFER;
 
 /// A file that appears under its name when it is complete. Dropped before
 /// [`commit`](AtomicFile::commit), it leaves nothing behind.
@@ -140,7 +138,7 @@ impl LocalFile {
     fn reserve(&mut self, len: u64) -> io::Result<()> {
         let Out::Temporary { file, .. } = &self.out else { return Ok(()) };
         let end = self.position.saturating_add(len);
-        if len >= WORTH_RESERVING && end > self.reserved {
+        if len >= WRITE_BUFFER as u64 && end > self.reserved {
             disk::reserve(file.as_file(), self.position, len)?;
             self.reserved = end;
         }

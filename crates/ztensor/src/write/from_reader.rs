@@ -14,7 +14,7 @@ use crate::write::{Compression, WriteOptions, Writer, ZtVersion, duplicate, vers
 /// Tensors are held in memory up to this many bytes, or one of them. (limit)
 const BATCH: u64 = 64 << 20;
 
-/// Small tensors of a remote file that are fetched in one batch, at most. (unmeasured)
+/// Small tensors of a remote file that are fetched in one batch, at most. (flat: `constants.py`, `far_convert`)
 const STAGED: usize = 256;
 
 impl Writer<'_> {

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, Write};
 /// Linux takes no more pieces in one call. (structural: `IOV_MAX`)
 const MOST_PIECES: usize = 1024;
 /// Bytes of one vectored write: more would not make it cheaper, and calls of tens of
-/// megabytes are dearer while the system is writing back. (unmeasured)
+/// megabytes are dearer while the system is writing back. (flat: `constants.py`, `write_mixed`, `write_4k`)
 const MAX_WRITE: u64 = 4 << 20;
 /// Longer pieces than this are cut. (structural: as above)
 pub(crate) const LONGEST_PIECE: usize = 4 << 20;

@@ -22,7 +22,7 @@ const LONGEST_HEAD: u64 = 16 << 10;
 const CONNECTIONS: usize = 64;
 /// A connection on which nothing happens is closed. (limit)
 const IDLE: Duration = Duration::from_secs(60);
-/// Bytes that are restored and sent at a time. (unmeasured)
+/// Bytes that are restored and sent at a time. (limit)
 const PIECE: u64 = 8 << 20;
 /// Versions that are kept open. (limit)
 const KEPT: usize = 32;
