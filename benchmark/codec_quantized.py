@@ -23,10 +23,10 @@ from harness.results import RESULTS
 
 FOLDER = entropy.CACHE / "quantized"
 BLOCKS = ("q8_0", "q4_0", "q4_k", "mxfp4")
-LIMIT = 8_000_000
+LIMIT = 4_000_000
 """Elements of a model that are taken."""
 PEERS = ("zipnn", "zstd 3", "zstd 19", "blosc2", "pcodec", "openzl")
-ROUNDS = 7
+ROUNDS = 5
 Tensor = tuple[bytes, tuple[int, ...]]
 
 
