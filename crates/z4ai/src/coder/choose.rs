@@ -17,7 +17,7 @@ const SAMPLE: usize = 4096;
 /// (case: sweep; halved, deltas of a fifth of the elements are 28 % larger)
 pub(crate) const NOISE: u64 = 79 * BIT / 10;
 /// Bytes sampled to detect that zstd gains nothing. (flat, 0.01 %)
-const ZSTD_SAMPLE: usize = 1 << 15;
+const ZSTD_SAMPLE: usize = 1 << 13;
 /// zstd is tried where its sample is smaller than Huffman codes by one part in this many: it encodes
 /// several times slower. (case: `codec.py table`, fp8 and int8)
 const MIN_ZSTD_SAVING: u64 = 64;
@@ -35,7 +35,7 @@ pub(crate) const NEARLY_NOISE: u64 = 75 * BIT / 10;
 
 /// Appends `bytes` to `payload` in the smallest way that decodes at full speed.
 pub(crate) fn encode(bytes: &[u8], payload: &mut Vec<u8>, scratch: &mut EncodeScratch) -> Coder {
-    let coder = code_unless(NOISE, bytes, payload, scratch, histogram::exact);
+    let coder = code_unless(NOISE, bytes, payload, scratch, |bytes, _| histogram::exact(bytes));
     append_raw(&coder, bytes, payload);
     coder
 }
@@ -48,13 +48,12 @@ pub(crate) fn encode_quickly(bytes: &[u8], payload: &mut Vec<u8>) -> Coder {
 }
 
 /// Encodes the streams at the end of `payload`, of lengths `lens`, in place, by sampled histograms.
-/// `spare` and `pairs` are scratch.
+/// `spare` is scratch.
 pub(crate) fn encode_in_place(
     noise: u64,
     lens: &[usize],
     payload: &mut Vec<u8>,
     spare: &mut Vec<u8>,
-    pairs: &mut histogram::Pairs,
     scratch: &mut EncodeScratch,
 ) -> Vec<Coder> {
     let mut from = payload.len() - lens.iter().sum::<usize>();
@@ -62,7 +61,7 @@ pub(crate) fn encode_in_place(
     let coders = lens.iter().map(|&len| {
         let bytes = &payload[from..from + len];
         spare.clear();
-        let mut coder = code_unless(noise, bytes, spare, scratch, |bytes| histogram::sampled(bytes, pairs));
+        let mut coder = code_unless(noise, bytes, spare, scratch, histogram::sampled);
         // Nothing may grow over the streams behind it.
         if spare.len() > len {
             coder = Coder::Raw;
@@ -91,7 +90,7 @@ fn code_unless(
     bytes: &[u8],
     payload: &mut Vec<u8>,
     scratch: &mut EncodeScratch,
-    count: impl FnOnce(&[u8]) -> [u32; 256],
+    count: impl FnOnce(&[u8], &mut histogram::Pairs) -> [u32; 256],
 ) -> Coder {
     if let Some(coder) = trivial(bytes) {
         return coder;
@@ -108,7 +107,7 @@ fn code_unless(
             return code_counted(bytes, &counts, payload, scratch);
         }
     }
-    let counts = count(bytes);
+    let counts = count(bytes, &mut scratch.pairs);
     if noise == NOISE || cost::entropy(&counts) <= noise * bytes.len() as u64 {
         return code_counted(bytes, &counts, payload, scratch);
     }
@@ -146,7 +145,8 @@ pub(crate) fn encode_opaque(
     scratch: &mut EncodeScratch,
 ) -> Coder {
     let start = payload.len();
-    let coder = encode(bytes, payload, scratch);
+    let coder = code_unless(NOISE, bytes, payload, scratch, histogram::halved);
+    append_raw(&coder, bytes, payload);
     if matches!(coder, Coder::Constant(_)) {
         return coder;
     }

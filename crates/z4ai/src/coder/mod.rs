@@ -5,7 +5,7 @@ pub(crate) mod huffman;
 pub(crate) mod tans;
 
 use crate::error::{Error, Result};
-use crate::kernel::bit_packing;
+use crate::kernel::{bit_packing, histogram};
 use crate::simd::prefetch::Prefetcher;
 use crate::wire::{Put, Reader};
 use huffman::decode::DecodePrefetch;
@@ -62,6 +62,7 @@ pub(crate) struct EncodeScratch {
     pub(crate) tans: TansScratch,
     /// zstd at its first level, for samples: making its tables takes longer than a sample does.
     pub(crate) zstd_fast: Option<zstd::bulk::Compressor<'static>>,
+    pub(crate) pairs: histogram::Pairs,
     pub(crate) prefetch: Prefetcher,
 }
 

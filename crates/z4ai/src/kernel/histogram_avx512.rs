@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use crate::kernel::histogram::add_each;
 use crate::simd::Avx512;
 use crate::simd::casts::cast;
 
@@ -41,11 +42,4 @@ fn add_missing(bytes: &[u8], counts: &mut [u32; 256]) {
         }
     }
     add_each(rest, counts);
-}
-
-/// Sets the counts of these bytes from 0 to 1.
-fn add_each(bytes: &[u8], counts: &mut [u32; 256]) {
-    for &byte in bytes {
-        counts[usize::from(byte)] = counts[usize::from(byte)].max(1);
-    }
 }

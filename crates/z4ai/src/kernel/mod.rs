@@ -13,7 +13,7 @@
 //! |---|---|---|
 //! | `bit_fields/avx512_split.rs` | `vpermb` packs fields of odd widths | compress |
 //! | `bloom.rs` (`look_up_wide`) | `vpermb` of eight windows, `vpgatherqq` | structure search |
-//! | `histogram_avx512.rs` | `vpermb` as a set of 256 bits | compress |
+//! | `histogram_avx512.rs` | `vpermb` as a set of 256 bits, one look-up where `histogram.rs` takes two | compress |
 //! | `row_column_sums/avx512.rs` | `vpermi2b` as a table of costs | compress, shaped |
 //! | `coder/huffman/code_table_avx512.rs` | `vpermi2b` as a table of codes | compress |
 //!

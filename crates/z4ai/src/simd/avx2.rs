@@ -3,7 +3,9 @@
 use std::arch::x86_64::*;
 
 use crate::simd::casts::{cast, unpackers};
-use crate::simd::isa::{Bytes, CodeWindow, Isa, LANES, Lanes, MAX_WINDOW_BITS, STRIPE, Sums, UNPACKED};
+use crate::simd::isa::{
+    Bytes, CodeWindow, CodeWindows, Isa, LANES, Lanes, MAX_WINDOW_BITS, STRIPE, Sums, UNPACKED,
+};
 use crate::simd::level::{self, SimdLevel};
 
 /// A value of this type proves that AVX2 and BMI2 were detected.
@@ -306,23 +308,18 @@ impl Isa for Avx2 {
             let zero = _mm256_setzero_si256();
             // Four codes per lane of 64 bits: those at 0, 4, 16 and 20, then those at 8, 12, 24 and
             // 28.
-            let (first, first_lens) = concat_fours(
+            let first = concat_fours(
                 _mm256_unpacklo_epi8(low, high),
                 _mm256_unpacklo_epi8(power_low, power_high),
                 _mm256_unpacklo_epi16(lens, zero),
             );
-            let (second, second_lens) = concat_fours(
+            let second = concat_fours(
                 _mm256_unpackhi_epi8(low, high),
                 _mm256_unpackhi_epi8(power_low, power_high),
                 _mm256_unpackhi_epi16(lens, zero),
             );
             // Eight per lane, in order, then sixteen in every other lane.
-            let behind = _mm256_unpackhi_epi64(first_lens, second_lens);
-            let eights = _mm256_or_si256(
-                _mm256_sllv_epi64(_mm256_unpacklo_epi64(first, second), behind),
-                _mm256_unpackhi_epi64(first, second),
-            );
-            let lens = _mm256_add_epi64(_mm256_unpacklo_epi64(first_lens, second_lens), behind);
+            let (eights, lens) = concat_both(first, second);
             let behind = _mm256_unpackhi_epi64(lens, lens);
             let codes =
                 _mm256_or_si256(_mm256_sllv_epi64(eights, behind), _mm256_unpackhi_epi64(eights, eights));
@@ -332,6 +329,81 @@ impl Isa for Avx2 {
         };
         let (codes, lens) = (cast!(codes, __m256i => [u64; 4]), cast!(lens, __m256i => [u64; 4]));
         fits.then_some([(codes[0], lens[0]), (codes[2], lens[2])])
+    }
+
+    #[inline(always)]
+    fn concat_eights(self, symbols: [u8; 32], windows: &CodeWindows) -> Option<[(u64, u64); 4]> {
+        macro_rules! both {
+            ($half:expr) => {
+                _mm256_broadcastsi128_si256(_mm_loadu_si128($half.as_ptr().cast()))
+            };
+        }
+        let powers: [[u8; 16]; 2] = const {
+            let mut powers = [[0; 16]; 2];
+            let mut len = 0;
+            while len < 16 {
+                powers[len / 8][len] = 1 << (len % 8);
+                len += 1;
+            }
+            powers
+        };
+        let symbols = cast!(symbols, [u8; 32] => __m256i);
+        // SAFETY: `self` proves AVX2, and every load is of an array of sixteen bytes.
+        let (codes, lens, fits) = unsafe {
+            let zero = _mm256_setzero_si256();
+            let mut at = _mm256_sub_epi8(symbols, _mm256_set1_epi8(windows.first as i8));
+            let (mut low, mut high) = (zero, zero);
+            for [low_bytes, high_bytes] in &windows.bytes[..windows.count] {
+                // The highest bit is set outside the window, where a shuffle gives 0.
+                let index = _mm256_adds_epu8(at, _mm256_set1_epi8(0x70));
+                low = _mm256_or_si256(low, _mm256_shuffle_epi8(both!(low_bytes), index));
+                high = _mm256_or_si256(high, _mm256_shuffle_epi8(both!(high_bytes), index));
+                at = _mm256_sub_epi8(at, _mm256_set1_epi8(16));
+            }
+            let nibble = _mm256_set1_epi8(15);
+            let each = _mm256_and_si256(_mm256_srli_epi16::<4>(high), nibble);
+            let high = _mm256_and_si256(high, nibble);
+            // Symbols outside all windows have no length.
+            let outside = _mm256_cmpeq_epi8(each, zero);
+            let power_low = _mm256_shuffle_epi8(both!(powers[0]), each);
+            let power_high = _mm256_shuffle_epi8(both!(powers[1]), each);
+            let lens = _mm256_maddubs_epi16(each, _mm256_set1_epi8(1));
+            let first = concat_fours(
+                _mm256_unpacklo_epi8(low, high),
+                _mm256_unpacklo_epi8(power_low, power_high),
+                _mm256_unpacklo_epi16(lens, zero),
+            );
+            let second = concat_fours(
+                _mm256_unpackhi_epi8(low, high),
+                _mm256_unpackhi_epi8(power_low, power_high),
+                _mm256_unpackhi_epi16(lens, zero),
+            );
+            let (codes, lens) = concat_both(first, second);
+            let long = _mm256_cmpgt_epi64(lens, _mm256_set1_epi64x(MAX_WINDOW_BITS as i64));
+            let not = _mm256_or_si256(outside, long);
+            (codes, lens, _mm256_testz_si256(not, not) == 1)
+        };
+        let (codes, lens) = (cast!(codes, __m256i => [u64; 4]), cast!(lens, __m256i => [u64; 4]));
+        fits.then(|| std::array::from_fn(|i| (codes[i], lens[i])))
+    }
+}
+
+/// Concatenates codes of the first and of the second, even lanes before odd ones; returns them and
+/// their lengths, 64 bits each.
+///
+/// # Safety
+///
+/// The machine must have AVX2.
+#[inline(always)]
+unsafe fn concat_both(first: (__m256i, __m256i), second: (__m256i, __m256i)) -> (__m256i, __m256i) {
+    // SAFETY: as above.
+    unsafe {
+        let behind = _mm256_unpackhi_epi64(first.1, second.1);
+        let codes = _mm256_or_si256(
+            _mm256_sllv_epi64(_mm256_unpacklo_epi64(first.0, second.0), behind),
+            _mm256_unpackhi_epi64(first.0, second.0),
+        );
+        (codes, _mm256_add_epi64(_mm256_unpacklo_epi64(first.1, second.1), behind))
     }
 }
 

@@ -31,11 +31,29 @@ pub(crate) struct CodeWindow {
     pub(crate) powers: [[u8; WINDOW]; 2],
 }
 
+/// Windows of an alphabet, at most. (case: `codec.py table`, fp16 at `Z4AI_CPU=avx2`)
+pub(crate) const MAX_WINDOWS: usize = 8;
+
+/// The Huffman codes of consecutive symbols, sixteen per window, as tables for byte shuffles.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CodeWindows {
+    /// The first of the symbols, after which they wrap around.
+    pub(crate) first: u8,
+    /// Windows in use.
+    pub(crate) count: usize,
+    /// The low bytes of the codes; the high bytes, four bits, below the lengths.
+    pub(crate) bytes: [[[u8; WINDOW]; 2]; MAX_WINDOWS],
+}
+
 /// The operations that instruction sets differ in. Values are arrays; each level casts them to its
 /// registers.
 pub(crate) trait Isa: Copy {
     /// The constants for unpacking fields of one width.
     type Unpacker: Copy;
+
+    /// Whether [`shuffle`](Self::shuffle) is one instruction.
+    const SHUFFLES: bool = true;
 
     /// For fields of `bits` (1 to 7) bits.
     fn unpacker(self, bits: u32) -> Self::Unpacker;
@@ -94,4 +112,10 @@ pub(crate) trait Isa: Copy {
     /// number of bits. `None` if a symbol is outside the window, if there are more than
     /// [`MAX_WINDOW_BITS`] bits, or if the level gains nothing from this.
     fn concat_codes(self, symbols: [u8; 32], window: &CodeWindow) -> Option<[(u64, u64); 2]>;
+    /// As [`concat_codes`](Self::concat_codes), for every eight symbols and several windows.
+    #[inline(always)]
+    fn concat_eights(self, symbols: [u8; 32], windows: &CodeWindows) -> Option<[(u64, u64); 4]> {
+        let _ = (symbols, windows);
+        None
+    }
 }

@@ -30,7 +30,7 @@ pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 pub(crate) use dispatch::{dispatch, dispatch_wide};
-pub(crate) use isa::{CodeWindow, Isa, LANES, STRIPE, Sums, UNPACKED, WINDOW};
+pub(crate) use isa::{CodeWindow, CodeWindows, Isa, LANES, MAX_WINDOWS, STRIPE, Sums, UNPACKED, WINDOW};
 pub use level::{ForcedLevel, SimdLevel};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::Neon;

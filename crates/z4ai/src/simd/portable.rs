@@ -7,6 +7,8 @@ use crate::simd::isa::{Bytes, CodeWindow, Isa, LANES, Lanes, STRIPE, Sums, UNPAC
 pub(crate) struct Portable;
 
 impl Isa for Portable {
+    const SHUFFLES: bool = false;
+
     type Unpacker = u32;
 
     #[inline(always)]

@@ -6,7 +6,7 @@
 //! 2. A code and its length are one word, of which shifts and sums use what they need without
 //!    extracting fields.
 //! 3. Where vectors can do it, eight or sixteen codes are concatenated before they are appended
-//!    ([`CodeWindow`], and [`CodeTable`] where vectors are wide enough to look up any symbol).
+//!    ([`CodeWindow`], [`CodeWindows`], and [`CodeTable`] where vectors are wide enough to look up any symbol).
 //! 4. Codes of large alphabets are looked up one by one, at the top of a word ([`TopStream`]): one
 //!    shift places a code, and the only chain is the sum of the lengths.
 //! 5. Two streams are interleaved, so that neither waits for the other's dependency chain.
@@ -23,7 +23,7 @@ use crate::coder::run_range;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx512;
 use crate::simd::prefetch::Prefetcher;
-use crate::simd::{CodeWindow, Isa, dispatch};
+use crate::simd::{CodeWindow, CodeWindows, Isa, dispatch};
 
 /// A code's word has the length in the bits below this, and the code above. (structural)
 const CODE_SHIFT: u32 = 8;
@@ -99,6 +99,15 @@ impl HuffmanScratch {
             });
         }
         let window = CodeWindow::new(lengths, &bits);
+        #[cfg(target_arch = "x86_64")]
+        if window.is_none()
+            && crate::simd::Avx2::new().is_some()
+            && let Some(windows) = CodeWindows::new(symbols, lengths, &bits)
+        {
+            return self.encode_by(symbols, out, prefetch, |runs, rooms, prefetch| {
+                encode_by_windows(runs, &codes, &windows, rooms, prefetch)
+            });
+        }
         let mut pairs = self.pairs.take();
         let filled = fill_pairs(&mut pairs, &codes, symbols.len());
         let stored =
@@ -206,6 +215,17 @@ dispatch! {
     ) -> [usize; 2] = encode_windowed_with
 }
 
+dispatch! {
+    /// As `encode_single`, with several windows of codes.
+    fn encode_by_windows(
+        runs: [&[u8]; 2],
+        codes: &Codes,
+        windows: &CodeWindows,
+        rooms: [&mut Vec<u8>; 2],
+        prefetch: &mut Prefetcher,
+    ) -> [usize; 2] = encode_by_windows_with
+}
+
 #[inline(always)]
 fn encode_single_with(
     _: impl Isa,
@@ -259,6 +279,18 @@ fn encode_windowed_with<I: Isa>(
     prefetch: &mut Prefetcher,
 ) -> [usize; 2] {
     encode_two(runs, codes, rooms, prefetch, Windowed(isa, window, Paired(pairs)))
+}
+
+#[inline(always)]
+fn encode_by_windows_with<I: Isa>(
+    isa: I,
+    runs: [&[u8]; 2],
+    codes: &Codes,
+    windows: &CodeWindows,
+    rooms: [&mut Vec<u8>; 2],
+    prefetch: &mut Prefetcher,
+) -> [usize; 2] {
+    encode_two(runs, codes, rooms, prefetch, ManyWindowed(isa, windows, codes))
 }
 
 /// As `encode_single`, by the look-ups of wide vectors.
@@ -346,6 +378,26 @@ impl<I: Isa> Put<32> for Windowed<'_, I> {
         };
         stream.put_packed(first);
         stream.put_packed(second);
+    }
+}
+
+/// By eight where all fit and have a window, else one by one.
+#[derive(Clone, Copy)]
+struct ManyWindowed<'a, I>(I, &'a CodeWindows, &'a Codes);
+
+impl<I: Isa> Put<32> for ManyWindowed<'_, I> {
+    #[inline(always)]
+    fn put(self, stream: &mut Stream<'_>, group: &[u8; 32]) {
+        let Some(eights) = self.0.concat_eights(*group, self.1) else {
+            for part in group.chunks(GROUP) {
+                part.iter().for_each(|&symbol| stream.append(self.2[usize::from(symbol)]));
+                stream.store();
+            }
+            return;
+        };
+        for eight in eights {
+            stream.put_packed(eight);
+        }
     }
 }
 
@@ -577,7 +629,8 @@ mod tests {
             let runs = [run(0), run(last)];
             let mut rooms = [vec![0; room_for(symbols.len())], vec![0; room_for(symbols.len())]];
             let window = CodeWindow::new(&lengths, &lengths.codes());
-            for (by, portable) in [(0, true), (1, true), (2, true), (0, false), (1, false), (2, false)] {
+            let windows = CodeWindows::new(&symbols, &lengths, &lengths.codes());
+            for (by, portable) in (0..4).flat_map(|by| [(by, true), (by, false)]) {
                 let ([a, b], prefetch) = (&mut rooms, &mut Prefetcher::default());
                 let lens = match (by, pairs, &window) {
                     (0, Some(pairs), Some(window)) if portable => {
@@ -590,6 +643,12 @@ mod tests {
                         encode_paired_with(Portable, runs, &codes, pairs, [a, b], prefetch)
                     }
                     (1, Some(pairs), _) => encode_paired(runs, &codes, pairs, [a, b], prefetch),
+                    (3, ..) if let (true, Some(windows)) = (portable, &windows) => {
+                        encode_by_windows_with(Portable, runs, &codes, windows, [a, b], prefetch)
+                    }
+                    (3, ..) if let Some(windows) = &windows => {
+                        encode_by_windows(runs, &codes, windows, [a, b], prefetch)
+                    }
                     _ if portable => encode_single_with(Portable, runs, &top, [a, b], prefetch),
                     _ => encode_single(runs, &top, [a, b], prefetch),
                 };

@@ -38,7 +38,6 @@ pub(crate) struct Streams {
     sample_marks: Vec<u8>,
     /// Scratch for in-place encoding.
     spare: Vec<u8>,
-    pairs: histogram::Pairs,
     coder: EncodeScratch,
 }
 
@@ -61,8 +60,7 @@ impl Streams {
         let count = differences.len() / size;
         let lens = &[count; 8][..planes];
         let start = payload.len() - planes * count;
-        let coders =
-            choose::encode_in_place(NOISE, lens, payload, &mut self.spare, &mut self.pairs, &mut self.coder);
+        let coders = choose::encode_in_place(NOISE, lens, payload, &mut self.spare, &mut self.coder);
         let listed =
             if planes < size { mask_compact::mark(size, differences, planes, &mut self.marks) } else { 0 };
         let beside = payload.len() - start;

@@ -85,7 +85,6 @@ pub(crate) struct SplitEncoder {
     patches: Vec<Patch>,
     /// The codes of each class; buffers may be longer, and there may be more than classes.
     runs: Vec<Vec<u8>>,
-    pairs: histogram::Pairs,
     pub(crate) coder: EncodeScratch,
     sample: Vec<u8>,
     stream: Vec<u8>,
@@ -292,13 +291,13 @@ impl SplitEncoder {
             let runs = self.runs[..map.count()].iter().zip(map.sizes(count));
             let coders = runs.map(|(run, size)| {
                 let run = &run[..size];
-                let counts = counts_of(run, effort, &mut self.pairs);
+                let counts = counts_of(run, effort, &mut self.coder.pairs);
                 choose::encode_codes(run, &counts, effort, payload, &mut self.coder)
             });
             coders.collect()
         } else {
             let codes = &self.codes[..count];
-            let counts = counts_of(codes, effort, &mut self.pairs);
+            let counts = counts_of(codes, effort, &mut self.coder.pairs);
             vec![match by_palette {
                 true => encode_palette(codes, &counts, fields, &mut self.patches, payload, &mut self.coder),
                 false => choose::encode_codes(codes, &counts, effort, payload, &mut self.coder),
@@ -325,7 +324,8 @@ impl SplitEncoder {
             }
             None => vec![&self.codes[..ready.count]],
         };
-        let coded = runs.iter().map(|run| choose::huffman_at_least(&histogram::narrow(run, &mut self.pairs)));
+        let coded =
+            runs.iter().map(|run| choose::huffman_at_least(&histogram::narrow(run, &mut self.coder.pairs)));
         let coded = coded.sum::<u64>() as usize;
         let signs = if ready.signs.is_some() { self.signs.len() } else { 0 };
         raw + signs + coded + self.patches.len() * PATCH
@@ -335,9 +335,8 @@ impl SplitEncoder {
     /// planes. The signs follow, if they were encoded.
     fn code_raw(&mut self, ready: &Ready, payload: &mut Vec<u8>) -> (Option<Coder>, Vec<Coder>) {
         let lens: Vec<usize> = ready.raw_lens().collect();
-        let (spare, pairs) = (&mut self.stream, &mut self.pairs);
         let mut coders =
-            choose::encode_in_place(ready.noise(), &lens, payload, spare, pairs, &mut self.coder);
+            choose::encode_in_place(ready.noise(), &lens, payload, &mut self.stream, &mut self.coder);
         if ready.signs.is_some() {
             payload.extend_from_slice(&self.signs);
         }
