@@ -5,7 +5,8 @@ use crate::element::Kind;
 use crate::estimate::cost::{self, BIT};
 use crate::kernel::magnitude_classes::{self, MAX_CLASSES};
 
-/// Exponents below the largest that are distinguished. (unmeasured)
+/// Exponents below the largest that are distinguished. (limit: rows of a table of counts;
+/// smaller references share the last)
 const MAX_EXPONENTS: usize = 40;
 /// Estimated bytes that a class adds to a chunk: descriptions and padding of its streams.
 /// (flat)

@@ -359,7 +359,8 @@ fn move_units(codes: &[u8], counts: &[[u32; 256]], map: &mut ClassMap) -> usize 
 
 /// Buckets of about as many units each, of similar mean.
 fn buckets_of(means: &[u64]) -> Vec<u8> {
-    /// Steps between the lowest and the highest mean: units are sorted no finer than that. (unmeasured)
+    /// Steps between the lowest and the highest mean: units are sorted no finer than that.
+    /// (structural: many times the buckets, in a part of the first-level cache)
     const STEPS: usize = 1024;
     let (mut lowest, mut highest) = (u64::MAX, 0);
     for &mean in means {
