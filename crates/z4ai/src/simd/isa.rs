@@ -1,5 +1,7 @@
 //! The operations that instruction sets differ in, and the data that they work on.
 
+use crate::simd::level::{self, SimdLevel};
+
 /// Bytes of an XXH3 stripe: the unit that is accumulated, and a cache line.
 pub(crate) const STRIPE: usize = 64;
 /// The accumulators of XXH3.
@@ -44,6 +46,14 @@ pub(crate) struct CodeWindows {
     pub(crate) count: usize,
     /// The low bytes of the codes; the high bytes, four bits, below the lengths.
     pub(crate) bytes: [[[u8; WINDOW]; 2]; MAX_WINDOWS],
+}
+
+impl CodeWindows {
+    /// Whether the current level has an [`Isa::concat_eights`] of its own. A condition at run time, so that
+    /// callers are compiled for every target.
+    pub(crate) fn supported() -> bool {
+        cfg!(target_arch = "x86_64") && level::has(SimdLevel::Avx2)
+    }
 }
 
 /// The operations that instruction sets differ in. Values are arrays; each level casts them to its

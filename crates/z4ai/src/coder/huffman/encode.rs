@@ -99,9 +99,8 @@ impl HuffmanScratch {
             });
         }
         let window = CodeWindow::new(lengths, &bits);
-        #[cfg(target_arch = "x86_64")]
         if window.is_none()
-            && crate::simd::Avx2::new().is_some()
+            && CodeWindows::supported()
             && let Some(windows) = CodeWindows::new(symbols, lengths, &bits)
         {
             return self.encode_by(symbols, out, prefetch, |runs, rooms, prefetch| {
