@@ -5,6 +5,7 @@ mod common;
 use common::Random;
 use common::data::nudge;
 use proptest::prelude::*;
+use z4ai::delta::ParsedDelta;
 use z4ai::{Array, DecodeOptions, Effort, ErrorKind, Kind, Options, delta};
 
 fn options(kind: Kind) -> Options {
@@ -42,6 +43,21 @@ fn check(current: &[u8], reference: &[u8], options: &Options) -> Vec<u8> {
     let mut buffer = reference.to_vec();
     delta::apply(&frame, &mut buffer, &decoding).unwrap();
     assert!(buffer == current);
+    let parsed = ParsedDelta::parse(&frame).unwrap();
+    let mut buffer = reference.to_vec();
+    parsed.verify(&buffer, &decoding).unwrap();
+    parsed.apply_verified(&mut buffer, &decoding).unwrap();
+    assert!(buffer == current);
+    let (mut buffer, mut seen) = (reference.to_vec(), 0);
+    let changes = parsed.verify_parts(reference, &decoding, |at, old, new| {
+        let part = &mut buffer[at as usize..at as usize + new.len()];
+        assert!(part == old);
+        part.copy_from_slice(new);
+        assert_eq!(at, seen);
+        seen += new.len() as u64;
+    });
+    changes.unwrap();
+    assert!(buffer == current && seen == current.len() as u64);
     let info = delta::inspect(&frame).unwrap();
     assert_eq!((info.format, info.version), ("Z4DL", 3));
     assert_eq!((info.content_len, info.frame_len), (current.len() as u64, frame.len() as u64));
@@ -196,7 +212,13 @@ fn another_reference_is_refused_before_anything_is_produced() {
         let error = delta::apply(&frame, &mut buffer, &decoding).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Mismatch);
         assert!(buffer == wrong);
+        let parsed = ParsedDelta::parse(&frame).unwrap();
+        assert_eq!(parsed.verify(&wrong, &decoding).unwrap_err().kind(), ErrorKind::Mismatch);
+        let error = parsed.verify_parts(&wrong, &decoding, |_, _, _| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Mismatch);
     }
+    let parsed = ParsedDelta::parse(&frame).unwrap();
+    assert!(parsed.apply_verified(&mut reference[1..].to_vec(), &decoding).is_err());
 }
 
 #[test]
@@ -212,6 +234,12 @@ fn a_damaged_frame_leaves_the_buffer_as_it_was() {
         let mut buffer = reference.clone();
         delta::apply(&bad, &mut buffer, &DecodeOptions::default()).unwrap_err();
         assert!(buffer == reference);
+        let Ok(parsed) = ParsedDelta::parse(&bad) else { continue };
+        if parsed.verify(&buffer, &DecodeOptions::default()).is_ok() {
+            // A bit that nothing depends on.
+            parsed.apply_verified(&mut buffer, &DecodeOptions::default()).unwrap();
+            assert!(buffer == current);
+        }
     }
 }
 
@@ -585,6 +613,11 @@ fn version_2_deltas_are_decoded_by_the_same_functions() {
         assert_eq!(common::sha256(&decoded), sample.sha256);
         let mut buffer = reference.clone();
         delta::apply(&sample.frame, &mut buffer, &decoding).unwrap();
+        assert!(buffer == decoded);
+        let parsed = ParsedDelta::parse(&sample.frame).unwrap();
+        let mut buffer = reference.clone();
+        parsed.verify(&buffer, &decoding).unwrap();
+        parsed.apply_verified(&mut buffer, &decoding).unwrap();
         assert!(buffer == decoded);
         let mut part = [0; 10];
         delta::decompress_range(&sample.frame, reference, 100..110, &mut part, &decoding).unwrap();

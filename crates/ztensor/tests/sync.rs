@@ -1,64 +1,18 @@
-//! Weight streams: those of other implementations, hostile ones, and our own.
+//! Weight streams: those of other implementations, and our own. `sync_hostile.rs` has those that lie.
 
-use std::collections::BTreeMap;
+mod common;
+
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use serde_json::Value;
-use sha2::Digest;
-use ztensor::sync::{
-    ChecksumFormat, Encoding, Layout, LiveTensor, MemoryTarget, PayloadCompression, PublishOptions,
-    Publisher, PullOptions, Pulled, Stream, chain::Anchors, fold, log, prune, pull, status, verify,
+use common::sync::{
+    FORMS, Memory, Model, copy_folder, data, digests, expected, kind_of, manifest, model_in_folder, options,
+    publish_options, publisher, pull_from, stream, versions_of,
 };
-use ztensor::{DType, ErrorKind, Reader, Result};
-
-fn data() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/sync")
-}
-
-fn manifest() -> Value {
-    serde_json::from_slice(&std::fs::read(data().join("manifest.json")).unwrap()).unwrap()
-}
-
-fn stream(root: &Path, layout: Layout) -> Arc<Stream> {
-    Arc::new(Stream::new(root, layout, Default::default()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The SHA-256 of every tensor of a folder.
-fn digests(folder: &Path) -> BTreeMap<String, String> {
-    let reader = Reader::open(folder).unwrap();
-    reader.keys().map(|name| (name.to_owned(), hex(&reader.read(name).unwrap()))).collect()
-}
-
-fn expected(tensors: &Value) -> BTreeMap<String, String> {
-    let text = |value: &Value| value.as_str().or_else(|| value["sha256"].as_str()).unwrap().to_owned();
-    tensors.as_object().unwrap().iter().map(|(name, value)| (name.clone(), text(value))).collect()
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        match entry.file_type().unwrap().is_dir() {
-            true => copy_folder(&entry.path(), &to.join(entry.file_name())),
-            false => drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
-        }
-    }
-}
-
-fn options(version: Option<&str>) -> PullOptions<'static> {
-    PullOptions {
-        version: version.map(str::to_owned),
-        base: Some(data().join("base")),
-        threads: 2,
-        durable: false,
-        ..PullOptions::default()
-    }
-}
+use ztensor::sync::{
+    ChecksumFormat, Encoding, Layout, LiveTensor, PayloadCompression, PublishOptions, Publisher, PullOptions,
+    chain::Anchors, fold, log, prune, pull, status, verify,
+};
+use ztensor::{DType, ErrorKind, Reader};
 
 /// Streams that are parts of the slime samples.
 fn source(name: &str, scratch: &Path) -> PathBuf {
@@ -75,11 +29,6 @@ fn source(name: &str, scratch: &Path) -> PathBuf {
     root
 }
 
-fn versions_of<'a>(manifest: &'a Value, name: &str) -> &'a Vec<Value> {
-    let streams = manifest["streams"].as_array().unwrap();
-    streams.iter().find(|stream| stream["name"] == name).unwrap()["versions"].as_array().unwrap()
-}
-
 #[test]
 fn every_walk_of_the_samples_ends_where_it_should() {
     let manifest = manifest();
@@ -93,7 +42,7 @@ fn every_walk_of_the_samples_ends_where_it_should() {
         let local = scratch.path().join("local");
         let stream = stream(&source(name, scratch.path()), Layout::Numbered);
         if let Some(have) = walk["have"].as_u64() {
-            let whole = self::stream(&data().join("slime"), Layout::Numbered);
+            let whole = common::sync::stream(&data().join("slime"), Layout::Numbered);
             pull(&whole, &local, &options(Some(&have.to_string()))).unwrap();
         }
         let pulled = pull(&stream, &local, &options(Some(&walk["want"].to_string())));
@@ -120,16 +69,6 @@ fn every_walk_of_the_samples_ends_where_it_should() {
         walked += 1;
     }
     assert_eq!(walked, 14);
-}
-
-fn kind_of(name: &str) -> ErrorKind {
-    match name {
-        "corrupt" => ErrorKind::Corrupt,
-        "mismatch" => ErrorKind::Mismatch,
-        "not_found" => ErrorKind::NotFound,
-        "unsupported" => ErrorKind::Unsupported,
-        other => panic!("{other}"),
-    }
 }
 
 #[test]
@@ -181,197 +120,6 @@ fn every_version_of_every_stream_is_applied_bit_for_bit() {
 }
 
 #[test]
-fn hostile_streams_leave_the_base_untouched() {
-    let manifest = manifest();
-    let base = expected(&manifest["base"]["tensors"]);
-    let cases = manifest["hostile"].as_array().unwrap();
-    assert!(cases.len() >= 36);
-    for case in cases {
-        let name = case["name"].as_str().unwrap();
-        let scratch = tempfile::tempdir().unwrap();
-        let local = scratch.path().join("local");
-        pull(&stream(&data().join("slime"), Layout::Numbered), &local, &options(Some("0"))).unwrap();
-        let hostile = stream(&data().join(case["folder"].as_str().unwrap()), Layout::Numbered);
-        let mut memory = Memory::open(&local);
-        let live = memory.pull(&hostile, Some("1"), true);
-        let folder = pull(&hostile, &local, &options(Some(&case["want"].to_string())));
-        match case["expect"]["error"].as_str() {
-            None => {
-                folder.unwrap();
-                live.unwrap();
-                let after = expected(&case["expect"]["tensors_after"]);
-                assert_eq!(digests(&local), after, "{name}");
-                assert_eq!(memory.digests(), after, "{name}");
-            }
-            Some(kind) => {
-                let error = folder.unwrap_err();
-                assert_eq!(error.kind(), kind_of(kind), "{name}: {error}");
-                assert!(live.is_err(), "{name}");
-                assert_eq!(memory.digests(), base, "{name}");
-                assert_eq!(digests(&local), base, "{name}");
-                let state = std::fs::read_to_string(local.join(".weight_sync/state.json")).unwrap();
-                assert_eq!(state, "{\"version\": \"000000\"}", "{name}");
-                // A good version still applies.
-                let good = stream(&data().join("slime"), Layout::Numbered);
-                pull(&good, &local, &options(Some("1"))).unwrap_or_else(|error| panic!("{name}: {error}"));
-                let after = expected(&versions_of(&manifest, "slime")[0]["tensors_after"]);
-                assert_eq!(digests(&local), after, "{name}");
-            }
-        }
-    }
-}
-
-/// Tensors in memory.
-struct Memory {
-    target: MemoryTarget,
-    tensors: Vec<(String, DType, Vec<u64>, Vec<u8>)>,
-}
-
-impl Memory {
-    fn open(folder: &Path) -> Memory {
-        let reader = Reader::open(folder).unwrap();
-        let tensors = reader.objects().map(|(name, object)| {
-            (name.to_owned(), object.dtype().unwrap(), object.shape.to_vec(), reader.read(name).unwrap())
-        });
-        Memory { target: MemoryTarget::default(), tensors: tensors.collect() }
-    }
-
-    fn pull(
-        &mut self,
-        stream: &Stream,
-        version: Option<&str>,
-        atomic: bool,
-    ) -> Result<ztensor::sync::Applied> {
-        let mut live: Vec<LiveTensor<'_>> = self
-            .tensors
-            .iter_mut()
-            .map(|(name, dtype, shape, bytes)| LiveTensor {
-                name,
-                dtype: *dtype,
-                shape: shape.clone().into(),
-                bytes,
-            })
-            .collect();
-        self.target.pull(stream, &mut live, version, atomic, 2)
-    }
-
-    fn digests(&self) -> BTreeMap<String, String> {
-        self.tensors.iter().map(|(name, _, _, bytes)| (name.clone(), hex(bytes))).collect()
-    }
-}
-
-/// A model of a few tensors whose state after each step is known.
-struct Model {
-    tensors: Vec<(String, DType, Vec<u64>, Vec<u8>)>,
-    random: u64,
-}
-
-impl Model {
-    fn new() -> Model {
-        let mut model = Model { tensors: Vec::new(), random: 11 };
-        for (name, dtype, shape) in [
-            ("embed", DType::BF16, vec![500, 64]),
-            ("layers.0.w", DType::BF16, vec![96, 101]),
-            ("layers.0.norm", DType::F32, vec![77]),
-            ("layers.1.w", DType::F32, vec![33, 65]),
-            ("frozen", DType::I8, vec![4096]),
-            ("empty", DType::F16, vec![0, 3]),
-        ] {
-            let len = shape.iter().product::<u64>() as usize * dtype.size().unwrap();
-            let bytes = (0..len).map(|_| model.next() as u8).collect();
-            model.tensors.push((name.to_owned(), dtype, shape, bytes));
-        }
-        model
-    }
-
-    fn next(&mut self) -> usize {
-        self.random =
-            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) as usize
-    }
-
-    fn step(&mut self) {
-        for index in 0..self.tensors.len() {
-            let len = self.tensors[index].3.len();
-            if len == 0 || self.tensors[index].0 == "frozen" {
-                continue;
-            }
-            for _ in 0..1 + len / 200 {
-                let (at, value) = (self.next() % len, self.next() as u8);
-                self.tensors[index].3[at] = value;
-            }
-        }
-    }
-
-    fn save(&self, path: &Path) {
-        let mut list = ztensor::export::TensorList::default();
-        for (name, dtype, shape, bytes) in &self.tensors {
-            let tensor = ztensor::Tensor::from_bytes(shape.clone(), *dtype, &bytes[..]).unwrap();
-            list.tensors.push((name.clone(), tensor));
-        }
-        std::fs::create_dir_all(path).unwrap();
-        let format = ztensor::export::ExportFormat::Safetensors;
-        ztensor::export::export(&list, path.join("model.safetensors"), format, &Default::default()).unwrap();
-        std::fs::write(path.join("config.json"), "{}").unwrap();
-    }
-
-    fn inputs(&self) -> Vec<ztensor::sync::TensorInput<'_>> {
-        self.tensors
-            .iter()
-            .map(|(name, dtype, shape, bytes)| ztensor::sync::TensorInput {
-                name,
-                dtype: *dtype,
-                shape: shape.clone().into(),
-                bytes,
-            })
-            .collect()
-    }
-
-    fn digests(&self) -> BTreeMap<String, String> {
-        self.tensors.iter().map(|(name, _, _, bytes)| (name.clone(), hex(bytes))).collect()
-    }
-}
-
-/// A model, and a folder that has it as `base`.
-fn model_in_folder() -> (tempfile::TempDir, Model) {
-    let dir = tempfile::tempdir().unwrap();
-    let model = Model::new();
-    model.save(&dir.path().join("base"));
-    (dir, model)
-}
-
-fn publisher(stream: &Arc<Stream>, base: &Path, options: PublishOptions) -> Publisher {
-    Publisher::new(stream.clone(), &Reader::open(base).unwrap(), options).unwrap()
-}
-
-fn publish_options(compression: PayloadCompression, encoding: Encoding) -> PublishOptions {
-    PublishOptions {
-        compression,
-        encoding,
-        durable: false,
-        threads: 2,
-        anchors: Anchors::NEVER,
-        ..Default::default()
-    }
-}
-
-fn pull_from(stream: &Stream, base: &Path, local: &Path, version: Option<&str>) -> Result<Pulled> {
-    let options = PullOptions {
-        base: Some(base.to_owned()),
-        version: version.map(str::to_owned),
-        durable: false,
-        ..PullOptions::default()
-    };
-    pull(stream, local, &options)
-}
-
-const FORMS: [(PayloadCompression, Encoding); 3] = [
-    (PayloadCompression::Zstd, Encoding::Xor),
-    (PayloadCompression::Zstd, Encoding::Overwrite),
-    (PayloadCompression::Z4ai, Encoding::Xor),
-];
-
-#[test]
 fn what_is_published_is_what_is_pulled() {
     for (compression, encoding) in FORMS {
         for checksum in ChecksumFormat::ALL {
@@ -413,6 +161,43 @@ fn what_is_published_is_what_is_pulled() {
             assert_eq!(entries.len(), 6);
             assert!(entries[0].changed.unwrap().0 > 0 && entries[0].norm.is_some());
         }
+    }
+}
+
+#[test]
+fn large_tensors_change_in_parts() {
+    const BLOCK: usize = 256 << 10;
+    for (compression, encoding) in FORMS {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let mut model = Model::new();
+        let bytes = (0..(3 << 20) + 12).map(|_| model.next() as u8).collect::<Vec<u8>>();
+        model.tensors.push(("large".into(), DType::U8, vec![bytes.len() as u64], bytes));
+        model.save(&path("base"));
+        let stream = stream(&path("stream"), Layout::Numbered);
+        let mut publisher = publisher(&stream, &path("base"), publish_options(compression, encoding));
+        let mut memory = Memory::open(&path("base"));
+        // Few and scattered; a range over borders of blocks; nothing of most chunks; nearly everything.
+        for step in 0..4 {
+            let last = model.tensors.len() - 1;
+            for at in 0..model.tensors[last].3.len() {
+                let changes = match step {
+                    0 => model.next() % 300 == 0,
+                    1 => at % BLOCK < 20 || at % BLOCK > BLOCK - 20,
+                    2 => at == 3_000_001 || at == (3 << 20) + 11,
+                    _ => model.next() % 5 != 0,
+                };
+                if changes {
+                    model.tensors[last].3[at] ^= 1 + model.next() as u8 % 3;
+                }
+            }
+            publisher.publish(&model.inputs()).unwrap();
+            pull_from(&stream, &path("base"), &path("local"), None).unwrap();
+            assert!(digests(&path("local")) == model.digests(), "{compression:?} {encoding:?} {step}");
+            memory.pull(&stream, None, step % 2 == 0).unwrap();
+            assert!(memory.digests() == model.digests(), "{compression:?} {encoding:?} {step}");
+        }
+        assert!(verify(&path("local"), 2).unwrap().differ.is_empty());
     }
 }
 
@@ -518,6 +303,9 @@ fn the_base_is_checked_before_anything_changes() {
             assert_eq!(digests(&path("local")), digests(&path(base)));
             let mut memory = Memory::open(&path(base));
             assert_eq!(memory.pull(&stream, None, true).is_err(), base == "other base");
+            if base == "other base" {
+                assert_eq!(memory.digests(), digests(&path(base)), "all or nothing");
+            }
             std::fs::remove_dir_all(path("local")).unwrap();
         }
         // Changed by another program after it was applied.
@@ -674,59 +462,4 @@ fn without_a_full_version_nothing_is_pruned() {
         copy_folder(&data().join("slime").join(&folder), &root.join(&folder));
     }
     assert!(prune(&stream(&root, Layout::Numbered), 1, &[], false).unwrap().is_empty());
-}
-
-#[test]
-fn every_flipped_bit_and_truncation_of_a_version_is_noticed() {
-    for (compression, encoding) in FORMS {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name);
-        let mut model = Model::new();
-        model.tensors.truncate(3);
-        model.tensors[0].2 = vec![20, 8];
-        model.tensors[0].3.truncate(320);
-        model.tensors[1].2 = vec![10];
-        model.tensors[1].3.truncate(20);
-        model.save(&path("base"));
-        let root = path("stream");
-        let options = publish_options(compression, encoding);
-        let mut publisher =
-            Publisher::new(stream(&root, Layout::Numbered), &Reader::open(path("base")).unwrap(), options)
-                .unwrap();
-        model.step();
-        publisher.publish(&model.inputs()).unwrap();
-        pull_from(&stream(&root, Layout::Numbered), &path("base"), &path("local"), Some("0")).unwrap();
-        let before = digests(&path("local"));
-        let (mut refused, mut harmless) = (0, 0);
-        for file in ["model-00000-of-00001.safetensors", "model.safetensors.index.json"] {
-            let file = root.join("weight_v000001").join(file);
-            let good = std::fs::read(&file).unwrap();
-            let mut damaged: Vec<Vec<u8>> =
-                (0..good.len()).step_by(3).map(|len| good[..len].to_vec()).collect();
-            for at in 0..good.len() {
-                let mut bytes = good.clone();
-                bytes[at] ^= 1 << (at % 8);
-                damaged.push(bytes);
-            }
-            for bytes in damaged {
-                std::fs::write(&file, &bytes).unwrap();
-                let stream = stream(&root, Layout::Numbered);
-                match pull_from(&stream, &path("base"), &path("local"), Some("1")) {
-                    Err(_) => {
-                        refused += 1;
-                        assert_eq!(digests(&path("local")), before);
-                    }
-                    // Blank padding of the header, or a key that is not read.
-                    Ok(_) => {
-                        harmless += 1;
-                        assert_eq!(digests(&path("local")), model.digests());
-                        std::fs::remove_dir_all(path("local")).unwrap();
-                        pull_from(&stream, &path("base"), &path("local"), Some("0")).unwrap();
-                    }
-                }
-            }
-            std::fs::write(&file, &good).unwrap();
-        }
-        assert!(refused > 500 && harmless < 10, "{refused} {harmless}");
-    }
 }

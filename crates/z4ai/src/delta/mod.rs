@@ -25,7 +25,7 @@ use std::ops::Range;
 use crate::frame::decode::{self, Chunks};
 use crate::frame::{self, Frame, FrameFormat, stats};
 use crate::kernel::xxh3::{self, INTERLEAVED};
-use crate::layout::delta::{Delta, DeltaScratch, Hashes};
+use crate::layout::delta::{Delta, DeltaScratch, EachPart, Hashes, Output};
 use crate::layout::hashed_output::HashedOutput;
 use crate::layout::streams::StreamInfo;
 use crate::options::{DecodeOptions, FrameInfo, Options};
@@ -141,6 +141,8 @@ struct Applied<'a> {
     start: u64,
     /// Whether one thread decodes all chunks, one after the other.
     in_order: bool,
+    /// Whether what it makes was verified before, and is not hashed.
+    verified: bool,
 }
 
 impl<'a> Applied<'a> {
@@ -157,7 +159,7 @@ impl<'a> Applied<'a> {
 
     fn unchecked(frame: &'a Frame<'a, Delta>, reference: Option<&'a [u8]>, options: &DecodeOptions) -> Self {
         let in_order = parallel::workers(options.threads, frame.chunk_count()) == 1;
-        Self { frame, reference, start: 0, in_order }
+        Self { frame, reference, start: 0, in_order, verified: false }
     }
 
     /// The range of the reference that corresponds to chunk `index`.
@@ -199,8 +201,34 @@ impl Chunks for Applied<'_> {
         let (checksum, delta, payload) = self.frame.chunk(index)?;
         let reference = self.reference.map(|reference| self.part_of(index, reference)).transpose()?;
         scratch.next = self.fetch_next(index, out.len());
-        let hash = delta.decode(payload, reference, out, scratch)?;
+        if self.verified {
+            return delta.decode(payload, reference, Output::Verified(out), scratch).map(drop);
+        }
+        let hash = delta.decode(payload, reference, Output::Memory(out), scratch)?;
         decode::check_hash(index, checksum, hash)
+    }
+}
+
+impl Applied<'_> {
+    /// Decodes chunk `index` and compares its checksum, without keeping what it makes.
+    fn verify_chunk(&self, index: usize, each: EachPart<'_>, scratch: &mut DeltaScratch) -> Result<()> {
+        let (checksum, delta, payload) = self.frame.chunk(index)?;
+        let content = self.frame.content_of(index);
+        let len = (content.end - content.start) as usize;
+        let reference = self.reference.map(|reference| self.part_of(index, reference)).transpose()?;
+        scratch.next = self.fetch_next(index, len);
+        let hash = delta.decode(payload, reference, Output::Parts(len, each), scratch)?;
+        decode::check_hash(index, checksum, hash)
+    }
+
+    /// The same with all chunks.
+    fn verify(&self, options: &DecodeOptions) -> Result<()> {
+        parallel::for_each_apart(
+            options.threads,
+            self.frame.chunk_count(),
+            || self.scratch(false),
+            |scratch, index| self.verify_chunk(index, &mut |_, _, _| (), scratch),
+        )
     }
 }
 

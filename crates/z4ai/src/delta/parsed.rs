@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{Applied, check_length, check_reference, hash_each, hashes_of};
 use crate::error::{Error, Result};
 use crate::frame::{Frame, decode};
-use crate::layout::delta::Delta;
+use crate::layout::delta::{Delta, DeltaScratch};
 use crate::legacy;
 use crate::options::{DecodeOptions, FrameInfo};
 
@@ -150,6 +150,66 @@ impl<'a> ParsedDelta<'a> {
                 let bytes = decode::bytes_of(frame, range.clone(), out)?;
                 let applied = Applied::new(frame, reference, bytes, options)?;
                 decode::range_into(&applied, range, out, options)
+            }
+        }
+    }
+
+    /// Decodes the whole delta and compares the checksums of what it makes, without keeping it. A reference other
+    /// than the one it was made from is a [`Mismatch`](crate::ErrorKind::Mismatch).
+    pub fn verify(&self, reference: &[u8], options: &DecodeOptions) -> Result<()> {
+        match &self.0 {
+            Version::V1(frame) => legacy::decompress_delta(frame, reference, options).map(drop),
+            Version::V2(frame) => {
+                check_length(frame, reference)?;
+                let applied = Applied::unchecked(frame, Some(reference), options);
+                // Only then is the reference hashed, to tell another one from a damaged frame.
+                applied.verify(options).or_else(|error| {
+                    check_reference(frame, reference, 0..frame.content_len, options).and(Err(error))
+                })
+            }
+        }
+    }
+
+    /// As [`verify`](Self::verify), on one thread, and hands the content to `each` on the way, in parts that are mostly
+    /// in the first-level cache: their place, the bytes of the reference, and those of the content. What it got is only
+    /// right if there is no error in the end.
+    pub fn verify_parts(
+        &self,
+        reference: &[u8],
+        options: &DecodeOptions,
+        mut each: impl FnMut(u64, &[u8], &[u8]),
+    ) -> Result<()> {
+        match &self.0 {
+            Version::V1(frame) => {
+                each(0, reference, &legacy::decompress_delta(frame, reference, options)?);
+                Ok(())
+            }
+            Version::V2(frame) => {
+                check_length(frame, reference)?;
+                let options = DecodeOptions { threads: 1, ..*options };
+                let applied = Applied::unchecked(frame, Some(reference), &options);
+                let mut scratch = DeltaScratch::default();
+                let decoded = (0..frame.chunk_count()).try_for_each(|index| {
+                    let start = frame.content_of(index).start;
+                    let mut each = |at: usize, old: &[u8], new: &[u8]| each(start + at as u64, old, new);
+                    applied.verify_chunk(index, &mut each, &mut scratch)
+                });
+                decoded.or_else(|error| {
+                    check_reference(frame, reference, 0..frame.content_len, &options).and(Err(error))
+                })
+            }
+        }
+    }
+
+    /// Turns `buffer`, for whose bytes [`verify`](Self::verify) succeeded, into what the delta was made of. Nothing
+    /// is hashed.
+    pub fn apply_verified(&self, buffer: &mut [u8], options: &DecodeOptions) -> Result<()> {
+        match &self.0 {
+            Version::V1(_) => self.apply(buffer, options),
+            Version::V2(frame) => {
+                check_length(frame, buffer)?;
+                let applied = Applied { verified: true, ..Applied::unchecked(frame, None, options) };
+                decode::whole_into(&applied, buffer, options)
             }
         }
     }

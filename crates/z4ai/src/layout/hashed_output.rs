@@ -4,13 +4,16 @@ use crate::error::Result;
 use crate::kernel::bit_fields::{self, Fields, MergeSink, MergeSource, OutlierPatcher};
 use crate::kernel::streaming;
 use crate::kernel::stripe_writer::PartialLine;
-use crate::kernel::xxh3::{self, Hasher};
+use crate::kernel::xxh3::{self, Hasher, MIN_END};
 use crate::simd::Sums;
 use crate::simd::prefetch::CACHE_LINE;
 
 /// The decoded bytes of a chunk, produced part by part.
 pub(crate) struct HashedOutput<'a> {
+    /// Nothing if the bytes are only hashed.
     out: &'a mut [u8],
+    /// Bytes of all parts.
+    len: usize,
     /// Bytes produced so far.
     done: usize,
     /// Where parts are produced if the output is too large to stay in the caches; they are copied
@@ -19,7 +22,39 @@ pub(crate) struct HashedOutput<'a> {
     /// Bytes at the end of the last part that do not fill a cache line yet, kept before the next
     /// part.
     carried: usize,
-    hasher: Hasher,
+    /// Where parts are produced if they are only hashed.
+    discarded: Option<&'a mut DiscardedPart>,
+    /// `None`: the bytes were verified before.
+    hasher: Option<Hasher>,
+}
+
+/// Room for one part that is hashed and not kept, and before it the end of the previous part, by which hashes may
+/// have to be finished.
+pub(crate) struct DiscardedPart {
+    room: Box<[u8; MIN_END + HashedOutput::LEN]>,
+    /// Bytes of the last part.
+    len: usize,
+}
+
+impl Default for DiscardedPart {
+    fn default() -> Self {
+        Self { room: Box::new([0; MIN_END + HashedOutput::LEN]), len: 0 }
+    }
+}
+
+impl DiscardedPart {
+    /// The next part, of `len` bytes.
+    fn next(&mut self, len: usize) -> &mut [u8] {
+        self.room.copy_within(self.len..self.len + MIN_END, 0);
+        self.len = len;
+        &mut self.room[MIN_END..MIN_END + len]
+    }
+
+    /// The end of a content of `len` bytes.
+    fn end(&self, len: usize) -> &[u8] {
+        let end = &self.room[..MIN_END + self.len];
+        &end[end.len().saturating_sub(len)..]
+    }
 }
 
 /// Room for one part, and before it for less than a cache line of the previous part.
@@ -42,13 +77,26 @@ impl<'a> HashedOutput<'a> {
     pub(crate) const LEAST: usize = xxh3::HASH_BLOCK;
 
     pub(crate) fn new(out: &'a mut [u8], large: bool, part: &'a mut StagingBuffer) -> Self {
-        let hasher = Hasher::new(out.len());
-        Self { out, done: 0, staging: large.then_some(part), carried: 0, hasher }
+        let (len, hasher) = (out.len(), Some(Hasher::new(out.len())));
+        Self { out, len, done: 0, staging: large.then_some(part), carried: 0, discarded: None, hasher }
+    }
+
+    /// Bytes that were verified before: they are not hashed again.
+    pub(crate) fn verified(out: &'a mut [u8]) -> Self {
+        let len = out.len();
+        Self { out, len, done: 0, staging: None, carried: 0, discarded: None, hasher: None }
+    }
+
+    /// `len` bytes that are hashed and not kept.
+    pub(crate) fn discarded(len: usize, part: &'a mut DiscardedPart) -> Self {
+        part.len = 0;
+        let (discarded, hasher) = (Some(part), Some(Hasher::new(len)));
+        Self { out: &mut [], len, done: 0, staging: None, carried: 0, discarded, hasher }
     }
 
     /// Bytes of all parts.
     pub(crate) fn len(&self) -> usize {
-        self.out.len()
+        self.len
     }
 
     /// The memory that parts are produced in, unless they are staged, to prefetch it. Its ends are
@@ -67,11 +115,11 @@ impl<'a> HashedOutput<'a> {
 
     /// Bytes still to produce.
     pub(crate) fn left(&self) -> usize {
-        self.out.len() - self.done
+        self.len - self.done
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.done == self.out.len()
+        self.done == self.len
     }
 
     /// Merges a prefix of the next `len` bytes with the fused kernel; returns the number of bytes.
@@ -94,10 +142,10 @@ impl<'a> HashedOutput<'a> {
         len: usize,
         make: impl FnOnce(&mut Sums, &mut [u8], Option<&mut PartialLine>) -> usize,
     ) -> usize {
-        let Self { out, done, carried, .. } = self;
+        let Self { out, done, carried, discarded: None, hasher: Some(hasher), .. } = self else { return 0 };
         let made = match &mut self.staging {
-            None => self.hasher.update_fused(len, |sums, due| make(sums, &mut out[*done..*done + due], None)),
-            Some(StagingBuffer(room)) => self.hasher.update_fused(len, |sums, due| {
+            None => hasher.update_fused(len, |sums, due| make(sums, &mut out[*done..*done + due], None)),
+            Some(StagingBuffer(room)) => hasher.update_fused(len, |sums, due| {
                 let start = *done - *carried;
                 let out = &mut out[start..start + due];
                 if !out.as_ptr().addr().is_multiple_of(CACHE_LINE) {
@@ -123,13 +171,18 @@ impl<'a> HashedOutput<'a> {
     /// of the hash.
     pub(crate) fn next_of(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
         debug_assert!(len <= Self::LEN && len.is_multiple_of(xxh3::HASH_BLOCK));
-        let len = (self.out.len() - self.done).min(len);
+        let len = (self.len - self.done).min(len);
         let end = self.done + len;
-        let last = end == self.out.len();
-        let Some(StagingBuffer(room)) = &mut self.staging else {
-            let out = &mut self.out[self.done..end];
+        let last = end == self.len;
+        let (Some(StagingBuffer(room)), Some(hasher)) = (&mut self.staging, &mut self.hasher) else {
+            let out = match &mut self.discarded {
+                Some(part) => part.next(len),
+                None => &mut self.out[self.done..end],
+            };
             fill(out)?;
-            self.hasher.write(out);
+            if let Some(hasher) = &mut self.hasher {
+                hasher.write(out);
+            }
             self.done = end;
             return Ok(());
         };
@@ -145,7 +198,7 @@ impl<'a> HashedOutput<'a> {
         let whole = to_lines.len() / CACHE_LINE * CACHE_LINE;
         let (to_lines, to_rest) = to_lines.split_at_mut(whole);
         let (from_lines, from_rest) = from_lines.split_at(whole);
-        self.hasher.write_streaming(&room[CACHE_LINE..], from_lines, to_lines);
+        hasher.write_streaming(&room[CACHE_LINE..], from_lines, to_lines);
         self.done = end;
         self.carried = from_rest.len();
         if last {
@@ -156,9 +209,13 @@ impl<'a> HashedOutput<'a> {
         Ok(())
     }
 
-    /// The hash of all parts.
+    /// The hash of all parts; zero if they were [verified](Self::verified) before.
     pub(crate) fn finish(self) -> u64 {
-        self.hasher.finish(self.out)
+        let end = match &self.discarded {
+            Some(part) => part.end(self.len),
+            None => &*self.out,
+        };
+        self.hasher.as_ref().map_or(0, |hasher| hasher.finish_by_end(end))
     }
 }
 
@@ -209,6 +266,43 @@ mod tests {
                 assert_eq!(memory[at..at + len], content, "{len} bytes at {at}");
                 assert!(memory[..at].iter().chain(&memory[at + len..]).all(|&byte| byte == 0xa5));
             }
+        }
+    }
+
+    #[test]
+    fn parts_that_are_not_kept_have_the_hash_of_the_whole() {
+        let mut part = DiscardedPart::default();
+        let near = |len: usize| [len.saturating_sub(1), len, len + 1];
+        let lens = [1, 64, 240, 256, 1024, 8 << 10, 9 << 10, 16 << 10, (16 << 10) + 250].map(near);
+        for len in lens.into_iter().flatten() {
+            let content: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+            let mut parts = HashedOutput::discarded(len, &mut part);
+            let mut rest = &content[..];
+            while !parts.is_done() {
+                parts
+                    .next(|out| {
+                        let now;
+                        (now, rest) = rest.split_at(out.len());
+                        out.copy_from_slice(now);
+                        Ok(())
+                    })
+                    .unwrap();
+            }
+            assert_eq!(parts.finish(), XxHash3_64::oneshot(&content), "{len} bytes");
+            let mut memory = vec![0; len];
+            let mut parts = HashedOutput::verified(&mut memory);
+            let mut done = 0;
+            while !parts.is_done() {
+                parts
+                    .next(|out| {
+                        out.copy_from_slice(&content[done..done + out.len()]);
+                        done += out.len();
+                        Ok(())
+                    })
+                    .unwrap();
+            }
+            parts.finish();
+            assert_eq!(memory, content);
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod parallel;
 pub(crate) mod pool;
 pub(crate) mod simd;
 pub mod trusted;
+pub(crate) mod zstd_sparse;
 
 /// Bytes that are copied, hashed, encoded or written at a time. (structural: with what is made of them, a quarter
 /// to a half of a second-level cache)

@@ -12,20 +12,7 @@ use crate::tensor::Tensor;
 ///
 /// Large tensors are hashed on all cores; [`TensorHasher`] takes pieces and no threads.
 pub fn tensor_id(dtype: DType, shape: &[u64], bytes: &[u8]) -> Result<ContentId> {
-    let len = expected_len(dtype, shape)?;
-    if bytes.len() as u64 != len {
-        return Err(wrong_len(bytes.len() as u64, dtype, shape, len));
-    }
-    dtype.check_values(bytes)?;
-    let hash = match (unused_bits(dtype, shape), bytes.split_last()) {
-        (0, _) | (_, None) => tree::hash(bytes, 0)?,
-        (unused, Some((last, before))) => {
-            let mut hasher = blake3::Hasher::new();
-            hasher.update(before).update(&[masked(*last, unused)]);
-            *hasher.finalize().as_bytes()
-        }
-    };
-    Ok(Description::dense(shape, type_name(dtype, None), len, hash).id())
+    Ok(TensorHasher::hash(dtype, shape, bytes, 0)?.0)
 }
 
 /// The id of a tensor of any layout.
@@ -74,6 +61,25 @@ impl TensorHasher {
     pub fn new(dtype: DType, shape: &[u64]) -> Result<TensorHasher> {
         let len = expected_len(dtype, shape)?;
         Ok(TensorHasher { dtype, shape: shape.into(), len, seen: 0, hasher: blake3::Hasher::new() })
+    }
+
+    /// The id of a tensor that is in memory, and BLAKE3 of its bytes: on at most `threads` threads, if it is large
+    /// enough to pay for starting them.
+    pub(crate) fn hash(
+        dtype: DType,
+        shape: &[u64],
+        bytes: &[u8],
+        threads: usize,
+    ) -> Result<(ContentId, [u8; 32])> {
+        let mut hasher = TensorHasher::new(dtype, shape)?;
+        let len = hasher.len;
+        if bytes.len() as u64 != len || unused_bits(dtype, shape) != 0 {
+            hasher.update(bytes)?;
+            return hasher.finish_hashed();
+        }
+        dtype.check_values(bytes)?;
+        let hash = tree::hash(bytes, threads)?;
+        Ok((Description::dense(shape, type_name(dtype, None), len, hash).id(), hash))
     }
 
     /// Bytes of the tensor that have not come yet.

@@ -317,7 +317,7 @@ impl Repository {
             }
             _ => (ObjectType::bytes(bytes.len() as u64), String::new(), None),
         };
-        let id = of.id(bytes)?;
+        let id = of.id(bytes, threads)?;
         let new = !chooser.set.objects().contains_key(&id)
             && claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
         let encoded = match new {

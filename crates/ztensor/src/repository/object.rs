@@ -3,10 +3,7 @@
 use crate::catalog::{Shape, elements};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::id::{ContentId, TensorHasher, tensor_id};
-
-/// Larger objects are hashed on all cores. (unmeasured)
-const HASHED_ALONE: u64 = 8 << 20;
+use crate::id::{ContentId, TensorHasher};
 
 /// The element type and the shape of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -44,14 +41,9 @@ impl ObjectType {
         })
     }
 
-    /// The id of its content.
-    pub(crate) fn id(&self, bytes: &[u8]) -> Result<ContentId> {
-        if bytes.len() as u64 > HASHED_ALONE {
-            return tensor_id(self.dtype, &self.shape, bytes);
-        }
-        let mut hasher = TensorHasher::new(self.dtype, &self.shape)?;
-        hasher.update(bytes)?;
-        hasher.finish()
+    /// The id of its content, hashed on at most `threads` threads.
+    pub(crate) fn id(&self, bytes: &[u8], threads: usize) -> Result<ContentId> {
+        Ok(TensorHasher::hash(self.dtype, &self.shape, bytes, threads)?.0)
     }
 }
 
@@ -112,7 +104,7 @@ mod tests {
         assert_eq!(ObjectType::of(DType::F32, &[2], &[0; 4]), ObjectType::bytes(4));
         let typed = ObjectType::of(DType::F32, &[1], &[0; 4]);
         assert_eq!((typed.dtype, typed.len().unwrap()), (DType::F32, 4));
-        assert_ne!(typed.id(&[0; 4]).unwrap(), ObjectType::bytes(4).id(&[0; 4]).unwrap());
+        assert_ne!(typed.id(&[0; 4], 1).unwrap(), ObjectType::bytes(4).id(&[0; 4], 1).unwrap());
         let huge = ObjectType { dtype: DType::F64, shape: Shape::from_slice(&[u64::MAX, 2]) };
         assert!(huge.len().is_err());
     }

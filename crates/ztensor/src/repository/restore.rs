@@ -186,7 +186,7 @@ impl ObjectSet {
     pub(crate) fn pooled_verified(&self, id: &ContentId, threads: usize) -> Result<Vec<u8>> {
         let buffer = self.pooled(id, threads)?;
         let of = &self.get(id)?.of;
-        check_id(id, &of.id(&buffer[..of.len()? as usize])?)?;
+        check_id(id, &of.id(&buffer[..of.len()? as usize], threads)?)?;
         Ok(buffer)
     }
 

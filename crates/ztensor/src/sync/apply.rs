@@ -7,6 +7,8 @@ use super::checkpoint::{Apply, Checkpoint, Place};
 use super::deltas::{Deltas, check_base, check_target};
 use super::index::{INDEX_NAME, Kind};
 use super::journal;
+use super::patch::Patch;
+use super::payload::BLOCK;
 use super::state::{INCOMING, Known, Ledger, Locked};
 use super::stream::{Stream, Version};
 use crate::base::parallel;
@@ -65,11 +67,21 @@ pub(crate) fn apply_deltas(
             names.sort_by_key(|name| std::cmp::Reverse(checkpoint.tensors.get(*name).map(|place| place.len)));
             parallel::for_each(apply.threads, names, |name| {
                 let place = checkpoint.tensors.get(name).ok_or_else(|| unknown(name))?;
-                let mut scratch = Vec::new();
-                let old = checkpoint.bytes(name)?;
-                deltas.restore(name, Some(old), place.len, |at, old, new| {
-                    journal.change(place.file, place.offset + at, old.unwrap_or_default(), new, &mut scratch)
+                let write = |at: u64, span: u64, runs: &[u8]| {
+                    let span = u32::try_from(span).map_err(|_| Error::limit("a patch of more than 4 GiB"))?;
+                    journal.patch(place.file, place.offset + at, span, runs)
+                };
+                let mut patch = Patch::default();
+                deltas.restore_parts(name, checkpoint.bytes(name)?, |old, new| {
+                    for (old, new) in old.chunks(BLOCK).zip(new.chunks(BLOCK)) {
+                        patch.add(old, new);
+                        if patch.span() >= BLOCK as u64 {
+                            patch.take(write)?;
+                        }
+                    }
+                    Ok(())
                 })?;
+                patch.take(write)?;
                 advance(apply.observer, place.len)
             })
         });

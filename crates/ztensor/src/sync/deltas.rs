@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::checksum::Hasher;
-use super::index::{Kind, TensorEntry};
+use z4ai::delta::{ParsedDelta, is_delta};
+
+use super::checksum::{ChecksumFormat, Hasher};
+use super::index::{Kind, PayloadCompression, TensorEntry};
 use super::payload::{self, Step};
 use super::state::{Known, Ledger};
 use super::stream::{Shard, Stream, Version};
 use crate::base::parallel;
 use crate::catalog::Shape;
+use crate::decode::{broken_frame, decode_options};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::id::ContentId;
@@ -133,6 +136,24 @@ impl<'a> Deltas<'a> {
         extras.map(|extras| extras.stream_id.as_str())
     }
 
+    /// The deltas of a tensor, and the checksum after the last one with that version's name.
+    fn steps(&self, name: &str) -> Result<(Vec<Step<'static>>, Expected<'_>)> {
+        let mut steps = Vec::new();
+        let mut expected = None;
+        for &index in self.by_tensor.get(name).into_iter().flatten() {
+            let version = &self.versions[index];
+            let Kind::Delta { encoding, compression, .. } = version.index.kind else {
+                return Err(Error::invalid("a full version is not a delta"));
+            };
+            let payload = self.payload(index, name)?;
+            expected =
+                Some(Expected { format: payload.checksum, digest: payload.digest, version: &version.name });
+            steps.push(Step { compression, encoding, payload: payload.bytes.into() });
+        }
+        let expected = expected.ok_or_else(|| Error::invalid("no version changes it").in_tensor(name))?;
+        Ok((steps, expected))
+    }
+
     /// Restores the new state of a tensor of `len` bytes from its old one, block by block, and
     /// compares its checksum. `each` may have seen all of it before an error.
     pub(crate) fn restore(
@@ -143,31 +164,69 @@ impl<'a> Deltas<'a> {
         each: impl FnMut(u64, Option<&[u8]>, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let at = |error: Error| error.in_tensor(name);
-        let mut steps = Vec::new();
-        let mut expected = None;
-        for &index in self.by_tensor.get(name).into_iter().flatten() {
-            let version = &self.versions[index];
-            let Kind::Delta { encoding, compression, .. } = version.index.kind else {
-                return Err(Error::invalid("a full version is not a delta"));
-            };
-            let payload = self.payload(index, name)?;
-            expected = Some((payload.checksum, payload.digest, index));
-            steps.push(Step { compression, encoding, payload: payload.bytes.into() });
-        }
-        let Some((format, digest, last)) = expected else {
-            return Err(at(Error::invalid("no version changes it")));
-        };
-        let mut hasher: Option<Hasher> = Some(format.hasher());
+        let (steps, expected) = self.steps(name)?;
+        let mut hasher: Option<Hasher> = Some(expected.format.hasher());
         payload::restore(old, len, &steps, &mut hasher, each).map_err(at)?;
-        let found = hasher.map(Hasher::finish).unwrap_or_default();
-        if found != digest {
-            let version = quoted(&self.versions[last].name);
-            return Err(at(Error::mismatch(format!(
-                "its {format} checksum in version {version} would be {found}, {digest} is published: \
-                 another base, or a damaged delta"
-            ))));
+        expected.check(hasher.map(Hasher::finish).unwrap_or_default()).map_err(at)
+    }
+
+    /// The same for a tensor that keeps its length; `each` gets the old and the new bytes of parts of any length, in
+    /// order. They are in the caches.
+    pub(crate) fn restore_parts(
+        &self,
+        name: &str,
+        old: &[u8],
+        mut each: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let at = |error: Error| error.in_tensor(name);
+        let (steps, expected) = self.steps(name)?;
+        let mut hasher = expected.format.hasher();
+        match &steps[..] {
+            [Step { compression: PayloadCompression::Z4ai, payload, .. }] if is_delta(payload) => {
+                let mut taken = Ok(());
+                let options = decode_options(old.len() as u64, 1);
+                let delta = ParsedDelta::parse(payload).map_err(|error| at(broken_frame(error)))?;
+                let restored = delta.verify_parts(old, &options, |_, old, new| {
+                    hasher.update(new);
+                    if taken.is_ok() {
+                        taken = each(old, new);
+                    }
+                });
+                taken?;
+                restored.map_err(|error| at(broken_frame(error)))?;
+                expected.check(hasher.finish()).map_err(at)
+            }
+            _ => {
+                let mut hasher = Some(hasher);
+                let len = old.len() as u64;
+                payload::restore(Some(old), len, &steps, &mut hasher, |_, old, new| {
+                    each(old.unwrap_or_default(), new)
+                })
+                .map_err(at)?;
+                expected.check(hasher.map(Hasher::finish).unwrap_or_default()).map_err(at)
+            }
         }
-        Ok(())
+    }
+}
+
+/// The checksum that a version publishes of a tensor.
+struct Expected<'a> {
+    format: ChecksumFormat,
+    digest: String,
+    version: &'a str,
+}
+
+impl Expected<'_> {
+    fn check(&self, found: String) -> Result<()> {
+        let Expected { format, digest, version } = self;
+        if found == *digest {
+            return Ok(());
+        }
+        let version = quoted(version);
+        Err(Error::mismatch(format!(
+            "its {format} checksum in version {version} would be {found}, {digest} is published: another base, or a \
+             damaged delta"
+        )))
     }
 }
 

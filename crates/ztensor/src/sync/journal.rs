@@ -12,9 +12,9 @@ use std::sync::Mutex;
 
 use twox_hash::XxHash3_128;
 
-use super::patch::{self, Runs};
+use super::patch::Runs;
 use super::state::{INCOMING, JOURNAL, Ledger, Locked, stamp_of};
-use crate::base::parallel;
+use crate::base::{CACHE_BLOCK, parallel};
 use crate::error::{Error, Result};
 use crate::format::shards::is_plain_name;
 use crate::platform;
@@ -26,8 +26,6 @@ use crate::write::disk;
 const MAGIC: &[u8; 8] = b"ZTSYNC01";
 /// Kind and length of the body.
 const RECORD_HEADER: usize = 9;
-/// A patch that takes more than this part of its range stores the range as it is.
-const DENSE: usize = 2;
 
 const FILE: u8 = 1;
 const PATCH: u8 = 2;
@@ -78,25 +76,10 @@ impl<'a> Writer<'a> {
         self.with(|inner| inner.record(FILE, &[&len.to_le_bytes(), name.as_bytes()]))
     }
 
-    /// What turns the bytes `old` at `offset` of a file into `new`. `scratch` is reused memory.
-    pub(crate) fn change(
-        &self,
-        file: u32,
-        offset: u64,
-        old: &[u8],
-        new: &[u8],
-        scratch: &mut Vec<u8>,
-    ) -> Result<()> {
-        scratch.clear();
-        if !patch::push_runs(scratch, old, new) {
-            return Ok(());
-        }
-        let (file, offset) = (file.to_le_bytes(), offset.to_le_bytes());
-        if scratch.len() > new.len() / DENSE {
-            return self.with(|inner| inner.record(BYTES, &[&file, &offset, new]));
-        }
-        let span = (new.len() as u32).to_le_bytes();
-        self.with(|inner| inner.record(PATCH, &[&file, &offset, &span, scratch]))
+    /// A patch of `span` bytes at `offset` of a file.
+    pub(crate) fn patch(&self, file: u32, offset: u64, span: u32, runs: &[u8]) -> Result<()> {
+        let (file, offset, span) = (file.to_le_bytes(), offset.to_le_bytes(), span.to_le_bytes());
+        self.with(|inner| inner.record(PATCH, &[&file, &offset, &span, runs]))
     }
 
     /// A file that lies ready takes its place.
@@ -330,14 +313,30 @@ fn apply_changes(folder: &Path, journal: &Parsed<'_>, threads: usize, durable: b
                 body.split_first_chunk::<4>().ok_or_else(|| broken("a patch has no range"))?;
             let span = u32::from_le_bytes(*span);
             check_span(offset, span.into(), *len).ok_or_else(|| broken("a patch is outside its file"))?;
-            block.resize(span as usize, 0);
-            platform::read_exact_at(file, &mut block, offset)
-                .map_err(|error| Error::io("cannot read", error).in_file(path))?;
-            for run in Runs::new(patch, block.len()) {
-                let (start, bytes) = run?;
-                block[start..start + bytes.len()].copy_from_slice(bytes);
+            // Of each part of the range that a second-level cache holds: read, changed and written.
+            let write = |part: &std::ops::Range<usize>, block: &[u8]| match part.is_empty() {
+                true => Ok(()),
+                false => disk::write_at(file, offset + part.start as u64, block).map_err(failed),
+            };
+            let mut part = 0..0;
+            for run in Runs::new(patch, span as usize) {
+                let (mut start, mut bytes) = run?;
+                while !bytes.is_empty() {
+                    if start >= part.end {
+                        write(&part, &block)?;
+                        let from = start / CACHE_BLOCK * CACHE_BLOCK;
+                        part = from..(from + CACHE_BLOCK).min(span as usize);
+                        block.resize(part.len(), 0);
+                        platform::read_exact_at(file, &mut block, offset + from as u64)
+                            .map_err(|error| Error::io("cannot read", error).in_file(path))?;
+                    }
+                    let now;
+                    (now, bytes) = bytes.split_at(bytes.len().min(part.end - start));
+                    block[start - part.start..][..now.len()].copy_from_slice(now);
+                    start += now.len();
+                }
             }
-            disk::write_at(file, offset, &block).map_err(failed)?;
+            write(&part, &block)?;
         }
         Ok(())
     })?;

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
+use z4ai::delta::ParsedDelta;
+
 use super::checksum::{ChecksumFormat, Hasher};
 use super::deltas::{Deltas, check_base, check_target};
 use super::index::{Encoding, Index, Kind, PayloadCompression};
@@ -71,9 +73,6 @@ struct Part {
     bytes: Vec<u8>,
 }
 
-/// Changes that take more than this part of a tensor are not kept until all tensors were checked. (limit)
-const SPARSE: usize = 8;
-
 impl Default for MemoryTarget {
     fn default() -> Self {
         MemoryTarget::new(BASE_VERSION)
@@ -125,7 +124,7 @@ impl MemoryTarget {
 
     /// Brings the tensors to a version, the newest if `None`.
     ///
-    /// With `atomic` all tensors change or none: z4ai deltas are decoded once more to check them, XOR
+    /// With `atomic` all tensors change or none: the results of z4ai deltas are verified for all of them first, XOR
     /// deltas are undone on an error. Without it each tensor changes whole or not at all, and an
     /// error may leave some changed: they are then to be loaded anew.
     pub fn pull(
@@ -326,7 +325,9 @@ fn apply_all(deltas: &Deltas<'_>, live: Vec<&mut LiveTensor<'_>>, threads: usize
         }
         Ok(())
     })?;
-    let (undoable, checked) = prepared.into_inner().unwrap_or_default();
+    let (undoable, mut checked) = prepared.into_inner().unwrap_or_default();
+    // In reverse order: what was checked last is still in the caches.
+    checked.reverse();
     let applied = Mutex::new(Vec::new());
     let result = parallel::for_each(threads, undoable, |(change, tensor)| {
         change.apply(deltas, tensor.name, tensor.bytes)?;
@@ -345,8 +346,8 @@ fn apply_all(deltas: &Deltas<'_>, live: Vec<&mut LiveTensor<'_>>, threads: usize
 
 /// How one tensor is changed.
 enum Change {
-    /// One z4ai delta, which is applied in place: it knows its reference and its result.
-    Delta(Vec<u8>),
+    /// One z4ai delta, which is applied in place: its result is verified before the first byte changes.
+    Delta { frame: Vec<u8>, verified: bool },
     /// One XOR, which is applied in place and undoes itself.
     Xor { payload: Vec<u8>, checksum: ChecksumFormat, digest: String },
     /// Anything else: parts that differ are found first, and written then.
@@ -368,7 +369,7 @@ impl Deltas<'_> {
         let Payload { bytes, checksum, digest } = self.payload(*only, name)?;
         Ok(match xor {
             true => Change::Xor { payload: bytes, checksum, digest },
-            false if z4ai::delta::is_delta(&bytes) => Change::Delta(bytes),
+            false if z4ai::delta::is_delta(&bytes) => Change::Delta { frame: bytes, verified: false },
             false => Change::Parts(None),
         })
     }
@@ -377,22 +378,28 @@ impl Deltas<'_> {
 impl Change {
     /// Checks, before any tensor changes, what cannot be undone.
     fn prepared(self, deltas: &Deltas<'_>, name: &str, old: &[u8]) -> Result<Change> {
-        let parts = match &self {
-            Change::Delta(frame) => sparse_parts(frame, old).map_err(|error| error.in_tensor(name))?,
-            Change::Xor { .. } => None,
-            Change::Parts(_) => Some(changes(deltas, name, old)?),
-        };
-        Ok(parts.map_or(self, |parts| Change::Parts(Some(parts))))
+        match self {
+            Change::Delta { frame, .. } => {
+                verify(&frame, old).map_err(|error| error.in_tensor(name))?;
+                Ok(Change::Delta { frame, verified: true })
+            }
+            Change::Xor { .. } => Ok(self),
+            Change::Parts(_) => Ok(Change::Parts(Some(changes(deltas, name, old)?))),
+        }
     }
 
     /// Changes a tensor; on an error it is as it was.
     fn apply(&self, deltas: &Deltas<'_>, name: &str, bytes: &mut [u8]) -> Result<()> {
         let at = |error: Error| error.in_tensor(name);
         match self {
-            // Reference and frame are verified before the first byte changes.
-            Change::Delta(frame) => {
+            Change::Delta { frame, verified } => {
+                if !verified {
+                    verify(frame, bytes).map_err(at)?;
+                }
                 let options = decode_options(bytes.len() as u64, 1);
-                z4ai::delta::apply(frame, bytes, &options).map_err(|error| at(broken_frame(error)))
+                let applied =
+                    ParsedDelta::parse(frame).and_then(|delta| delta.apply_verified(bytes, &options));
+                applied.map_err(|error| at(broken_frame(error)))
             }
             Change::Xor { payload, checksum, digest } => {
                 let mut hasher = Some(checksum.hasher());
@@ -416,24 +423,15 @@ impl Change {
     fn undo(&self, bytes: &mut [u8]) -> Result<()> {
         match self {
             Change::Xor { payload, .. } => payload::xor_in_place(payload, bytes, &mut None),
-            Change::Delta(_) | Change::Parts(_) => Ok(()),
+            Change::Delta { .. } | Change::Parts(_) => Ok(()),
         }
     }
 }
 
-/// The parts of a tensor that a z4ai delta changes, or `None` if they are many: it is decoded again then.
-fn sparse_parts(frame: &[u8], old: &[u8]) -> Result<Option<Vec<Part>>> {
-    let (mut parts, mut runs) = (Vec::new(), Vec::new());
-    let mut sparse = true;
-    payload::decode_delta(frame, old, |at, new| {
-        if sparse && patch::push_runs(&mut runs, &old[at..at + new.len()], new) {
-            sparse = runs.len() <= new.len() / SPARSE;
-            parts.push(Part { at, span: new.len(), patch: Some(runs.clone()), bytes: Vec::new() });
-            runs.clear();
-        }
-        Ok(())
-    })?;
-    Ok(sparse.then_some(parts))
+/// Compares the checksums of what a z4ai delta makes of a tensor.
+fn verify(frame: &[u8], old: &[u8]) -> Result<()> {
+    let options = decode_options(old.len() as u64, 1);
+    ParsedDelta::parse(frame).and_then(|delta| delta.verify(old, &options)).map_err(broken_frame)
 }
 
 /// The parts of a tensor that deltas change.

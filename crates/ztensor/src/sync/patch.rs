@@ -3,8 +3,9 @@
 //! Such a patch gives the same result however often it is applied, and whatever part of it was
 //! applied before: what a journal needs.
 
-use half::{bf16, f16};
+use half::f16;
 
+use crate::base::simd::{self, Kernel};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
@@ -74,6 +75,50 @@ pub(crate) fn push_runs(out: &mut Vec<u8>, old: &[u8], new: &[u8]) -> bool {
         end = run.end;
     });
     out.len() > before
+}
+
+/// A patch of a range that is compared part by part.
+#[derive(Default)]
+pub(crate) struct Patch {
+    /// Where the range begins and ends.
+    range: std::ops::Range<u64>,
+    /// The end of the last run.
+    end: u64,
+    runs: Vec<u8>,
+}
+
+impl Patch {
+    /// Adds the next part of the range, which turns from `old` into `new`.
+    pub(crate) fn add(&mut self, old: &[u8], new: &[u8]) {
+        let (runs, end, at) = (&mut self.runs, &mut self.end, self.range.end);
+        self.range.end += new.len() as u64;
+        if std::ptr::eq(old, new) {
+            return;
+        }
+        for_each_run(old, new, |run| {
+            let start = at + run.start as u64;
+            push_number(runs, start - *end);
+            push_number(runs, run.len() as u64);
+            runs.extend_from_slice(&new[run.clone()]);
+            *end = start + run.len() as u64;
+        });
+    }
+
+    /// Bytes of the range so far.
+    pub(crate) fn span(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Where the range begins, its length and the runs, if there are any; the next range begins at its end.
+    pub(crate) fn take<T>(&mut self, take: impl FnOnce(u64, u64, &[u8]) -> Result<T>) -> Result<Option<T>> {
+        let taken = match self.runs.is_empty() {
+            true => None,
+            false => Some(take(self.range.start, self.span(), &self.runs)?),
+        };
+        self.runs.clear();
+        (self.range.start, self.end) = (self.range.end, self.range.end);
+        Ok(taken)
+    }
 }
 
 /// The runs of a patch: position and bytes.
@@ -162,48 +207,76 @@ impl Change {
 
 /// Compares two states of a tensor element by element.
 pub(crate) fn change(dtype: DType, old: &[u8], new: &[u8]) -> Change {
-    fn count<const N: usize>(old: &[u8], new: &[u8], mut differ: impl FnMut([u8; N], [u8; N])) -> u64 {
-        let mut elements = 0;
-        let mut compare = |old: &[u8], new: &[u8]| {
-            for (old, new) in old.as_chunks::<N>().0.iter().zip(new.as_chunks::<N>().0) {
-                if old != new {
-                    elements += 1;
-                    differ(*old, *new);
-                }
+    let mut change = Change::default();
+    simd::run(Compare { dtype, old, new, change: &mut change });
+    change
+}
+
+/// The loop of [`change`].
+struct Compare<'a> {
+    dtype: DType,
+    old: &'a [u8],
+    new: &'a [u8],
+    change: &'a mut Change,
+}
+
+impl Kernel for Compare<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Compare { dtype, old, new, change } = self;
+        let square = |old: f64, new: f64| (new - old) * (new - old);
+        // Widened by hand, where `half` calls a function per element.
+        let wide = |bits: [u8; 2]| f64::from(f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16));
+        *change = match dtype {
+            DType::BF16 => compare(old, new, |old, new| square(wide(old), wide(new))),
+            DType::F16 => compare(old, new, |old, new| {
+                square(f16::from_le_bytes(old).to_f64(), f16::from_le_bytes(new).to_f64())
+            }),
+            DType::F32 => compare(old, new, |old, new| {
+                square(f32::from_le_bytes(old).into(), f32::from_le_bytes(new).into())
+            }),
+            DType::F64 => {
+                compare(old, new, |old, new| square(f64::from_le_bytes(old), f64::from_le_bytes(new)))
+            }
+            _ => {
+                let change = match dtype.size() {
+                    Some(2) => compare::<2>(old, new, |_, _| 0.0),
+                    Some(4) => compare::<4>(old, new, |_, _| 0.0),
+                    Some(8) => compare::<8>(old, new, |_, _| 0.0),
+                    _ => compare::<1>(old, new, |_, _| 0.0),
+                };
+                Change { squares: None, ..change }
             }
         };
-        let (old_lines, old_rest) = old.as_chunks::<LINE>();
-        let (new_lines, new_rest) = new.as_chunks::<LINE>();
-        for (old, new) in old_lines.iter().zip(new_lines).filter(|(old, new)| !is_same(old, new)) {
-            compare(old, new);
-        }
-        compare(old_rest, new_rest);
-        elements
     }
-    let mut squares = 0.0;
-    let mut add = |old: f64, new: f64| squares += (new - old) * (new - old);
-    let elements = match dtype {
-        DType::BF16 => count(old, new, |old, new| {
-            add(bf16::from_le_bytes(old).to_f64(), bf16::from_le_bytes(new).to_f64());
-        }),
-        DType::F16 => count(old, new, |old, new| {
-            add(f16::from_le_bytes(old).to_f64(), f16::from_le_bytes(new).to_f64());
-        }),
-        DType::F32 => {
-            count(old, new, |old, new| add(f32::from_le_bytes(old).into(), f32::from_le_bytes(new).into()))
+}
+
+/// Counts elements of `N` bytes that differ, and adds up `square` of them.
+#[inline(always)]
+fn compare<const N: usize>(old: &[u8], new: &[u8], square: impl Fn([u8; N], [u8; N]) -> f64) -> Change {
+    /// Sums that are independent of each other, for vector instructions.
+    const LANES: usize = 8;
+    let (mut elements, mut sums) = (0, [0.0; LANES]);
+    let (old_lines, old_rest) = old.as_chunks::<LINE>();
+    let (new_lines, new_rest) = new.as_chunks::<LINE>();
+    for (old, new) in old_lines.iter().zip(new_lines).filter(|(old, new)| !is_same(old, new)) {
+        let groups = old.as_chunks::<N>().0.as_chunks::<LANES>().0.iter();
+        for (old, new) in groups.zip(new.as_chunks::<N>().0.as_chunks::<LANES>().0) {
+            for lane in 0..LANES {
+                // Without a branch: which elements of a line changed cannot be predicted.
+                let differs = old[lane] != new[lane];
+                elements += u64::from(differs);
+                sums[lane] += if differs { square(old[lane], new[lane]) } else { 0.0 };
+            }
         }
-        DType::F64 => count(old, new, |old, new| add(f64::from_le_bytes(old), f64::from_le_bytes(new))),
-        _ => {
-            let elements = match dtype.size() {
-                Some(2) => count::<2>(old, new, |_, _| ()),
-                Some(4) => count::<4>(old, new, |_, _| ()),
-                Some(8) => count::<8>(old, new, |_, _| ()),
-                _ => count::<1>(old, new, |_, _| ()),
-            };
-            return Change { elements, squares: None };
+    }
+    for (old, new) in old_rest.as_chunks::<N>().0.iter().zip(new_rest.as_chunks::<N>().0) {
+        if old != new {
+            elements += 1;
+            sums[0] += square(*old, *new);
         }
-    };
-    Change { elements, squares: Some(squares) }
+    }
+    Change { elements, squares: Some(sums.iter().sum()) }
 }
 
 #[cfg(test)]
@@ -237,6 +310,24 @@ mod tests {
                 mixed[*start..start + bytes.len()].copy_from_slice(bytes);
             }
             prop_assert_eq!(&mixed, &new);
+            // The same in parts, of ranges that end anywhere.
+            let (mut patch, mut patched) = (Patch::default(), old.clone());
+            let mut apply = |start: u64, span: u64, runs: &[u8]| {
+                for run in Runs::new(runs, span as usize) {
+                    let (at, bytes) = run?;
+                    let at = start as usize + at;
+                    patched[at..at + bytes.len()].copy_from_slice(bytes);
+                }
+                Ok(())
+            };
+            for (old, new) in old.chunks(applied.index(90) + 1).zip(new.chunks(applied.index(90) + 1)) {
+                patch.add(old, new);
+                if patch.span() > 100 {
+                    patch.take(&mut apply).unwrap();
+                }
+            }
+            patch.take(&mut apply).unwrap();
+            prop_assert_eq!(&patched, &new);
             let found = change(DType::U8, &old, &new).elements;
             prop_assert_eq!(found, old.iter().zip(&new).filter(|(a, b)| a != b).count() as u64);
         }

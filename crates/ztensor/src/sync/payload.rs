@@ -11,6 +11,7 @@ use zstd::zstd_safe;
 use super::checksum::Hasher;
 use super::index::{Encoding, PayloadCompression};
 use crate::base::huge_pages::zeroed_vec;
+use crate::base::zstd_sparse;
 use crate::catalog::Shape;
 use crate::decode::{broken_frame, check_expansion, decode_options};
 use crate::dtype::DType;
@@ -52,14 +53,7 @@ pub(crate) fn encode(
             let options = z4ai_options(of, new.len(), threads);
             z4ai::delta::compress(new, old, &options).map_err(not_encoded)
         }
-        // In one piece: zstd finds a little less if it gets its input in parts.
-        (PayloadCompression::Zstd, Encoding::Xor) => {
-            let mut difference = zeroed_vec::<u8>(old.len() as u64)?;
-            for ((out, old), new) in difference.iter_mut().zip(old).zip(new) {
-                *out = old ^ new;
-            }
-            compress(&difference)
-        }
+        (PayloadCompression::Zstd, Encoding::Xor) => zstd_sparse::compress_xor(old, new),
         (PayloadCompression::Zstd, Encoding::Overwrite) => {
             if new.len() as u64 > MAX_OVERWRITE {
                 return Err(Error::unsupported(format!(
@@ -213,10 +207,8 @@ pub(crate) fn xor_payloads(first: &[u8], second: &[u8], len: u64) -> Result<Vec<
     if size != len || declared(second, len)? != len {
         return Err(broken("xor: payloads of one tensor decode to different lengths"));
     }
-    let mut raw = decompress(first, size)?;
-    let other = decompress(second, size)?;
-    raw.iter_mut().zip(&other).for_each(|(byte, other)| *byte ^= other);
-    compress(&raw)
+    let (first, second) = (decompress(first, size)?, decompress(second, size)?);
+    zstd_sparse::compress_xor(&first, &second)
 }
 
 /// XORs a payload into a tensor in place, block by block, and hashes what it becomes. On an error
@@ -265,18 +257,6 @@ fn xor_decoder(payload: &[u8]) -> Result<XorDecoder<'_>> {
     let mut decoder = zstd::stream::raw::Decoder::new().map_err(failed)?;
     decoder.set_parameter(zstd_safe::DParameter::WindowLogMax(MAX_WINDOW_LOG)).map_err(failed)?;
     Ok((Box::new(decoder), zstd_safe::InBuffer::around(payload)))
-}
-
-/// Decodes a z4ai delta against its reference, block by block: what it makes matches its checksums
-/// then. `each` gets the position of a block and its new bytes.
-pub(crate) fn decode_delta(
-    payload: &[u8],
-    reference: &[u8],
-    mut each: impl FnMut(usize, &[u8]) -> Result<()>,
-) -> Result<()> {
-    let step =
-        Step { compression: PayloadCompression::Z4ai, encoding: Encoding::Xor, payload: payload.into() };
-    run(&step, Some(reference), reference.len(), &mut each)
 }
 
 /// The length that an `xor` payload decodes to, which is the tensor's.

@@ -14,7 +14,7 @@ use super::patch;
 use super::payload::{self, MAX_OVERWRITE, TensorType};
 use super::stream::{BASE_VERSION, Layout, Stream, version_name, version_number};
 use crate::base::file_memory::FileMemory;
-use crate::base::{CACHE_BLOCK, parallel};
+use crate::base::{CACHE_BLOCK, parallel, zstd_sparse};
 use crate::catalog::Shape;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
@@ -23,9 +23,6 @@ use crate::id::{ContentId, TensorHasher, model_id, tensor_id};
 use crate::read::Reader;
 
 mod write;
-
-/// Larger tensors are hashed by several threads, if only one is published. (unmeasured)
-const HASHED_ALONE: usize = 8 << 20;
 
 /// How versions are published.
 #[derive(Debug, Clone)]
@@ -153,8 +150,9 @@ struct State {
 }
 
 impl State {
-    /// Copies a state into `copy`, which is empty, and compares and hashes it on the way, block by block. The
-    /// caller's memory may be changing: everything is of one copy of it.
+    /// Copies a state into `copy`, which is empty, and compares and hashes it on the way, block by block; `each` gets
+    /// the old and the new bytes of every block, in the caches. The caller's memory may be changing: everything is of
+    /// one copy of it.
     fn take(
         of: &TensorType,
         old: &[u8],
@@ -162,16 +160,22 @@ impl State {
         mut copy: Vec<u8>,
         checksum: ChecksumFormat,
         threads: usize,
+        mut each: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<State> {
-        if parallel::resolve(threads) > 1 && new.len() > HASHED_ALONE {
+        if parallel::resolve(threads) > 1 {
             copy.extend_from_slice(new);
             let mut change = patch::Change::default();
             // In the same blocks as below: sums of floating-point numbers depend on their order.
-            old.chunks(CACHE_BLOCK)
-                .zip(copy.chunks(CACHE_BLOCK))
-                .for_each(|(old, new)| change.add(patch::change(of.dtype, old, new)));
-            let id = tensor_id(of.dtype, &of.shape, &copy)?;
-            return Ok(State { change, id, digest: checksum.of(&copy), bytes: copy });
+            for (old, new) in old.chunks(CACHE_BLOCK).zip(copy.chunks(CACHE_BLOCK)) {
+                change.add(patch::change(of.dtype, old, new));
+                each(old, new)?;
+            }
+            let (id, hash) = TensorHasher::hash(of.dtype, &of.shape, &copy, threads)?;
+            let digest = match checksum {
+                ChecksumFormat::Blake3 => hex(&hash),
+                _ => checksum.of(&copy),
+            };
+            return Ok(State { change, id, digest, bytes: copy });
         }
         let mut change = patch::Change::default();
         let mut ids = TensorHasher::new(of.dtype, &of.shape)?;
@@ -182,6 +186,7 @@ impl State {
             copy.extend_from_slice(new);
             let block = &copy[start..];
             change.add(patch::change(of.dtype, old, block));
+            each(old, block)?;
             ids.update(block)?;
             hasher.iter_mut().for_each(|hasher| hasher.update(block));
         }
@@ -555,13 +560,23 @@ impl Publisher {
         }
         let new = self.buffer(tensor.bytes.len());
         let (old, of) = (&kept.bytes[..], &kept.of);
-        let state = State::take(of, old, tensor.bytes, new, self.options.checksum, threads)?;
+        // XOR is compressed while both states are in the caches.
+        let mut xor = match (self.options.compression, encoding) {
+            (PayloadCompression::Zstd, Encoding::Xor) => Some(zstd_sparse::Frame::new(old.len())?),
+            _ => None,
+        };
+        let state = State::take(of, old, tensor.bytes, new, self.options.checksum, threads, |old, new| {
+            xor.iter_mut().try_for_each(|frame| frame.xor(old, new))
+        })?;
         if state.change.elements == 0 {
             self.give_back(state.bytes);
             return Ok(None); // it was changing, and is the same again
         }
         let State { bytes: new, change, id: target, digest } = state;
-        let payload = payload::encode(self.options.compression, encoding, of, old, &new, threads)?;
+        let payload = match xor {
+            Some(frame) => frame.finish()?,
+            None => payload::encode(self.options.compression, encoding, of, old, &new, threads)?,
+        };
         let entry = TensorEntry {
             dtype: of.dtype,
             shape: of.shape.clone(),

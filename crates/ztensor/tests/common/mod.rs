@@ -5,6 +5,7 @@
 pub mod allocations;
 pub mod conformance;
 pub mod fixtures;
+pub mod sync;
 pub mod zip;
 
 /// Processor time of the calling thread. Bounds on it catch quadratic work and, unlike bounds on

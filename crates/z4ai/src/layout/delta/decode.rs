@@ -8,12 +8,16 @@ use crate::kernel::magnitude_classes;
 use crate::kernel::{mask_compact, xxh3};
 use crate::layout::delta::binned::{Binned, BinnedScratch};
 use crate::layout::delta::{Body, Class, Delta, Difference, Places};
-use crate::layout::hashed_output::HashedOutput;
+use crate::layout::hashed_output::{DiscardedPart, HashedOutput};
 use crate::layout::split::decode_stream;
 use crate::layout::{ChunkScratch, Context};
 use crate::memory::grow;
 use crate::simd::prefetch::{CACHE_LINE, Prefetcher};
 use crate::wire::Reader;
+
+/// Where fewer cache lines than one in this many hold a listed element, they are not read ahead.
+/// (case: `sync.py`, apply)
+const LINES_PER_LISTED: usize = 4;
 
 impl Delta {
     /// Decodes a checked payload to fill `out`, which is as long as `reference`, or where there is
@@ -22,15 +26,48 @@ impl Delta {
         &self,
         payload: &[u8],
         reference: Option<&[u8]>,
-        out: &mut [u8],
+        out: Output<'_>,
         scratch: &mut DeltaScratch,
     ) -> Result<u64> {
         match &self.body {
             Body::Literal(layout) => {
-                layout.decode_hashed(payload, out, Context::default(), &mut scratch.literal)
+                let DeltaScratch { literal, whole, .. } = scratch;
+                match out {
+                    Output::Memory(out) | Output::Verified(out) => {
+                        layout.decode_hashed(payload, out, Context::default(), literal)
+                    }
+                    Output::Parts(len, each) => {
+                        grow(whole, len);
+                        let whole = &mut whole[..len];
+                        let hash = layout.decode_hashed(payload, whole, Context::default(), literal)?;
+                        each(0, reference.unwrap_or_default(), whole);
+                        Ok(hash)
+                    }
+                }
             }
             Body::Difference(difference) => difference.decode(payload, reference, out, scratch),
             Body::Binned(binned) => decode_binned(binned, payload, reference, out, scratch),
+        }
+    }
+}
+
+/// Where a chunk is decoded to.
+pub(crate) enum Output<'a> {
+    Memory(&'a mut [u8]),
+    /// Memory for bytes that were verified before: they are not hashed.
+    Verified(&'a mut [u8]),
+    /// A number of bytes that are hashed and not kept, but handed on in parts, mostly in the first-level cache: their
+    /// places, the reference there, and the parts.
+    Parts(usize, EachPart<'a>),
+}
+
+pub(crate) type EachPart<'a> = &'a mut dyn FnMut(usize, &[u8], &[u8]);
+
+impl Output<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Output::Memory(out) | Output::Verified(out) => out.len(),
+            Output::Parts(len, _) => *len,
         }
     }
 }
@@ -47,6 +84,9 @@ pub(crate) struct DeltaScratch {
     part: Vec<u8>,
     class: ClassScratch,
     binned: BinnedScratch,
+    /// One part, and one chunk, of what is not kept.
+    discarded: DiscardedPart,
+    whole: Vec<u8>,
 }
 
 #[derive(Default)]
@@ -62,34 +102,56 @@ fn decode_binned(
     binned: &Binned,
     payload: &[u8],
     reference: Option<&[u8]>,
-    out: &mut [u8],
+    out: Output<'_>,
     scratch: &mut DeltaScratch,
 ) -> Result<u64> {
     let large = scratch.literal.large_output && reference.is_some();
     let mut opened = binned.open(payload, &mut scratch.binned, &mut scratch.literal.coder)?;
-    let mut out = HashedOutput::new(out, large, &mut scratch.literal.part);
-    let restore = Restore { reference, part: &mut [], next: &mut scratch.next };
+    let mut each: Option<EachPart<'_>> = None;
+    let mut out = match out {
+        Output::Memory(out) => HashedOutput::new(out, large, &mut scratch.literal.part),
+        Output::Verified(out) => HashedOutput::verified(out),
+        Output::Parts(len, parts) => {
+            each = Some(parts);
+            HashedOutput::discarded(len, &mut scratch.discarded)
+        }
+    };
+    let restore = Restore { reference, touch: true, each, part: &mut [], next: &mut scratch.next };
     restore.fill(&mut out, |to, _| match to {
         To::Other(reference, out) => opened.restore(Some(reference), out),
-        To::Reference(elements) => opened.restore(None, elements),
+        To::Reference(elements, _) => opened.restore(None, elements),
     })?;
     opened.finish()?;
     Ok(out.finish())
 }
 
 impl Difference {
+    /// Elements in lists.
+    fn listed(&self) -> usize {
+        self.classes.iter().filter_map(|class| class.list.as_ref()).map(|list| list.count as usize).sum()
+    }
+
     fn decode(
         &self,
         payload: &[u8],
         reference: Option<&[u8]>,
-        out: &mut [u8],
+        out: Output<'_>,
         scratch: &mut DeltaScratch,
     ) -> Result<u64> {
         if self.is_empty() {
-            if let Some(reference) = reference {
-                out.copy_from_slice(reference);
-            }
-            return Ok(xxh3::hash(out));
+            return Ok(match (out, reference) {
+                (Output::Memory(out), Some(reference)) => {
+                    out.copy_from_slice(reference);
+                    xxh3::hash(out)
+                }
+                (Output::Memory(out), None) => xxh3::hash(out),
+                (Output::Verified(_), _) => 0,
+                (Output::Parts(_, each), reference) => {
+                    let reference = reference.unwrap_or_default();
+                    each(0, reference, reference);
+                    xxh3::hash(reference)
+                }
+            });
         }
         let size = self.elements.size;
         let rule = self.elements.rule(self.xor);
@@ -97,10 +159,25 @@ impl Difference {
         let large = scratch.literal.large_output && reference.is_some();
         let coders = &mut scratch.literal.coder;
         // The reference is needed right after the streams.
-        coders.ahead = DecodePrefetch::new(out.len() / size, reference.unwrap_or(out));
-        let mut out = HashedOutput::new(out, large, &mut scratch.literal.part);
+        let ahead = match (&out, reference) {
+            (_, Some(reference)) => reference,
+            (Output::Memory(out), None) => out,
+            // Verified: few of its lines may be needed.
+            (Output::Verified(_) | Output::Parts(..), None) => &[],
+        };
+        coders.ahead = DecodePrefetch::new(out.len() / size, ahead);
+        let touch = !matches!(&out, Output::Verified(out) if self.listed() * LINES_PER_LISTED < out.len() / CACHE_LINE);
+        let mut each: Option<EachPart<'_>> = None;
+        let mut out = match out {
+            Output::Memory(out) => HashedOutput::new(out, large, &mut scratch.literal.part),
+            Output::Verified(out) => HashedOutput::verified(out),
+            Output::Parts(len, parts) => {
+                each = Some(parts);
+                HashedOutput::discarded(len, &mut scratch.discarded)
+            }
+        };
         grow(&mut scratch.part, HashedOutput::LEN);
-        let restore = Restore { reference, part: &mut scratch.part, next: &mut scratch.next };
+        let restore = Restore { reference, touch, each, part: &mut scratch.part, next: &mut scratch.next };
         if let ([class], []) = (&self.classes[..], &self.thresholds[..]) {
             let mut class = class.open(payload, size, true, &mut scratch.class, coders)?;
             match class.in_planes {
@@ -141,6 +218,10 @@ impl Difference {
 struct Restore<'a> {
     /// `None`: in place.
     reference: Option<&'a [u8]>,
+    /// Whether most cache lines of the reference are needed.
+    touch: bool,
+    /// Gets each part where they are not kept.
+    each: Option<EachPart<'a>>,
     /// Room for the differences of one part.
     part: &'a mut [u8],
     next: &'a mut Prefetcher,
@@ -153,15 +234,23 @@ impl Restore<'_> {
         out: &mut HashedOutput<'_>,
         mut restore: impl FnMut(To<'_>, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
+        let Restore { touch, mut each, part, next, .. } = self;
         let mut references = self.reference.map(|reference| reference.chunks(HashedOutput::LEN));
+        let mut at = 0;
         while !out.is_done() {
             out.next(|out| {
-                self.next.advance(1);
-                let to = match &mut references {
-                    Some(references) => To::Other(references.next().unwrap_or_default(), out),
-                    None => To::Reference(out),
+                next.advance(1);
+                let reference = references.as_mut().map(|references| references.next().unwrap_or_default());
+                let to = match reference {
+                    Some(reference) => To::Other(reference, &mut *out),
+                    None => To::Reference(&mut *out, touch),
                 };
-                restore(to, self.part)
+                restore(to, &mut *part)?;
+                if let (Some(each), Some(reference)) = (&mut each, reference) {
+                    each(at, reference, out);
+                }
+                at += out.len();
+                Ok(())
             })?;
         }
         Ok(())
@@ -171,6 +260,7 @@ impl Restore<'_> {
     fn fill_by_planes(self, out: &mut HashedOutput<'_>, rule: Rule, class: &mut Opened<'_>) -> Result<()> {
         let size = class.size;
         let mut references = self.reference.map(|reference| reference.chunks(HashedOutput::LEN));
+        let (mut each, mut at) = (self.each, 0);
         while !out.is_done() {
             self.next.advance(1);
             let len = out.left().min(HashedOutput::LEN);
@@ -191,8 +281,12 @@ impl Restore<'_> {
                     }
                     None => difference::restore_planes_in_place(rule, size, planes, out),
                 }
+                if let (Some(each), Some(reference)) = (&mut each, reference) {
+                    each(at, reference, out);
+                }
                 Ok(())
             })?;
+            at += len;
         }
         Ok(())
     }
@@ -202,15 +296,15 @@ impl Restore<'_> {
 enum To<'a> {
     /// Memory other than the reference.
     Other(&'a [u8], &'a mut [u8]),
-    /// The memory of the reference.
-    Reference(&'a mut [u8]),
+    /// The memory of the reference, and whether most of its cache lines are needed.
+    Reference(&'a mut [u8], bool),
 }
 
 impl To<'_> {
     fn reference(&self) -> &[u8] {
         match self {
             To::Other(reference, _) => reference,
-            To::Reference(reference) => reference,
+            To::Reference(reference, _) => reference,
         }
     }
 
@@ -221,11 +315,13 @@ impl To<'_> {
                 out.copy_from_slice(reference);
                 out
             }
-            To::Reference(elements) => {
+            To::Reference(elements, touch) => {
                 // Scattered accesses are misses that hardware prefetchers do not foresee; one byte of
                 // every line, in order, is a stream to them.
-                let lines = elements.chunks(CACHE_LINE).map(|line| line[0]);
-                std::hint::black_box(lines.fold(0, |all, byte| all | byte));
+                if *touch {
+                    let lines = elements.chunks(CACHE_LINE).map(|line| line[0]);
+                    std::hint::black_box(lines.fold(0, |all, byte| all | byte));
+                }
                 elements
             }
         }
@@ -234,7 +330,7 @@ impl To<'_> {
     fn restore(self, rule: Rule, size: usize, differences: &[u8]) {
         match self {
             To::Other(reference, out) => difference::restore(rule, size, reference, differences, out),
-            To::Reference(elements) => difference::restore_in_place(rule, size, differences, elements),
+            To::Reference(elements, _) => difference::restore_in_place(rule, size, differences, elements),
         }
     }
 }

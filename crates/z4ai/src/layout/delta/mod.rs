@@ -19,5 +19,5 @@ pub(crate) mod differences;
 pub(crate) mod magnitudes;
 mod wire;
 
-pub(crate) use decode::DeltaScratch;
+pub(crate) use decode::{DeltaScratch, EachPart, Output};
 pub(crate) use wire::{Body, Class, Delta, Difference, Elements, Hashes, List, Places};
