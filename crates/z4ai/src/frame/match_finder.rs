@@ -9,7 +9,7 @@ use crate::frame::matches::{MAX_MATCH, Match};
 use crate::kernel::bloom::{Filter, hash};
 use crate::simd::prefetch::{Hint, prefetch};
 
-/// Bytes between the positions in the table. (unmeasured)
+/// Bytes between the positions in the table. (flat)
 const TABLE_STRIDE: usize = 4096;
 /// The stride of sampled blocks, for short and for long data. (case: `codec.py`, compress against
 /// `dense`)

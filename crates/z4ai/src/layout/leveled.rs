@@ -30,7 +30,7 @@ const LEVEL_STREAMS: usize = 4;
 const SAMPLED_ROWS: usize = 16;
 /// Columns that the gain is estimated by, at most. (case: `entropy.py`, optimizer)
 const SAMPLED_COLUMNS: usize = 1024;
-/// Rows and columns, at least. (unmeasured)
+/// Rows and columns, at least. (flat)
 const MIN_UNITS: usize = 32;
 /// Rows of a chunk, and its bytes at most. (case: `entropy.py`, optimizer)
 const ROWS_PER_CHUNK: usize = 128;

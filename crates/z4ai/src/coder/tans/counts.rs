@@ -7,7 +7,8 @@ use crate::wire::Reader;
 
 /// Log2 of the table size, at least. (format)
 const MIN_LOG: u32 = 9;
-/// Bits of a state that are worth their time, at most. (unmeasured)
+/// Bits of a state that are worth their time, at most. (case: sweep of `balanced`; one less is up to 0.19 % larger,
+/// one more up to 0.07 % smaller with tables twice as long)
 const USUAL_LOG: u32 = 11;
 
 /// Four bits that announce a run of absent symbols; the next four are its length less two. (format)
