@@ -182,10 +182,10 @@ fn large_tensors_change_in_parts() {
             let last = model.tensors.len() - 1;
             for at in 0..model.tensors[last].3.len() {
                 let changes = match step {
-                    0 => model.next() % 300 == 0,
+                    0 => model.next().is_multiple_of(300),
                     1 => at % BLOCK < 20 || at % BLOCK > BLOCK - 20,
                     2 => at == 3_000_001 || at == (3 << 20) + 11,
-                    _ => model.next() % 5 != 0,
+                    _ => !model.next().is_multiple_of(5),
                 };
                 if changes {
                     model.tensors[last].3[at] ^= 1 + model.next() as u8 % 3;
