@@ -37,7 +37,7 @@ const SAMPLE_PIECE: usize = 16 << 10;
 const SAMPLE_PIECES: usize = 4;
 
 /// Blobs below this size are not worth a sample. (flat: as above, `write_zstd_small`)
-const SAMPLED_FROM: usize = 16 * SAMPLE_PIECE;
+const SAMPLED_FROM: usize = 32 * SAMPLE_PIECE;
 
 /// Contexts and output buffers of earlier blobs. Fresh memory for every blob
 /// would cost about as much in page faults as a fast level does in coding.
