@@ -8,10 +8,9 @@ use crate::error::{Error, Result};
 /// Bytes between two wanted ranges that are cheaper to receive than a second request. (case:
 /// `constants.py`, `far_sparse`: half takes 1.5 times as long, twice the same)
 const MAX_GAP: u64 = 256 << 10;
-/// No request is for more, so that many share a large tensor. (flat: `constants.py`, `near_whole` and
-/// `far_whole`)
+/// No request is for more, so that many share a large tensor. (unmeasured)
 const MAX_REQUEST: u64 = 8 << 20;
-/// Requests for less than this take longer to make than to answer. (flat: `constants.py`, `near_one` and `far_one`)
+/// Requests for less than this take longer to make than to answer. (unmeasured)
 const MIN_REQUEST: u64 = 1 << 20;
 /// What the cache keeps its files by. (format)
 pub(super) const CACHED_BLOCK: u64 = 4 << 20;
