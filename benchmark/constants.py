@@ -21,9 +21,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import remote
 
 ROOT = Path(__file__).resolve().parent
 WORK = ROOT / ".work" / "constants"
@@ -150,54 +151,8 @@ def build() -> None:
     subprocess.run(["make", "wheel"], cwd=COPY, check=True)
 
 
-# --- a server that answers late
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Ranges of the files in `DATA`; below `/far` after 20 ms, and 100 MB/s for a connection."""
-
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        far = self.path.startswith("/far/")
-        with open(DATA / Path(self.path).name, "rb") as file:
-            total = os.fstat(file.fileno()).st_size
-            first, last = 0, total - 1
-            wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers["Range"] or "")
-            if wanted and wanted[1]:
-                first, last = int(wanted[1]), min(last, int(wanted[2] or last))
-            elif wanted:
-                first = max(0, total - int(wanted[2]))
-            if far:
-                time.sleep(0.02)
-            self.send_response(206 if wanted else 200)
-            if wanted:
-                self.send_header("Content-Range", f"bytes {first}-{last}/{total}")
-            self.send_header("Content-Length", str(last - first + 1))
-            self.send_header("ETag", '"one"')
-            self.end_headers()
-            if self.command == "HEAD":
-                return
-            self.wfile.flush()
-            while first <= last:
-                count = min(last + 1 - first, 1 << 20 if far else 1 << 30)
-                sent = os.sendfile(self.connection.fileno(), file.fileno(), first, count)
-                first += sent
-                if far:
-                    time.sleep(sent / 100e6)
-
-
-def serve() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    print(server.server_port, flush=True)
-    server.serve_forever()
+class Handler(remote.Handler):
+    folder = DATA
 
 
 # --- cases, in processes of the other environment
@@ -587,7 +542,7 @@ def main() -> None:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["--serve"]:
-            serve()
+            remote.serve(Handler)
         case ["--prepare"]:
             prepare()
         case ["--work", case, root, folder]:

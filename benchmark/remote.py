@@ -17,6 +17,7 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -79,9 +80,10 @@ for line in sys.stdin:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Ranges of files of a folder."""
+    """Ranges of files of a folder; below `/far/` after 20 ms, and 100 MB/s for a connection."""
 
     protocol_version = "HTTP/1.1"
+    folder = WORK
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -90,14 +92,17 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        with open(WORK / Path(self.path).name, "rb") as file:
+        far = self.path.startswith("/far/")
+        with open(self.folder / Path(self.path).name, "rb") as file:
             total = os.fstat(file.fileno()).st_size
             first, last = 0, total - 1
             wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers["Range"] or "")
             if wanted and wanted[1]:
-                first, last = int(wanted[1]), min(last, int(wanted[2]))
+                first, last = int(wanted[1]), min(last, int(wanted[2] or last))
             elif wanted:
                 first = max(0, total - int(wanted[2]))
+            if far:
+                time.sleep(0.02)
             self.send_response(206 if wanted else 200)
             if wanted:
                 self.send_header("Content-Range", f"bytes {first}-{last}/{total}")
@@ -108,13 +113,15 @@ class Handler(BaseHTTPRequestHandler):
                 return
             self.wfile.flush()
             while first <= last:
-                first += os.sendfile(
-                    self.connection.fileno(), file.fileno(), first, last + 1 - first
-                )
+                count = min(last + 1 - first, 1 << 20 if far else 1 << 30)
+                sent = os.sendfile(self.connection.fileno(), file.fileno(), first, count)
+                first += sent
+                if far:
+                    time.sleep(sent / 100e6)
 
 
-def serve() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+def serve(handler: type[Handler] = Handler) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     print(server.server_port, flush=True)
     server.serve_forever()
