@@ -12,7 +12,7 @@ use crate::frame::plan::Plan;
 use crate::frame::{self, FrameFormat, chunks};
 use crate::kernel::changes::{self, Lists};
 use crate::kernel::mask_compact::SLACK;
-use crate::kernel::xxh3::{self, Hasher, MIN_END};
+use crate::kernel::xxh3::{self, HASH_BLOCK, Hasher, MIN_END};
 use crate::kernel::{difference, histogram, magnitude_classes, mask_compact};
 use crate::layout::delta::binned::encode::{self as binned, BinnedEncoder};
 use crate::layout::delta::binned::prediction::Prediction;
@@ -42,6 +42,9 @@ const SAMPLE_RUNS: usize = 8;
 /// Bytes that are copied, hashed and compared at a time, in the first-level cache.
 /// (structural: a quarter of a first-level cache)
 const COPY_PART: usize = 8 << 10;
+/// Bytes that are compared without copying them, before it is known whether too many changed.
+/// (structural: lists of a part fit the second-level cache)
+const COMPARED_PART: usize = 64 << 10;
 
 /// Encodes the difference from `reference` to `current` into `out`, which is cleared first.
 pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<()> {
@@ -156,7 +159,7 @@ impl DeltaEncoder {
         {
             let count = current.len() / elements.size;
             let rule = (elements.rule(choice.xor), elements.size);
-            let Changed { marks, lists: [now, before], len, .. } = &self.changed;
+            let Changed { marks, lists: [now, before], len, .. } = &mut self.changed;
             let (xor, class) =
                 self.streams.encode_changed(rule, count, marks, [&now[..*len], &before[..*len]], payload);
             let difference = Difference { elements, xor, thresholds: Vec::new(), classes: vec![class] };
@@ -271,8 +274,8 @@ impl DeltaEncoder {
 /// The elements of a chunk that are not those of the reference, found in one pass over both.
 #[derive(Default)]
 struct Changed {
-    /// Copies of one part of either buffer, behind the end of the part before.
-    parts: [Vec<u8>; 2],
+    /// Copies of the end of either buffer.
+    ends: [Vec<u8>; 2],
     /// The changed elements of either buffer, `len` bytes each.
     lists: [Vec<u8>; 2],
     len: usize,
@@ -282,56 +285,47 @@ struct Changed {
 
 impl Changed {
     /// Finds what changed; returns the hashes of both buffers. `None` if it is more than lists are
-    /// meant for. Parts are copied first, as in [`DeltaEncoder::encode`].
+    /// meant for. Every byte is read once, so that hashes and lists are of the same bytes even if
+    /// another thread changes them.
     fn find(&mut self, size: usize, both: [&[u8]; 2]) -> Option<[u64; 2]> {
         let len = both[0].len();
         let most = len / size / LIST_ONLY_BELOW * size;
         let per_mark = 8 * size;
         self.len = 0;
         self.marks.resize(mask_compact::marks_len(len / size), 0);
-        self.parts.iter_mut().for_each(|part| part.resize(MIN_END + COPY_PART, 0));
         let mut hashers = [Hasher::new(len), Hasher::new(len)];
-        let mut kept = 0;
-        for start in (0..len).step_by(COPY_PART) {
-            let bytes = COPY_PART.min(len - start);
-            for (copy, from) in self.parts.iter_mut().zip(both) {
-                // The end of the part before, by which hashes may have to be finished.
-                copy.copy_within(COPY_PART.., 0);
-                copy[MIN_END..MIN_END + bytes].copy_from_slice(&from[start..start + bytes]);
-            }
-            kept = MIN_END + bytes;
-            let parts = self.parts.each_ref().map(|copy| &copy[MIN_END..kept]);
+        // Hashes are finished by the end, which therefore must not be read before.
+        let blocks = len.saturating_sub(MIN_END) / HASH_BLOCK * HASH_BLOCK;
+        for start in (0..blocks).step_by(COMPARED_PART) {
+            let part = start..blocks.min(start + COMPARED_PART);
             for list in &mut self.lists {
                 // Grown by an amortised step, not part by part.
-                if list.len() < self.len + COPY_PART + SLACK {
-                    list.resize(2 * self.len + COPY_PART + SLACK, 0);
+                if list.len() < self.len + COMPARED_PART + SLACK {
+                    list.resize(2 * self.len + COMPARED_PART + SLACK, 0);
                 }
             }
-            let [now, before] = &mut self.lists;
-            let (now, before) = (&mut now[self.len..], &mut before[self.len..]);
-            let marks = &mut self.marks[start / per_mark..];
-            let mut found = 0;
-            let next = both.map(|from| from.as_ptr().wrapping_add(start + COPY_PART));
-            let due = Hasher::update_both(&mut hashers, bytes, |sums, due| {
-                let to = Lists { elements: [&mut *now, &mut *before], marks: &mut *marks };
-                found = changes::compare_hashed(size, parts.map(|part| &part[..due]), sums, to, next);
+            let elements = self.lists.each_mut().map(|list| &mut list[self.len..]);
+            let to = Lists { elements, marks: &mut self.marks[start / per_mark..] };
+            Hasher::update_both(&mut hashers, part.len(), |sums| {
+                self.len += changes::compare_hashed(size, both.map(|from| &from[part.clone()]), sums, to);
             });
-            // The last block is hashed in the end.
-            if due < bytes {
-                let to = Lists {
-                    elements: [&mut now[found..], &mut before[found..]],
-                    marks: &mut marks[due / per_mark..],
-                };
-                found += changes::compare_few(size, parts.map(|part| &part[due..]), to);
-            }
-            self.len += found;
             if self.len > most {
                 return None;
             }
         }
-        let before = if len > COPY_PART { 0 } else { MIN_END };
-        let ends = self.parts.each_ref().map(|copy| &copy[before..kept]);
-        Some([hashers[0].finish_by_end(ends[0]), hashers[1].finish_by_end(ends[1])])
+        for ((end, from), hasher) in self.ends.iter_mut().zip(both).zip(&mut hashers) {
+            end.clear();
+            end.extend_from_slice(&from[blocks..]);
+            hasher.write(end);
+        }
+        for list in &mut self.lists {
+            list.resize(list.len().max(self.len + HASH_BLOCK + MIN_END + SLACK), 0);
+        }
+        let elements = self.lists.each_mut().map(|list| &mut list[self.len..]);
+        let to = Lists { elements, marks: &mut self.marks[blocks / per_mark..] };
+        self.len += changes::compare_few(size, self.ends.each_ref().map(Vec::as_slice), to);
+        let hashes = std::array::from_fn(|i| hashers[i].finish_by_end(&self.ends[i]));
+        (self.len <= most).then_some(hashes)
     }
 }
 

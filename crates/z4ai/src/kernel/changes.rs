@@ -7,14 +7,15 @@
 //!     if any differ: append those of either buffer to its list
 //! ```
 //!
-//! 1. Vectors are loaded once for all three.
+//! 1. Vectors are loaded once for all three, and prefetched: hardware prefetchers stop at 4 KiB pages.
 //! 2. Most vectors of a sparse change are equal: the branch is predicted, and the cost of the lists
-//!    falls with the share of what changed.
-//! 3. The kernel works on copies in the first-level cache (others may be changing the buffers), and
-//!    prefetches what will be copied next.
+//!    falls with the share of what changed. Of most others one or two elements differ, which are copied
+//!    faster than a vector is compressed without AVX-512.
+//!    Nothing is read twice: others may be changing the buffers, and hash and list must be of the same
+//!    bytes.
 
 use crate::kernel::xxh3;
-use crate::simd::prefetch::{Hint, prefetch};
+use crate::simd::prefetch::{self, Hint, prefetch};
 use crate::simd::vector::{Lane, VECTOR, Vector, for_lane};
 use crate::simd::{Sums, dispatch_wide};
 
@@ -28,14 +29,9 @@ pub(crate) struct Lists<'a> {
 
 dispatch_wide! {
     /// Compares whole hash blocks of elements of `size` bytes; returns the bytes of the elements
-    /// that differ. `next` are the addresses of what is read after this.
-    pub(crate) fn compare_hashed(
-        size: usize,
-        both: [&[u8]; 2],
-        sums: [&mut Sums; 2],
-        to: Lists<'_>,
-        next: [*const u8; 2],
-    ) -> usize = compare_hashed_with
+    /// that differ.
+    pub(crate) fn compare_hashed(size: usize, both: [&[u8]; 2], sums: [&mut Sums; 2], to: Lists<'_>) -> usize
+        = compare_hashed_with
 }
 
 #[inline(always)]
@@ -45,19 +41,12 @@ fn compare_hashed_with(
     both: [&[u8]; 2],
     sums: [&mut Sums; 2],
     to: Lists<'_>,
-    next: [*const u8; 2],
 ) -> usize {
-    for_lane!(size, L, compare_lanes::<L>(isa, both, sums, to, next))
+    for_lane!(size, L, compare_lanes::<L>(isa, both, sums, to))
 }
 
 #[inline(always)]
-fn compare_lanes<L: Lane>(
-    isa: impl Vector,
-    both: [&[u8]; 2],
-    sums: [&mut Sums; 2],
-    to: Lists<'_>,
-    next: [*const u8; 2],
-) -> usize {
+fn compare_lanes<L: Lane>(isa: impl Vector, both: [&[u8]; 2], sums: [&mut Sums; 2], to: Lists<'_>) -> usize {
     let (first, second) = (both[0].as_chunks::<VECTOR>().0, both[1].as_chunks::<VECTOR>().0);
     let ones = isa.splat::<u8>(0xff);
     let [first_list, second_list] = to.elements;
@@ -66,11 +55,11 @@ fn compare_lanes<L: Lane>(
     let marks = to.marks.chunks_exact_mut(L::COUNT / 8);
     let mut at = 0;
     for (index, ((a, b), marks)) in first.iter().zip(second).zip(marks).enumerate() {
-        prefetch(next[0].wrapping_add(index * VECTOR), Hint::L1);
-        prefetch(next[1].wrapping_add(index * VECTOR), Hint::L1);
-        a_sums = xxh3::add(isa, a_sums, *a, index);
-        b_sums = xxh3::add(isa, b_sums, *b, index);
+        prefetch(a.as_ptr().wrapping_add(prefetch::DISTANCE), Hint::L1);
+        prefetch(b.as_ptr().wrapping_add(prefetch::DISTANCE), Hint::L1);
         let (a, b) = (isa.load(a), isa.load(b));
+        a_sums = xxh3::add(isa, a_sums, isa.bytes(a), index);
+        b_sums = xxh3::add(isa, b_sums, isa.bytes(b), index);
         let mask = isa.test_mask::<L>(isa.xor(a, b), ones);
         marks.copy_from_slice(&mask.to_le_bytes()[..L::COUNT / 8]);
         if mask == 0 {
@@ -78,12 +67,33 @@ fn compare_lanes<L: Lane>(
         }
         let lists = (first_list[at..].first_chunk_mut(), second_list[at..].first_chunk_mut());
         let (Some(a_list), Some(b_list)) = lists else { unreachable!("lists have room for all elements") };
-        isa.compress::<L>(mask, a, a_list);
-        isa.compress::<L>(mask, b, b_list);
+        if mask.count_ones() <= PICKED {
+            pick::<L>(mask, &isa.bytes(a), a_list);
+            pick::<L>(mask, &isa.bytes(b), b_list);
+        } else {
+            isa.compress::<L>(mask, a, a_list);
+            isa.compress::<L>(mask, b, b_list);
+        }
         at += mask.count_ones() as usize * L::SIZE;
     }
     (*first_sums, *second_sums) = (a_sums, b_sums);
     at
+}
+
+/// Elements of a vector, at most, that are copied one by one. (case: `delta.py`, make, `Z4AI_CPU=avx2`)
+const PICKED: u32 = 2;
+
+/// Copies the lanes of the mask, at least one and at most [`PICKED`], to the start of `to`. What is behind them is
+/// unspecified.
+#[inline(always)]
+fn pick<L: Lane>(mask: u64, from: &[u8; VECTOR], to: &mut [u8; VECTOR]) {
+    let mut rest = mask;
+    for to in to.chunks_exact_mut(L::SIZE).take(PICKED as usize) {
+        // Without a branch: there may be one lane less.
+        let lane = rest.trailing_zeros() as usize % L::COUNT * L::SIZE;
+        to.copy_from_slice(&from[lane..lane + L::SIZE]);
+        rest &= rest.wrapping_sub(1);
+    }
 }
 
 /// As [`compare_hashed`], for a few elements, one at a time and without hashes.
@@ -144,10 +154,10 @@ mod tests {
                     let [x, y] = &mut lists;
                     let [s, t] = &mut sums;
                     let to = Lists { elements: [x, y], marks: &mut marks };
-                    let (both, ahead) = ([&a[..], &b[..]], [a.as_ptr(), b.as_ptr()]);
+                    let both = [&a[..], &b[..]];
                     let made = match which {
-                        0 => compare_hashed(size, both, [s, t], to, ahead),
-                        1 => compare_hashed_with(Portable, size, both, [s, t], to, ahead),
+                        0 => compare_hashed(size, both, [s, t], to),
+                        1 => compare_hashed_with(Portable, size, both, [s, t], to),
                         _ => compare_few(size, both, to),
                     };
                     assert_eq!(made, listed.len() * size, "{size} {one_in} {which}");

@@ -208,27 +208,35 @@ dispatch! {
 fn positions_with(_: impl Isa, marks: &[u8], places: &mut [u16; PLACES]) -> usize {
     /// Bits of a word that are listed without a branch: what is written beyond them is overwritten.
     const UNROLLED: usize = 4;
-    let (words, rest) = marks.as_chunks();
-    let mut last = [0; 8];
+    /// Words that are skipped together where no bit is set, as in most of a sparse mask.
+    const SKIPPED: usize = 4;
+    let (groups, rest) = marks.as_chunks::<{ 8 * SKIPPED }>();
+    let mut last = [0; 8 * SKIPPED];
     last[..rest.len()].copy_from_slice(rest);
     let mut count = 0;
-    for (index, bytes) in words.iter().chain([&last]).enumerate() {
-        let mut word = u64::from_le_bytes(*bytes);
-        let end = count + word.count_ones() as usize;
-        let place = |word: u64| (index * 64) as u16 + word.trailing_zeros() as u16;
-        if let Some(to) = places[count..].first_chunk_mut::<UNROLLED>() {
-            for to in to {
-                *to = place(word);
-                word &= word.wrapping_sub(1);
+    for (group, bytes) in groups.iter().chain([&last]).enumerate() {
+        if bytes == &[0; 8 * SKIPPED] {
+            continue;
+        }
+        let words = bytes.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word));
+        for (index, mut word) in words.enumerate() {
+            let end = count + word.count_ones() as usize;
+            let first = ((group * SKIPPED + index) * 64) as u16;
+            let place = |word: u64| first + word.trailing_zeros() as u16;
+            if let Some(to) = places[count..].first_chunk_mut::<UNROLLED>() {
+                for to in to {
+                    *to = place(word);
+                    word &= word.wrapping_sub(1);
+                }
+                count += UNROLLED;
             }
-            count += UNROLLED;
+            while count < end {
+                places[count] = place(word);
+                word &= word - 1;
+                count += 1;
+            }
+            count = end;
         }
-        while count < end {
-            places[count] = place(word);
-            word &= word - 1;
-            count += 1;
-        }
-        count = end;
     }
     count
 }

@@ -151,19 +151,17 @@ impl Hasher {
         self.advance(due);
     }
 
-    /// As [`update_fused`](Self::update_fused), for two contents of one length: the kernel
-    /// consumes all of `max` bytes of each. Returns how many that are.
+    /// Lets a fused kernel hash the next `bytes` of two contents of one length itself: whole blocks that
+    /// are not the last ones.
     pub(crate) fn update_both(
         [first, second]: &mut [Self; 2],
         bytes: usize,
-        kernel: impl FnOnce([&mut Sums; 2], usize),
-    ) -> usize {
-        debug_assert!(first.left == second.left);
-        let due = first.due(bytes);
-        kernel([&mut first.sums, &mut second.sums], due);
-        first.advance(due);
-        second.advance(due);
-        due
+        kernel: impl FnOnce([&mut Sums; 2]),
+    ) {
+        assert!(first.left == second.left && first.due(bytes) == bytes);
+        kernel([&mut first.sums, &mut second.sums]);
+        first.advance(bytes);
+        second.advance(bytes);
     }
 
     /// The hash of `content`, which was written completely.

@@ -21,7 +21,7 @@ const RAW_VALUES_BELOW: usize = 256;
 /// Up to this many elements, both encodings of positions are tried, since descriptions matter.
 /// (flat)
 const MAX_SHORT_LIST: usize = 1 << 14;
-/// Elements of each of four sampled runs by which planes are chosen. (flat)
+/// Elements of each of four sampled runs by which planes, and distances or bits, are chosen. (flat)
 const SAMPLE_RUN: usize = 1024;
 
 /// Buffers for the streams that differences become.
@@ -101,12 +101,13 @@ impl Streams {
 
     /// As [`encode`](Self::encode) with `rule` XOR, and as [`encode_either`](Self::encode_either)
     /// with another, for a chunk of `count` elements of which few are changed: `changed` has those
-    /// of the current data and of the reference, `marks` a bit for every element.
+    /// of the current data and of the reference, `marks` a bit for every element, which are unspecified
+    /// afterwards.
     pub(crate) fn encode_changed(
         &mut self,
         (rule, size): (Rule, usize),
         count: usize,
-        marks: &[u8],
+        marks: &mut Vec<u8>,
         [current, reference]: [&[u8]; 2],
         payload: &mut Vec<u8>,
     ) -> (bool, Class) {
@@ -114,8 +115,7 @@ impl Streams {
         if current.is_empty() {
             return (xor, Class { count: count as u32, planes: Vec::new(), list: None });
         }
-        self.marks.clear();
-        self.marks.extend_from_slice(marks);
+        std::mem::swap(&mut self.marks, marks);
         let mut words = std::mem::take(&mut self.words);
         let mut bits = std::mem::take(&mut self.bits);
         words.resize(current.len(), 0);
@@ -182,26 +182,34 @@ impl Streams {
         Some(list)
     }
 
-    /// The entropy of the byte planes of elements, in units of [`BIT`].
+    /// The entropy of the byte planes of a sample of elements, in units of [`BIT`].
     fn cost_of(&mut self, size: usize, elements: &[u8]) -> u64 {
-        self.plane.resize(elements.len() / size, 0);
+        self.take_sample(size, elements);
+        self.plane.resize(self.sample.len() / size, 0);
         (0..size)
             .map(|byte| {
-                difference::take_plane(size, elements, byte, &mut self.plane);
+                difference::take_plane(size, &self.sample, byte, &mut self.plane);
                 cost::entropy(&histogram::exact(&self.plane))
             })
             .sum()
     }
 
+    /// Copies four runs of elements, or all if they are few.
+    fn take_sample(&mut self, size: usize, elements: &[u8]) {
+        let run = SAMPLE_RUN * size;
+        self.sample.clear();
+        if elements.len() <= 4 * run {
+            return self.sample.extend_from_slice(elements);
+        }
+        for at in sampling::spread(elements.len(), run, 4, size) {
+            self.sample.extend_from_slice(&elements[at..at + run]);
+        }
+    }
+
     /// The best number of low bytes to keep as planes, by a sample.
     fn best_planes(&mut self, size: usize, differences: &[u8]) -> usize {
-        let count = differences.len() / size;
-        let run = SAMPLE_RUN.min(count) * size;
-        let mut sample = std::mem::take(&mut self.sample);
-        sample.clear();
-        for at in sampling::spread(differences.len(), run, 4, size) {
-            sample.extend_from_slice(&differences[at..at + run]);
-        }
+        self.take_sample(size, differences);
+        let sample = std::mem::take(&mut self.sample);
         let kept = self.fewest_bits(size, &sample).0;
         self.sample = sample;
         kept

@@ -3,6 +3,7 @@
 
 use crate::element::Kind;
 use crate::estimate::cost::{self, BIT};
+use crate::kernel::histogram;
 use crate::kernel::magnitude_classes::{self, MAX_CLASSES};
 
 /// Exponents below the largest that are distinguished. (limit: rows of a table of counts;
@@ -34,28 +35,52 @@ impl<const N: usize> Class<N> {
 /// The thresholds between classes, or none if one class is as good, by a sample of `differences`
 /// from `reference` that stands for `times` as many.
 pub(crate) fn thresholds(kind: Kind, reference: &[u8], differences: &[u8], times: u64) -> Vec<u16> {
-    let size = kind.size();
+    match kind.size() {
+        2 => thresholds_of::<2>(kind, reference, differences, times),
+        4 => thresholds_of::<4>(kind, reference, differences, times),
+        _ => thresholds_of::<8>(kind, reference, differences, times),
+    }
+}
+
+/// As [`thresholds`], of elements of `SIZE` bytes.
+fn thresholds_of<const SIZE: usize>(
+    kind: Kind,
+    reference: &[u8],
+    differences: &[u8],
+    times: u64,
+) -> Vec<u16> {
+    let (reference, differences) = (reference.as_chunks::<SIZE>().0, differences.as_chunks::<SIZE>().0);
     // Bits of a magnitude below the exponent.
     let shift = 15 - kind.exponent_bits();
-    let power_of = |element: &[u8]| magnitude_classes::magnitude(element) >> shift;
-    let largest = reference.chunks_exact(size).map(power_of).max().unwrap_or(0);
+    let power_of = |element: &[u8; SIZE]| magnitude_classes::magnitude(element) >> shift;
+    let powers: Vec<u16> = reference.iter().map(power_of).collect();
+    let largest = powers.iter().copied().max().unwrap_or(0);
     let smallest = largest.saturating_sub(MAX_EXPONENTS as u16 - 1);
+    let powers: Vec<u8> = powers.iter().map(|power| power.saturating_sub(smallest) as u8).collect();
+    let totals = histogram::exact(&powers);
     let mut by_power = [[0u32; BIT_LENGTHS]; MAX_EXPONENTS];
     let mut within = 0;
-    for (before, difference) in reference.chunks_exact(size).zip(differences.chunks_exact(size)) {
+    // Most differences of a sparse change are zero: these are only counted.
+    by_power.iter_mut().zip(totals).for_each(|(lengths, total)| lengths[0] = total);
+    for (&power, difference) in powers.iter().zip(differences) {
         let mut word = [0; 8];
-        word[..size].copy_from_slice(difference);
-        let length = u64::BITS - u64::from_le_bytes(word).leading_zeros();
-        let power = power_of(before).saturating_sub(smallest);
-        by_power[usize::from(power)][length as usize] += 1;
+        word[..SIZE].copy_from_slice(difference);
+        let word = u64::from_le_bytes(word);
+        if word == 0 {
+            continue;
+        }
+        let length = u64::BITS - word.leading_zeros();
+        let lengths = &mut by_power[usize::from(power)];
+        lengths[0] -= 1;
+        lengths[length as usize] += 1;
         // The highest bit is implied by the length; those below are noise.
-        within += u64::from(length.saturating_sub(1)) * BIT;
+        within += u64::from(length - 1) * BIT;
     }
     let mut all = [0; BIT_LENGTHS];
     let mut classes = Vec::with_capacity(MAX_EXPONENTS);
     for (power, lengths) in by_power.into_iter().enumerate() {
-        if lengths[..=8 * size].iter().any(|&count| count > 0) {
-            (0..=8 * size).for_each(|i| all[i] += lengths[i]);
+        if lengths[..=8 * SIZE].iter().any(|&count| count > 0) {
+            (0..=8 * SIZE).for_each(|i| all[i] += lengths[i]);
             classes.push(Class::new((smallest + power as u16) << shift, lengths));
         }
     }
