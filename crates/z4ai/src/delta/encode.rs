@@ -11,6 +11,7 @@ use crate::frame::encode::OVERHEAD;
 use crate::frame::plan::Plan;
 use crate::frame::{self, FrameFormat, chunks};
 use crate::kernel::changes::{self, Lists};
+use crate::kernel::class_masks::{self, ClassChanges, Masks};
 use crate::kernel::mask_compact::SLACK;
 use crate::kernel::xxh3::{self, HASH_BLOCK, Hasher, MIN_END};
 use crate::kernel::{difference, histogram, magnitude_classes, mask_compact};
@@ -152,23 +153,36 @@ impl DeltaEncoder {
             self.sample.choose(elements, options, [current, reference], &mut self.streams, &mut self.binned);
         let payload = &mut encoded.payload;
         let start = payload.len();
-        if choice.planes.is_none()
-            && choice.binned.is_none()
-            && choice.thresholds.is_empty()
-            && let Some(hashes) = self.changed.find(elements.size, [current, reference])
+        if choice.few
+            && let Some(hashes) = self.changed.find(elements.size, &choice.thresholds, [current, reference])
         {
             let count = current.len() / elements.size;
             let rule = (elements.rule(choice.xor), elements.size);
-            let Changed { marks, lists: [now, before], len, .. } = &mut self.changed;
-            let (xor, class) =
-                self.streams.encode_changed(rule, count, marks, [&now[..*len], &before[..*len]], payload);
-            let difference = Difference { elements, xor, thresholds: Vec::new(), classes: vec![class] };
+            let thresholds = choice.thresholds.clone();
+            let listed = thresholds.is_empty();
+            let Changed { marks, masks, lists: [now, before], len, classes, .. } = &mut self.changed;
+            let lists = [&now[..*len], &before[..*len]];
+            let (xor, classes) = match listed {
+                true => {
+                    let (xor, class) = self.streams.encode_changed(rule, count, marks, lists, payload);
+                    (xor, vec![class])
+                }
+                false => {
+                    classes.resize_with(thresholds.len() + 1, ClassChanges::default);
+                    class_masks::partition(elements.size, &thresholds, (masks, marks), lists, classes);
+                    let classes = classes.iter().map(|class| self.streams.encode_class(rule, class, payload));
+                    (choice.xor, classes.collect())
+                }
+            };
+            let difference = Difference { elements, xor, thresholds, classes };
             let hashes_of = Hashes { reference: hashes[1], stored: xxh3::hash(&payload[start..]) };
             let delta = Delta { hashes: hashes_of, body: Body::Difference(difference) };
             let described = encoded.descriptions.len();
             frame::write_description(&mut encoded.descriptions, current.len(), hashes[0], &delta);
             let stored = payload.len() - start + encoded.descriptions.len() - described;
-            if stored <= current.len() + OVERHEAD_PER_CHUNK {
+            // Where much of a chunk changed, it may be smaller alone.
+            let most = if listed { current.len() + OVERHEAD_PER_CHUNK } else { current.len() / 2 };
+            if stored <= most {
                 encoded.chunks += 1;
                 return;
             }
@@ -281,18 +295,25 @@ struct Changed {
     len: usize,
     /// A bit for every element.
     marks: Vec<u8>,
+    /// The masks of the reference's classes.
+    masks: Vec<u8>,
+    classes: Vec<ClassChanges>,
 }
 
 impl Changed {
-    /// Finds what changed; returns the hashes of both buffers. `None` if it is more than lists are
-    /// meant for. Every byte is read once, so that hashes and lists are of the same bytes even if
-    /// another thread changes them.
-    fn find(&mut self, size: usize, both: [&[u8]; 2]) -> Option<[u64; 2]> {
+    /// Finds what changed, and the masks of the classes between `thresholds`, if there are any; returns the hashes of
+    /// both buffers. `None` if it is more than lists are meant for. Every byte is read once, so that hashes, lists and
+    /// masks are of the same bytes even if another thread changes them.
+    fn find(&mut self, size: usize, thresholds: &[u16], both: [&[u8]; 2]) -> Option<[u64; 2]> {
         let len = both[0].len();
         let most = len / size / LIST_ONLY_BELOW * size;
         let per_mark = 8 * size;
         self.len = 0;
         self.marks.resize(mask_compact::marks_len(len / size), 0);
+        let stride = match thresholds {
+            [] => 0,
+            _ => class_masks::make_room(&mut self.masks, thresholds.len() + 1, len / size),
+        };
         let mut hashers = [Hasher::new(len), Hasher::new(len)];
         // Hashes are finished by the end, which therefore must not be read before.
         let blocks = len.saturating_sub(MIN_END) / HASH_BLOCK * HASH_BLOCK;
@@ -305,7 +326,9 @@ impl Changed {
                 }
             }
             let elements = self.lists.each_mut().map(|list| &mut list[self.len..]);
-            let to = Lists { elements, marks: &mut self.marks[start / per_mark..] };
+            let masks = &mut self.masks[(start / per_mark).min(stride)..];
+            let masks = Masks { thresholds, masks, stride };
+            let to = Lists { elements, marks: &mut self.marks[start / per_mark..], masks };
             Hasher::update_both(&mut hashers, part.len(), |sums| {
                 self.len += changes::compare_hashed(size, both.map(|from| &from[part.clone()]), sums, to);
             });
@@ -322,7 +345,9 @@ impl Changed {
             list.resize(list.len().max(self.len + HASH_BLOCK + MIN_END + SLACK), 0);
         }
         let elements = self.lists.each_mut().map(|list| &mut list[self.len..]);
-        let to = Lists { elements, marks: &mut self.marks[blocks / per_mark..] };
+        let masks = &mut self.masks[(blocks / per_mark).min(stride)..];
+        let masks = Masks { thresholds, masks, stride };
+        let to = Lists { elements, marks: &mut self.marks[blocks / per_mark..], masks };
         self.len += changes::compare_few(size, self.ends.each_ref().map(Vec::as_slice), to);
         let hashes = std::array::from_fn(|i| hashers[i].finish_by_end(&self.ends[i]));
         (self.len <= most).then_some(hashes)
@@ -338,6 +363,8 @@ struct Choice {
     planes: Option<usize>,
     /// The prediction, where residuals in bins are smaller than all that.
     binned: Option<Prediction>,
+    /// Whether so few elements changed that only these are looked at.
+    few: bool,
 }
 
 /// Differences of a sample.
@@ -372,7 +399,9 @@ impl Sample {
         let size = elements.size;
         let Compared { mut xor, planes, .. } =
             self.compare(SAMPLE_RUN, elements, current, reference, streams);
-        let sparse = streams.mostly_zero(size, self.differences(xor));
+        let (count, changed) =
+            (self.current.len() / size, streams.count_nonzero(size, self.differences(xor)));
+        let sparse = 2 * changed <= count;
         // Short chunks have not enough of each class.
         let enough = elements.has_magnitudes() && current.len() >= SAMPLE_RUNS * CLASS_SAMPLE_RUN * size;
         let may_bin = options.kind == Kind::F32 && size == 4 && options.effort > Effort::Fast;
@@ -383,7 +412,13 @@ impl Sample {
             let times = (current.len() / self.current.len()) as u64;
             let binned = binned::cost_in_classes(&self.current, &self.reference, prediction, times);
             if binned + cost / MIN_BINNED_SAVING < cost {
-                return Choice { xor, thresholds: Vec::new(), planes: None, binned: Some(prediction) };
+                return Choice {
+                    xor,
+                    thresholds: Vec::new(),
+                    planes: None,
+                    binned: Some(prediction),
+                    few: false,
+                };
             }
         }
         // Where all elements moved, classes save less than they cost in time.
@@ -393,10 +428,11 @@ impl Sample {
             let thresholds =
                 magnitudes::thresholds(options.kind, &self.reference, self.differences(xor), times);
             if !thresholds.is_empty() {
-                return Choice { xor, thresholds, planes: None, binned: None };
+                let few = changed * LIST_ONLY_BELOW <= count;
+                return Choice { xor, thresholds, planes: None, binned: None, few };
             }
         }
-        Choice { xor, thresholds: Vec::new(), planes: (!sparse).then_some(planes), binned: None }
+        Choice { xor, thresholds: Vec::new(), planes: (!sparse).then_some(planes), binned: None, few: sparse }
     }
 
     fn differences(&self, xor: bool) -> &[u8] {
@@ -485,7 +521,7 @@ mod tests {
             let differ: Vec<usize> = (0..len / size)
                 .filter(|i| now[i * size..(i + 1) * size] != before[i * size..(i + 1) * size])
                 .collect();
-            let found = changed.find(size, [&now, &before]);
+            let found = changed.find(size, &[], [&now, &before]);
             if differ.len() > len / size / LIST_ONLY_BELOW {
                 assert_eq!(found, None, "{len} bytes");
                 continue;

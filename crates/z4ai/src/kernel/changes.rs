@@ -4,6 +4,7 @@
 //! for each vector of both buffers:
 //!     accumulate both hashes
 //!     mask = elements that differ; append it to the marks
+//!     append the masks of the classes of the second one's elements, if there are any
 //!     if any differ: append those of either buffer to its list
 //! ```
 //!
@@ -14,6 +15,7 @@
 //!    Nothing is read twice: others may be changing the buffers, and hash and list must be of the same
 //!    bytes.
 
+use crate::kernel::class_masks::{self, Masks};
 use crate::kernel::xxh3;
 use crate::simd::prefetch::{self, Hint, prefetch};
 use crate::simd::vector::{Lane, VECTOR, Vector, for_lane};
@@ -25,6 +27,8 @@ pub(crate) struct Lists<'a> {
     pub(crate) elements: [&'a mut [u8]; 2],
     /// A bit for every element: whether it differs.
     pub(crate) marks: &'a mut [u8],
+    /// The masks of the second buffer's elements in classes.
+    pub(crate) masks: Masks<'a>,
 }
 
 dispatch_wide! {
@@ -53,6 +57,7 @@ fn compare_lanes<L: Lane>(isa: impl Vector, both: [&[u8]; 2], sums: [&mut Sums; 
     let [first_sums, second_sums] = sums;
     let (mut a_sums, mut b_sums) = (*first_sums, *second_sums);
     let marks = to.marks.chunks_exact_mut(L::COUNT / 8);
+    let mut masks = to.masks;
     let mut at = 0;
     for (index, ((a, b), marks)) in first.iter().zip(second).zip(marks).enumerate() {
         prefetch(a.as_ptr().wrapping_add(prefetch::DISTANCE), Hint::L1);
@@ -62,6 +67,9 @@ fn compare_lanes<L: Lane>(isa: impl Vector, both: [&[u8]; 2], sums: [&mut Sums; 
         b_sums = xxh3::add(isa, b_sums, isa.bytes(b), index);
         let mask = isa.test_mask::<L>(isa.xor(a, b), ones);
         marks.copy_from_slice(&mask.to_le_bytes()[..L::COUNT / 8]);
+        if !masks.thresholds.is_empty() {
+            masks.put::<_, L>(isa, index, L::ALL, b);
+        }
         if mask == 0 {
             continue;
         }
@@ -98,6 +106,9 @@ fn pick<L: Lane>(mask: u64, from: &[u8; VECTOR], to: &mut [u8; VECTOR]) {
 
 /// As [`compare_hashed`], for a few elements, one at a time and without hashes.
 pub(crate) fn compare_few(size: usize, both: [&[u8]; 2], to: Lists<'_>) -> usize {
+    if !to.masks.thresholds.is_empty() {
+        class_masks::write(size, both[1], to.masks);
+    }
     let mut at = 0;
     let elements = both[0].chunks_exact(size).zip(both[1].chunks_exact(size));
     for (index, (a, b)) in elements.enumerate() {
@@ -153,7 +164,19 @@ mod tests {
                     let mut sums = [[3; 8], [4; 8]];
                     let [x, y] = &mut lists;
                     let [s, t] = &mut sums;
-                    let to = Lists { elements: [x, y], marks: &mut marks };
+                    let thresholds: &[u16] = if size > 1 && blocks > 1 { &[0x1000, 0x4000] } else { &[] };
+                    let mut masks = Vec::new();
+                    let stride = class_masks::make_room(&mut masks, 3, len / size);
+                    let mut expected_masks = masks.clone();
+                    if !thresholds.is_empty() {
+                        class_masks::write(
+                            size,
+                            &b,
+                            Masks { thresholds, masks: &mut expected_masks, stride },
+                        );
+                    }
+                    let to_masks = Masks { thresholds, masks: &mut masks, stride };
+                    let to = Lists { elements: [x, y], marks: &mut marks, masks: to_masks };
                     let both = [&a[..], &b[..]];
                     let made = match which {
                         0 => compare_hashed(size, both, [s, t], to),
@@ -162,6 +185,7 @@ mod tests {
                     };
                     assert_eq!(made, listed.len() * size, "{size} {one_in} {which}");
                     assert_eq!(marks, expected_marks);
+                    assert_eq!(masks, expected_masks);
                     assert_eq!((&lists[0][..made], &lists[1][..made]), (&of(&a)[..], &of(&b)[..]));
                     assert!(which == 2 || sums == expected_sums);
                 }

@@ -146,6 +146,16 @@ macro_rules! for_classes {
     };
 }
 
+/// The [magnitudes](magnitude) of a vector of elements.
+#[inline(always)]
+pub(crate) fn magnitudes<I: Vector, L: Lane>(isa: I, elements: I::V) -> I::V {
+    match L::SIZE {
+        1 => elements,
+        2 => isa.and(elements, isa.splat::<L>(0x7fff)),
+        _ => isa.shr::<L>(isa.shl::<L>(elements, 1), 8 * L::SIZE as u32 - 15),
+    }
+}
+
 /// The thresholds of `K` classes, broadcast to vectors.
 struct Masks<I: Vector, const K: usize> {
     isa: I,
@@ -166,13 +176,7 @@ impl<I: Vector, const K: usize> Masks<I, K> {
     #[inline(always)]
     fn of<L: Lane>(&self, others: &[u8; VECTOR]) -> [u64; K] {
         let isa = self.isa;
-        let mut magnitudes = isa.load(others);
-        if L::SIZE == 2 {
-            magnitudes = isa.and(magnitudes, isa.splat::<L>(0x7fff));
-        } else if L::SIZE > 2 {
-            let bits = 8 * L::SIZE as u32;
-            magnitudes = isa.shr::<L>(isa.shl::<L>(magnitudes, 1), bits - 15);
-        }
+        let magnitudes = magnitudes::<I, L>(isa, isa.load(others));
         let mut masks = [0; K];
         let mut rest = L::ALL;
         for class in 0..K {

@@ -180,7 +180,7 @@ pub(crate) fn gaps(marks: &[u8], gaps: &mut Vec<u8>) {
     gaps.clear();
     gaps.reserve(count_ones(marks));
     let mut next = 0;
-    let mut push = |at: usize| {
+    let push = |at: usize| {
         let mut gap = at - next;
         while gap >= usize::from(SKIP) {
             gaps.push(SKIP);
@@ -189,10 +189,15 @@ pub(crate) fn gaps(marks: &[u8], gaps: &mut Vec<u8>) {
         gaps.push(gap as u8);
         next = at + 1;
     };
+    each_position(marks, push);
+}
+
+/// Calls `each` with the positions of the bits that are set.
+pub(crate) fn each_position(marks: &[u8], mut each: impl FnMut(usize)) {
     let mut places = [0; PLACES];
     for (part, bytes) in marks.chunks(PLACES / 8).enumerate() {
         let count = positions(bytes, &mut places);
-        places[..count].iter().for_each(|&place| push(part * PLACES + usize::from(place)));
+        places[..count].iter().for_each(|&place| each(part * PLACES + usize::from(place)));
     }
 }
 

@@ -27,6 +27,7 @@ pub(crate) mod bit_fields;
 pub(crate) mod bit_packing;
 pub(crate) mod bloom;
 pub(crate) mod changes;
+pub(crate) mod class_masks;
 pub(crate) mod difference;
 pub(crate) mod histogram;
 #[cfg(target_arch = "x86_64")]

@@ -36,6 +36,14 @@ pub use level::{ForcedLevel, SimdLevel};
 pub(crate) use neon::Neon;
 pub(crate) use portable::Portable;
 
+/// Whether the level has instructions that expand lanes to the places of a mask, rather than byte shuffles by tables.
+pub(crate) fn has_expand() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return Avx512::new().is_some();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,12 @@
 //! Sparse differences: listed elements go to positions that are gaps, one byte each.
 
-use super::{Rule, restore_u8, restore_u16, restore_u32, restore_u64};
+use super::{Rule, Word, join_planes};
+use crate::kernel::class_masks::ListedClasses;
 use crate::kernel::mask_compact::SKIP;
+
+/// Listed elements that are restored together. (structural: positions and elements of both fit the
+/// first-level cache beside a part)
+const TOGETHER: usize = 64;
 
 /// Scatters listed elements, whose positions are run-length encoded, part by part.
 pub(crate) struct GapScatter<'a> {
@@ -58,19 +63,89 @@ impl<'a> GapScatter<'a> {
     /// restored already. `None` if there are more positions than values.
     pub(crate) fn restore(&mut self, rule: Rule, size: usize, elements: &mut [u8]) -> Option<()> {
         match (size, self.values) {
-            (1, [a, ..]) => self.each(1, 0, [a], elements, |to, value| {
-                restore_u8(rule, 1, |_| u8::from_le_bytes(value), &mut to[..]);
-            }),
-            (2, [a, b, ..]) => self.each(2, 0, [a, b], elements, |to, value| {
-                restore_u16(rule, 1, |_| u16::from_le_bytes(value), &mut to[..]);
-            }),
-            (4, [a, b, c, d, ..]) => self.each(4, 0, [a, b, c, d], elements, |to, value| {
-                restore_u32(rule, 1, |_| u32::from_le_bytes(value), &mut to[..]);
-            }),
-            (_, values) => self.each(8, 0, values, elements, |to, value| {
-                restore_u64(rule, 1, |_| u64::from_le_bytes(value), &mut to[..]);
-            }),
+            (1, [a, ..]) => self.restore_each::<u8, 1>(rule, [a], elements),
+            (2, [a, b, ..]) => self.restore_each::<u16, 2>(rule, [a, b], elements),
+            (4, [a, b, c, d, ..]) => self.restore_each::<u32, 4>(rule, [a, b, c, d], elements),
+            (_, values) => self.restore_each::<u64, 8>(rule, values, elements),
         }
+    }
+
+    /// As [`restore`](Self::restore), of elements `W`. Some at a time are gathered, restored with vector
+    /// instructions and scattered: one by one, each would wait for the position of the one before it.
+    fn restore_each<W: Word, const SIZE: usize>(
+        &mut self,
+        rule: Rule,
+        values: [&[u8]; SIZE],
+        elements: &mut [u8],
+    ) -> Option<()> {
+        let elements = elements.as_chunks_mut::<SIZE>().0;
+        let (mut words, mut differences) = ([[0; SIZE]; TOGETHER], [[0; SIZE]; TOGETHER]);
+        let mut places = [0; TOGETHER];
+        loop {
+            let count = self.next_places(elements.len(), &mut places);
+            let end = self.listed + count;
+            let mut planes: [&[u8]; SIZE] = [&[]; SIZE];
+            for (plane, values) in planes.iter_mut().zip(values) {
+                *plane = values.get(self.listed..end)?;
+            }
+            let places = &places[..count];
+            for (i, &place) in places.iter().enumerate() {
+                words[i] = elements[place];
+                differences[i] = std::array::from_fn(|byte| planes[byte][i]);
+            }
+            W::restore(rule, differences[..count].as_flattened(), words[..count].as_flattened_mut());
+            for (&place, word) in places.iter().zip(words) {
+                elements[place] = word;
+            }
+            self.listed = end;
+            if count < TOGETHER {
+                self.at -= elements.len() as isize;
+                return Some(());
+            }
+        }
+    }
+
+    /// The positions of the next listed elements of a part of `count` elements: as many as there is room for,
+    /// or all that are left.
+    fn next_places(&mut self, count: usize, places: &mut [usize; TOGETHER]) -> usize {
+        let (mut found, mut at) = (0, self.at);
+        let mut gaps = self.gaps.iter();
+        while let Some(&gap) = gaps.as_slice().first() {
+            let place = at + isize::from(gap);
+            // Not negative: a part begins at or before the next gap's position.
+            if place >= count as isize || found == TOGETHER {
+                break;
+            }
+            places[found] = place as usize;
+            let listed = gap != SKIP;
+            found += usize::from(listed);
+            at = place + isize::from(listed);
+            gaps.next();
+        }
+        (self.gaps, self.at) = (gaps.as_slice(), at);
+        found
+    }
+
+    /// Appends the positions and the bytes of all listed elements, of `size` bytes. `None` if the list ends with a
+    /// [`SKIP`].
+    pub(crate) fn list_all(&self, size: usize, to: &mut ListedClasses) -> Option<()> {
+        let ListedClasses { places, differences, .. } = to;
+        let mut found = places.len();
+        places.resize(found + self.gaps.len(), 0);
+        let mut at = 0u64;
+        for &gap in self.gaps {
+            let place = at + u64::from(gap);
+            // None is as large: it is refused, as all that are too large.
+            places[found] = u32::try_from(place).unwrap_or(u32::MAX);
+            let listed = gap != SKIP;
+            found += usize::from(listed);
+            at = place + u64::from(listed);
+        }
+        places.truncate(found);
+        let start = differences.len();
+        differences.resize(start + self.values[0].len() * size, 0);
+        join_planes(size, &self.values[..self.planes], &mut differences[start..]);
+        self.last_lists.then_some(())
     }
 
     /// Calls `set` with the bytes from `byte` on of every listed element of the next part, and with

@@ -24,7 +24,7 @@ pub(crate) enum Rule {
 }
 
 /// The loops for elements of one size, as integers.
-trait Word {
+pub(crate) trait Word {
     fn difference(rule: Rule, current: &[u8], reference: &[u8], out: &mut [u8]);
     fn restore(rule: Rule, difference: &[u8], to: impl Target);
     fn restore_planes<const P: usize>(rule: Rule, planes: [&[u8]; P], to: impl Target);
@@ -35,7 +35,7 @@ trait Word {
 }
 
 /// The references and the output of a restore.
-trait Target {
+pub(crate) trait Target {
     /// Sets each of `count` elements to `restored(reference, difference)`.
     fn each<const SIZE: usize>(
         self,

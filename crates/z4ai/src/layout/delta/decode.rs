@@ -3,6 +3,7 @@
 use crate::coder;
 use crate::coder::huffman::decode::DecodePrefetch;
 use crate::error::{Error, Result};
+use crate::kernel::class_masks::ListedClasses;
 use crate::kernel::difference::{self, GapScatter, Rule};
 use crate::kernel::magnitude_classes;
 use crate::kernel::{mask_compact, xxh3};
@@ -12,12 +13,16 @@ use crate::layout::hashed_output::{DiscardedPart, HashedOutput};
 use crate::layout::split::decode_stream;
 use crate::layout::{ChunkScratch, Context};
 use crate::memory::grow;
+use crate::simd;
 use crate::simd::prefetch::{CACHE_LINE, Prefetcher};
 use crate::wire::Reader;
 
 /// Where fewer cache lines than one in this many hold a listed element, they are not read ahead.
 /// (case: `sync.py`, apply)
 const LINES_PER_LISTED: usize = 4;
+
+/// Up to one element in this many, those of classes are restored one by one. (case: `delta.py`, apply)
+const FEW: u64 = 16;
 
 impl Delta {
     /// Decodes a checked payload to fill `out`, which is as long as `reference`, or where there is
@@ -82,6 +87,8 @@ pub(crate) struct DeltaScratch {
     elements: Vec<u8>,
     /// The differences of one part.
     part: Vec<u8>,
+    /// Differences of all classes that are not zero.
+    listed: ListedClasses,
     class: ClassScratch,
     binned: BinnedScratch,
     /// One part, and one chunk, of what is not kept.
@@ -129,6 +136,19 @@ impl Difference {
     /// Elements in lists.
     fn listed(&self) -> usize {
         self.classes.iter().filter_map(|class| class.list.as_ref()).map(|list| list.count as usize).sum()
+    }
+
+    /// Whether so few elements may differ that those of classes are restored one by one. With AVX-512 all are
+    /// expanded to their places faster than that.
+    fn differs_little(&self) -> bool {
+        if simd::has_expand() {
+            return false;
+        }
+        let all: u64 = self.classes.iter().map(|class| u64::from(class.count)).sum();
+        let dense = self.classes.iter().filter(|class| !class.planes.is_empty());
+        let lists = self.classes.iter().filter(|class| class.planes.is_empty());
+        let listed = lists.filter_map(|class| class.list.as_ref()).map(|list| u64::from(list.count));
+        FEW * (dense.map(|class| u64::from(class.count)).sum::<u64>() + listed.sum::<u64>()) <= all
     }
 
     fn decode(
@@ -189,6 +209,25 @@ impl Difference {
         }
         let mut payload = Reader::new(payload);
         let elements = &mut scratch.elements;
+        if self.differs_little() {
+            let listed = &mut scratch.listed;
+            listed.clear();
+            for class in &self.classes {
+                let stored = payload.take(class.payload_len() as usize)?;
+                let opened = class.open(stored, size, false, &mut scratch.class, coders)?;
+                opened.list(class.count as usize, elements, listed)?;
+            }
+            let mut classes = listed.restoring(size, &self.thresholds);
+            restore.fill(&mut out, |mut to, _| {
+                classes.next_part(to.reference());
+                classes.restore(rule, to.unchanged());
+                Ok(())
+            })?;
+            return match classes.is_done() {
+                true => Ok(out.finish()),
+                false => Err(other_classes()),
+            };
+        }
         grow(elements, out.len() + mask_compact::SLACK);
         let mut at = 0;
         for class in &self.classes {
@@ -435,6 +474,29 @@ impl<'a> Opened<'a> {
         self.next(part)?;
         to.restore(rule, self.size, part);
         Ok(())
+    }
+
+    /// Appends all differences that are not zero, of the class's `count` elements. `elements` is scratch.
+    fn list(mut self, count: usize, elements: &mut Vec<u8>, listed: &mut ListedClasses) -> Result<()> {
+        let size = self.size;
+        match &self.list {
+            _ if self.planes > 0 => {
+                grow(elements, count * size + mask_compact::SLACK);
+                let elements = &mut elements[..count * size];
+                elements.chunks_mut(HashedOutput::LEN).try_for_each(|part| self.next(part))?;
+                listed.push_nonzero(size, elements);
+                self.finish()?;
+            }
+            Listed::None => {}
+            Listed::Gaps(list) => list.list_all(size, listed).ok_or_else(damaged_list)?,
+            Listed::Marks { marks, words } => {
+                let start = listed.places.len();
+                mask_compact::each_position(marks, |place| listed.places.push(place as u32));
+                let len = (listed.places.len() - start) * size;
+                listed.differences.extend_from_slice(words.get(..len).ok_or_else(damaged_list)?);
+            }
+        }
+        listed.end_class(size, count).ok_or_else(damaged_list)
     }
 
     /// All nonzero planes of the next elements, where the list is [a plane](Self::in_planes), and

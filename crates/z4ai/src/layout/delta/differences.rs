@@ -5,6 +5,7 @@ use crate::coder::choose::{self, NOISE};
 use crate::coder::tans::NormalizedCounts;
 use crate::estimate::cost::{self, BIT};
 use crate::estimate::sampling;
+use crate::kernel::class_masks::ClassChanges;
 use crate::kernel::difference::Rule;
 use crate::kernel::{difference, histogram, mask_compact};
 use crate::layout::delta::{Class, List, Places};
@@ -134,6 +135,40 @@ impl Streams {
         (by_bits, Class { count: count as u32, planes: Vec::new(), list: Some(list) })
     }
 
+    /// As [`encode`](Self::encode) of the differences of one class, of which those that are not zero are known.
+    pub(crate) fn encode_class(
+        &mut self,
+        (rule, size): (Rule, usize),
+        class: &ClassChanges,
+        payload: &mut Vec<u8>,
+    ) -> Class {
+        let ClassChanges { count, places, elements: [current, reference] } = class;
+        let mut words = std::mem::take(&mut self.words);
+        words.resize(current.len(), 0);
+        difference::difference(rule, size, current, reference, &mut words);
+        self.marks.clear();
+        self.marks.resize(mask_compact::marks_len(*count), 0);
+        places.iter().for_each(|&place| self.marks[place as usize / 8] |= 1 << (place % 8));
+        let encoded = if places.is_empty() {
+            Class { count: *count as u32, planes: Vec::new(), list: None }
+        } else if places.len() <= count / LIST_ONLY_BELOW {
+            let list = self.encode_list(size, 0, 0, *count, &words, payload);
+            Class { count: *count as u32, planes: Vec::new(), list: Some(list) }
+        } else {
+            let mut differences = std::mem::take(&mut self.bits);
+            differences.clear();
+            differences.resize(count * size, 0);
+            for (&place, word) in places.iter().zip(words.chunks_exact(size)) {
+                differences[place as usize * size..][..size].copy_from_slice(word);
+            }
+            let encoded = self.encode_marked(size, &differences, places.len(), payload);
+            self.bits = differences;
+            encoded
+        };
+        self.words = words;
+        encoded
+    }
+
     /// Encodes differences, `listed` of which are not zero.
     fn encode_marked(
         &mut self,
@@ -249,9 +284,9 @@ impl Streams {
         (kept, best)
     }
 
-    /// Whether at least half of these differences are zero.
-    pub(crate) fn mostly_zero(&mut self, size: usize, sample: &[u8]) -> bool {
-        mask_compact::mark(size, sample, 0, &mut self.sample_marks) * size <= sample.len() / 2
+    /// How many of these differences are not zero.
+    pub(crate) fn count_nonzero(&mut self, size: usize, sample: &[u8]) -> usize {
+        mask_compact::mark(size, sample, 0, &mut self.sample_marks)
     }
 
     /// Appends the positions and the bytes above `planes`, whose streams take `beside` bytes, of

@@ -15,6 +15,10 @@ const CLASS_BYTES: u64 = 120;
 /// Classes must save one part in this many, as they take time to partition and merge. (case:
 /// `delta.py`)
 const MIN_SAVING: u64 = 16;
+/// Classes, at most, where at most one difference in `SPARSE_BELOW` is not zero: each takes a mask of every vector to
+/// make and to restore, and those beyond save 1 to 2 % of little. (case: `sync.py`, training steps)
+const MAX_SPARSE_CLASSES: usize = 4;
+const SPARSE_BELOW: u32 = 32;
 /// Differences are distinguished by their bit length. (structural: 0 to 64)
 const BIT_LENGTHS: usize = 65;
 
@@ -86,7 +90,8 @@ fn thresholds_of<const SIZE: usize>(
     }
     let one = cost::entropy(&all);
     let overhead = CLASS_BYTES * 8 * BIT / times.max(1);
-    merge(&mut classes, overhead);
+    let sparse = all[1..].iter().sum::<u32>() <= reference.len() as u32 / SPARSE_BELOW;
+    merge(&mut classes, overhead, if sparse { MAX_SPARSE_CLASSES } else { MAX_CLASSES });
     let several: u64 = classes.iter().map(|class| class.cost + overhead).sum();
     if several + within + (one + within) / MIN_SAVING > one + within {
         return Vec::new();
@@ -106,7 +111,7 @@ pub(crate) fn exponent_thresholds(by_exponent: &[[u32; 256]], overhead: u64) -> 
         let counts = below.iter().fold(first.counts, |sum, class| added(&sum, &class.counts));
         *first = Class::new(first.start, counts);
     }
-    merge(&mut classes, overhead);
+    merge(&mut classes, overhead, MAX_CLASSES);
     classes.iter().skip(1).map(|class| class.start as u8).collect()
 }
 
@@ -114,15 +119,15 @@ fn added<const N: usize>(a: &[u32; N], b: &[u32; N]) -> [u32; N] {
     std::array::from_fn(|i| a[i] + b[i])
 }
 
-/// Merges adjacent classes until there are few enough and each is worth its overhead.
-fn merge<const N: usize>(classes: &mut Vec<Class<N>>, overhead: u64) {
+/// Merges adjacent classes until there are at most `most` and each is worth its overhead.
+fn merge<const N: usize>(classes: &mut Vec<Class<N>>, overhead: u64, most: usize) {
     let rise_of = |pair: &[Class<N>]| {
         let both = cost::entropy(&added(&pair[0].counts, &pair[1].counts));
         both.saturating_sub(pair[0].cost + pair[1].cost)
     };
     let mut rises: Vec<u64> = classes.windows(2).map(rise_of).collect();
     while let Some((at, &rise)) = rises.iter().enumerate().min_by_key(|&(_, rise)| rise) {
-        if rise > overhead && classes.len() <= MAX_CLASSES {
+        if rise > overhead && classes.len() <= most {
             return;
         }
         classes[at] = Class::new(classes[at].start, added(&classes[at].counts, &classes[at + 1].counts));
