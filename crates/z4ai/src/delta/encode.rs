@@ -421,8 +421,9 @@ impl Sample {
                 };
             }
         }
-        // Where all elements moved, classes save less than they cost in time.
-        if enough && (options.effort > Effort::Default || sparse) {
+        // Where all elements moved, classes save less than they cost in time; where few did, a fifth of little.
+        let least = if sparse { Effort::Fast } else { Effort::Default };
+        if enough && options.effort > least {
             xor = self.compare(CLASS_SAMPLE_RUN, elements, current, reference, streams).xor;
             let times = (current.len() / self.current.len()) as u64;
             let thresholds =

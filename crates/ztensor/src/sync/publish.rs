@@ -575,7 +575,10 @@ impl Publisher {
         let State { bytes: new, change, id: target, digest } = state;
         let payload = match xor {
             Some(frame) => frame.finish()?,
-            None => payload::encode(self.options.compression, encoding, of, old, &new, threads)?,
+            None => {
+                let both = [old, &new[..]];
+                payload::encode(self.options.compression, encoding, of, both, change.elements, threads)?
+            }
         };
         let entry = TensorEntry {
             dtype: of.dtype,
