@@ -15,7 +15,7 @@ BUILD_PACKAGES="rustc cargo libstd-rust-dev rust-src gcc g++ libc6-dev make pkg-
 # Tests of other platforms take longer to compile than to run: only loops over bytes
 # and signatures are optimised.
 FAST_BUILD="--config profile.dev.opt-level=0 --config build.incremental=false"
-for package in z4ai z4ai-v1 blake3 crc32c crc32fast crypto-bigint elliptic-curve md-5 memchr p256 primeorder sha2 twox-hash \
+for package in z4ai z4ai-v1 blake3 crc32c crc32fast crypto-bigint elliptic-curve md-5 memchr p256 primeorder proptest rand rand_xorshift sha2 twox-hash \
     zlib-rs zstd-sys; do
     FAST_BUILD="$FAST_BUILD --config profile.dev.package.$package.opt-level=2"
 done

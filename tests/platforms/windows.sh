@@ -12,33 +12,31 @@ cross() {
         cargo "$1" --locked --target $target -Zbuild-std=std,panic_unwind,test $FAST_BUILD "${@:2}"
 }
 
-compile() { # LIST, then packages
-    cross test --no-run --message-format=json-render-diagnostics "${@:2}" --lib --tests |
-        python3 "$here/programs.py" >"$build/$1"
-}
-
-wine() { # LIST CRATE, then arguments of its tests
-    debian trixie wine wine64 -- env WINEDEBUG=-all WINEPREFIX=/var/tmp/wine XDG_RUNTIME_DIR=/tmp \
-        bash -c '"$@"; status=$?; wineserver -k; exit $status' wine \
-        "$here/run.sh" "$build/$1" "$2" wine -- "${@:3}"
-}
-
-libraries=
+# All crates at once, so that each is compiled with one set of features.
+packages=
 for part in $wanted; do
     case $part in
-    z4ai | ztensor) libraries="$libraries -p $part" ;;
-    cli) ;;
+    z4ai | ztensor) packages="$packages -p $part" ;;
+    cli) packages="$packages -p ztensor-cli" ;;
     *) echo "unknown part: $part" >&2; exit 2 ;;
     esac
 done
-[ -z "$libraries" ] || step windows "compile libraries and tests" compile windows.list $libraries
+compile() {
+    cross test --no-run --message-format=json-render-diagnostics $packages --lib --tests |
+        python3 "$here/programs.py" >"$build/windows.list"
+}
+
+wine() { # CRATE, then arguments of its tests
+    debian trixie wine wine64 -- env WINEDEBUG=-all WINEPREFIX=/var/tmp/wine XDG_RUNTIME_DIR=/tmp \
+        bash -c '"$@"; status=$?; wineserver -k; exit $status' wine \
+        "$here/run.sh" "$build/windows.list" "$1" wine -- "${@:2}"
+}
+
+step windows "compile crates and tests" compile
 for part in $wanted; do
     case $part in
-    cli)
-        step windows "compile command line and tests" compile windows-cli.list -p ztensor-cli
-        step windows "test command line (Wine)" wine windows-cli.list cli --test-threads 2
-        ;;
-    *) step windows "test $part (Wine)" wine windows.list "$part" --test-threads 2 ;;
+    cli) step windows "test command line (Wine)" wine cli --test-threads 2 ;;
+    *) step windows "test $part (Wine)" wine "$part" --test-threads 2 ;;
     esac
 done
 finish
