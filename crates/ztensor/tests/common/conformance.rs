@@ -19,8 +19,15 @@ use super::{allocations, processor_time};
 
 /// Reading a component larger than this is refused while the suite runs.
 const LIMIT: u64 = 16 << 20;
-/// Damaged copies per kind of damage; larger samples are damaged at even steps.
-const COPIES: usize = 20_000;
+
+/// Damaged copies per kind of damage; larger samples are damaged at even steps. Fewer under an emulator,
+/// where all of them take an hour: `ZTENSOR_DAMAGED_COPIES`.
+pub fn copies() -> usize {
+    match std::env::var("ZTENSOR_DAMAGED_COPIES") {
+        Ok(number) => number.parse().expect("ZTENSOR_DAMAGED_COPIES is a number"),
+        Err(_) => 20_000,
+    }
+}
 
 /// Runs everything on a sample that is recognised by its content.
 pub fn run(sample: &[u8], extension: &str) {
@@ -41,7 +48,7 @@ fn run_with(sample: &[u8], extension: &str, by_content: bool) {
     suite.survives(sample, "bit flips in headers", flips(sample, &header));
     suite.survives(sample, "zeros and ones in headers", fills(sample, &header));
     suite.survives(sample, "large numbers in headers", numbers(sample, &header));
-    suite.survives(sample, "mixed damage", mutations(sample, 2_000));
+    suite.survives(sample, "mixed damage", mutations(sample, copies() / 10));
 }
 
 /// Opens damaged or hostile bytes the way the suite does: an error, or a file
@@ -228,7 +235,7 @@ fn spread(len: usize, count: usize) -> impl Iterator<Item = usize> {
 }
 
 fn prefixes(sample: &[u8]) -> impl Iterator<Item = (String, Vec<u8>)> + '_ {
-    spread(sample.len(), COPIES / 4).map(|cut| (format!("the first {cut} bytes"), sample[..cut].to_vec()))
+    spread(sample.len(), copies() / 4).map(|cut| (format!("the first {cut} bytes"), sample[..cut].to_vec()))
 }
 
 fn tails(sample: &[u8]) -> impl Iterator<Item = (String, Vec<u8>)> + '_ {
@@ -241,7 +248,7 @@ fn tails(sample: &[u8]) -> impl Iterator<Item = (String, Vec<u8>)> + '_ {
 }
 
 fn flips<'a>(sample: &'a [u8], header: &'a [usize]) -> impl Iterator<Item = (String, Vec<u8>)> + 'a {
-    spread(header.len(), COPIES / 8).flat_map(move |index| {
+    spread(header.len(), copies() / 8).flat_map(move |index| {
         let at = header[index];
         (0..8).map(move |bit| {
             let mut bytes = sample.to_vec();
@@ -252,7 +259,7 @@ fn flips<'a>(sample: &'a [u8], header: &'a [usize]) -> impl Iterator<Item = (Str
 }
 
 fn fills<'a>(sample: &'a [u8], header: &'a [usize]) -> impl Iterator<Item = (String, Vec<u8>)> + 'a {
-    spread(header.len(), COPIES / 4).flat_map(move |index| {
+    spread(header.len(), copies() / 4).flat_map(move |index| {
         let at = header[index];
         [0u8, 0xff].map(|byte| {
             let mut bytes = sample.to_vec();
@@ -266,7 +273,7 @@ fn fills<'a>(sample: &'a [u8], header: &'a [usize]) -> impl Iterator<Item = (Str
 fn numbers<'a>(sample: &'a [u8], header: &'a [usize]) -> impl Iterator<Item = (String, Vec<u8>)> + 'a {
     const WIDE: [u64; 5] = [u64::MAX, 1 << 63, i64::MAX as u64, 1 << 32, 1 << 31];
     const NARROW: [u32; 3] = [u32::MAX, 1 << 31, i32::MAX as u32];
-    spread(header.len(), COPIES / 16).flat_map(move |index| {
+    spread(header.len(), copies() / 16).flat_map(move |index| {
         let at = header[index];
         let wide = WIDE.iter().map(|number| number.to_le_bytes().to_vec());
         let narrow = NARROW.iter().map(|number| number.to_le_bytes().to_vec());
