@@ -31,7 +31,8 @@ wheel() { # TARGET COMPATIBILITY, then options of maturin
         --compatibility "$compatibility" "$@"
 }
 
-# The newest symbols of glibc that the extension asks for, and that it is no later than claimed.
+# The newest symbols of glibc that the extension asks for, and that it is no later than claimed; with musl,
+# that nothing but its libc is needed.
 audited() { # GLOB
     local wheel
     for wheel in dist/$1; do
@@ -42,7 +43,16 @@ audited() { # GLOB
             newest=$(readelf --wide --version-info "$library" | grep -oE "GLIBC_[0-9.]+" | sort -uV | tail -1)
             echo "$1: newest symbol version ${newest:-none}"
             test -z "$newest" || test "$(printf "%s\n%s\n" "$newest" "GLIBC_$3" | sort -V | tail -1)" = "GLIBC_$3"
-            "$2/bin/auditwheel" show "$1" || echo "auditwheel cannot look at this architecture"
+            case $1 in
+            *musllinux*)
+                # auditwheel takes the libc.so of Debian, which is a script of the linker, for the one of musl.
+                needed=$(readelf --wide --dynamic "$library" | sed -n "s/.*NEEDED.*\[\(.*\)\]/\1/p" | sort -u | tr "\n" " ")
+                echo "$1: needs $needed"
+                test "$needed" = "libc.so "
+                ;;
+            *x86_64*) "$2/bin/auditwheel" show "$1" ;;
+            *) "$2/bin/auditwheel" show "$1" || echo "auditwheel cannot look at this architecture" ;;
+            esac
             case $1 in *abi3*) "$2/bin/abi3audit" --strict "$1" ;; esac' audit "$wheel" "$tools" "${GLIBC/_/.}" || return 1
     done
 }
