@@ -9,7 +9,7 @@ macro_rules! dispatch {
         $vis fn $name($($arg: $type),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             if let Some(isa) = $crate::simd::Avx2::new() {
-                #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+                #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
                 #[allow(clippy::too_many_arguments, reason = "those of the body")]
                 fn shell(isa: $crate::simd::Avx2, $($arg: $type),*) $(-> $ret)? {
                     $body(isa, $($arg),*)
@@ -36,7 +36,7 @@ macro_rules! dispatch_wide {
             #[cfg(target_arch = "x86_64")]
             if let Some(isa) = $crate::simd::Avx512::new() {
                 #[target_feature(
-                    enable = "avx2,bmi1,bmi2,popcnt,avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2"
+                    enable = "avx2,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2"
                 )]
                 #[allow(clippy::too_many_arguments, reason = "those of the body")]
                 fn wide(isa: $crate::simd::Avx512, $($arg: $type),*) $(-> $ret)? {

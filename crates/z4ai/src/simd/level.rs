@@ -155,7 +155,7 @@ fn detect() -> SimdLevel {
         macro_rules! all {
             ($($feature:tt),*) => { $(std::is_x86_feature_detected!($feature))&&* };
         }
-        let avx2 = !cfg!(miri) && all!("avx2", "bmi1", "bmi2");
+        let avx2 = !cfg!(miri) && all!("avx2", "bmi1", "bmi2", "lzcnt");
         let avx512 = all!(
             "avx512f",
             "avx512bw",

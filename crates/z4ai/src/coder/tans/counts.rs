@@ -160,18 +160,35 @@ impl NormalizedCounts {
         1 << self.log
     }
 
-    /// The symbol of every state.
-    pub(super) fn spread(&self) -> Vec<u8> {
-        let size = self.size();
-        let step = (size >> 1) + (size >> 3) + 3;
-        let mut symbols = vec![0; size];
+    /// Calls `each` with every state and its symbol, in the order of states.
+    #[inline(always)]
+    pub(super) fn for_each_state(&self, mut each: impl FnMut(usize, u8)) {
+        /// Bytes of a store. (structural)
+        const STORE: usize = 16;
+        // In the order that states are handed out in; what is stored beyond a symbol's last is
+        // overwritten by the next one's.
+        let mut handed_out = [0u8; (1 << MAX_LOG) + STORE];
         let mut at = 0;
         for (symbol, &count) in self.counts.iter().enumerate() {
-            for _ in 0..count {
-                symbols[at] = symbol as u8;
-                at = (at + step) & (size - 1);
+            let end = at + usize::from(count);
+            let mut to = at;
+            while to < end {
+                handed_out[to..][..STORE].copy_from_slice(&[symbol as u8; STORE]);
+                to += STORE;
             }
+            at = end;
         }
-        symbols
+        // State i was handed out as number i / step, modulo the number of states, which step is odd to.
+        let size = self.size();
+        let step = (size >> 1) + (size >> 3) + 3;
+        let mut inverse = step;
+        for _ in 0..4 {
+            inverse = inverse.wrapping_mul(2usize.wrapping_sub(step.wrapping_mul(inverse)));
+        }
+        let mut number = 0;
+        for state in 0..size {
+            each(state, handed_out[number % (1 << MAX_LOG)]);
+            number = number.wrapping_add(inverse) & (size - 1);
+        }
     }
 }

@@ -60,11 +60,11 @@ impl Encoder {
                 starts[symbol] = start;
                 start += count;
             }
-            for (state, &symbol) in states.spread().iter().enumerate() {
+            states.for_each_state(|state, symbol| {
                 let at = &mut starts[usize::from(symbol)];
                 places[*at as usize] = (size + state as u32) as u16;
                 *at += 1;
-            }
+            });
         }
         Self { transforms, states: places, log }
     }
@@ -378,7 +378,18 @@ mod tests {
     /// One bit after the other, from the last symbol on.
     fn naive(run: &[u16], tables: &[NormalizedCounts], states_per_run: usize) -> Vec<u8> {
         let size = tables[0].size();
-        let spreads: Vec<Vec<u8>> = tables.iter().map(NormalizedCounts::spread).collect();
+        // As the format hands states out, one after the other.
+        let spread = |table: &NormalizedCounts| {
+            let (mut symbols, mut at) = (vec![0; size], 0);
+            for (symbol, &count) in table.counts.iter().enumerate() {
+                for _ in 0..count {
+                    symbols[at] = symbol as u8;
+                    at = (at + size / 2 + size / 8 + 3) % size;
+                }
+            }
+            symbols
+        };
+        let spreads: Vec<Vec<u8>> = tables.iter().map(spread).collect();
         let mut current = vec![0; states_per_run];
         let mut bits = Vec::new();
         let put = |value: usize, width: u32, bits: &mut Vec<usize>| {
