@@ -10,7 +10,7 @@ pytest.importorskip("xxhash")
 import z4ai_decoder
 from z4ai_decoder import decode
 
-CODERS = 7
+CODERS = 8
 GOLDEN = Path(__file__).parent.parent / "crates" / "z4ai" / "tests" / "golden"
 
 

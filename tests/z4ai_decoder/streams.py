@@ -65,6 +65,12 @@ class Stream:
             self.lengths = [index.number(4) for _ in range(4)]
             self.log, self.table = read_states(index)
             self.stored = sum(self.lengths)
+        elif self.coder == 7:
+            width = index.number(1)
+            check(1 <= width <= 4, 32)
+            self.lengths = [index.number(width) for _ in range(4)]
+            self.log, self.table = read_shape(index)
+            self.stored = sum(self.lengths)
         else:
             raise ValueError(f"coder {self.coder} is not known")
 
@@ -80,7 +86,7 @@ class Stream:
             )
         if self.coder == 3:
             return self.decode_huffman(Cursor(stored))
-        if self.coder == 6:
+        if self.coder in (6, 7):
             return self.decode_states(Cursor(stored))
         if self.coder == 5:
             packed = self.inner.decode(Cursor(stored))
@@ -169,8 +175,54 @@ def read_states(index: Cursor) -> tuple[int, list[tuple[int, int, int]]]:
         if width:
             counts[symbol] = 1 << (width - 1) | take(width - 1)
         symbol += 1
+    check(symbol == last + 1 and word == 0 and sum(counts.values()) == 1 << log, 24)
+    return log, table_of(log, counts)
+
+
+def read_shape(index: Cursor) -> tuple[int, list[tuple[int, int, int]]]:
+    log, width, distance, last = (index.number(1) for _ in range(4))
+    check(9 <= log <= 12 and width in (3, 4, 8) and distance <= (5 if width == 8 else 0), 32)
+    if width < 8:
+        given = index.take(1 << width)
+        digits = max(1, -(-last.bit_length() // width))
+        parts = [
+            [given[symbol >> (i * width) & ((1 << width) - 1)] for i in range(digits)]
+            for symbol in range(last + 1)
+        ]
+        levels = [0 if 0 in part else sum(part) for part in parts]
+    elif distance == 0:
+        levels = list(index.take(last + 1))
+    else:
+        given, step = index.take((last >> distance) + 2), 1 << distance
+        levels = [
+            (given[s // step] * (step - s % step) + given[s // step + 1] * (s % step) + step // 2)
+            // step
+            for s in range(last + 1)
+        ]
+    before = -1
+    for _ in range(index.number(1)):
+        symbol, change = index.number(1), index.number(1)
+        check(symbol > before, 32)
+        before = symbol
+        if symbol <= last and levels[symbol]:
+            levels[symbol] = max(1, levels[symbol] + change - 128) if change else 0
+    known = {symbol: level for symbol, level in enumerate(levels) if level}
+    check(len(known) >= 2, 32)
+    highest, size = max(known.values()), 1 << log
+    powers = [round(2 ** (27 - i / 8)) for i in range(8)]
+    weights = {s: powers[(highest - v) % 8] >> ((highest - v) // 8) for s, v in known.items()}
+    total = sum(weights.values())
+    shares = {symbol: max(0, weight * size - total) for symbol, weight in weights.items()}
+    rest, every, at, counts = size - len(known), sum(shares.values()), 0, {}
+    for symbol, share in shares.items():
+        counts[symbol] = 1 + (at + share) * rest // every - at * rest // every
+        at += share
+    return log, table_of(log, counts)
+
+
+def table_of(log: int, counts: dict[int, int]) -> list[tuple[int, int, int]]:
+    """The symbol of every state, the bits to read from there, and what they are added to."""
     size = 1 << log
-    check(symbol == last + 1 and word == 0 and sum(counts.values()) == size, 24)
     symbols, at = [0] * size, 0
     for symbol, count in sorted(counts.items()):
         for _ in range(count):
@@ -182,7 +234,7 @@ def read_states(index: Cursor) -> tuple[int, list[tuple[int, int, int]]]:
         counts[symbol] += 1
         width = log + 1 - rank.bit_length()
         table.append((symbol, width, (rank << width) - size))
-    return log, table
+    return table
 
 
 def read_codes(index: Cursor) -> dict[str, int]:

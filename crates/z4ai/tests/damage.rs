@@ -145,6 +145,17 @@ fn large_frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     };
     let mut frames: Vec<_> = cases.into_iter().map(encode).collect();
     frames.push(blocks_in_classes());
+    // Bytes of a smooth distribution, and of two smooth halves.
+    let mut normal = |deviation: f32| ((next() + next() + next() + next()) * deviation).round() as i32;
+    let curve = (0..20_000).map(|i| if i % 32 == 9 { 127 } else { normal(60.0) as u8 }).collect();
+    let mut nibble = || (8 + normal(7.0)).clamp(0, 15) as u8;
+    let pairs = (0..20_000).map(|_| nibble() | nibble() << 4).collect();
+    for (name, data) in [("int8 of a curve", curve), ("uint8 of pairs", pairs)] {
+        let data: Vec<u8> = data;
+        let options = Options { kind: Kind::U8, ..Options::default() };
+        let frame = z4ai::compress(&data, &options).unwrap();
+        frames.push((name.to_owned(), data, frame));
+    }
     frames
 }
 
@@ -189,7 +200,9 @@ fn classes_of_blocks_pay() {
 
 #[test]
 fn flipped_bits_of_large_frames_are_noticed() {
-    for ((name, data, frame), coder) in large_frames().into_iter().zip(["tans", "contexts", "huffman"]) {
+    for ((name, data, frame), coder) in
+        large_frames().into_iter().zip(["tans", "contexts", "huffman", "shaped tans", "shaped tans"])
+    {
         assert!(z4ai::decompress(&frame, &LIMIT).unwrap() == data, "{name}");
         assert!(z4ai::streams(&frame).unwrap().iter().any(|stream| stream.coder == coder), "{name}");
         // All of the index, and places all over the payload.

@@ -3,7 +3,7 @@
 use twox_hash::XxHash3_64;
 
 use crate::coder::huffman::lengths::Lengths;
-use crate::coder::tans::{self, NormalizedCounts};
+use crate::coder::tans::{self, NormalizedCounts, Shape};
 use crate::coder::{Coder, EncodeScratch, huffman};
 use crate::estimate::cost::{self, BIT};
 use crate::estimate::sampling;
@@ -33,9 +33,16 @@ pub(crate) const NOISE_OF_PLANES: u64 = 775 * BIT / 100;
 /// its time. (case: sweep; halved, fp16 is 0.3 % larger; doubled, `fast` compresses fp16 half as fast)
 pub(crate) const NEARLY_NOISE: u64 = 75 * BIT / 10;
 
+/// Symbols from which on a table of states pays at the default effort: it takes longer to fill than
+/// that of Huffman codes. (case: `codec_quantized.py`)
+const MIN_FINE: usize = 1 << 13;
+/// Bits per symbol from which on tANS decodes as fast as Huffman codes, of which a look-up then yields
+/// less than two symbols. (case: `codec_quantized.py`)
+const MIN_FINE_BITS: u64 = 5 * BIT;
+
 /// Appends `bytes` to `payload` in the smallest way that decodes at full speed.
 pub(crate) fn encode(bytes: &[u8], payload: &mut Vec<u8>, scratch: &mut EncodeScratch) -> Coder {
-    let coder = code_unless(NOISE, bytes, payload, scratch, |bytes, _| histogram::exact(bytes));
+    let coder = code_unless(NOISE, bytes, payload, scratch, |bytes, _| histogram::exact(bytes), code_counted);
     append_raw(&coder, bytes, payload);
     coder
 }
@@ -61,7 +68,7 @@ pub(crate) fn encode_in_place(
     let coders = lens.iter().map(|&len| {
         let bytes = &payload[from..from + len];
         spare.clear();
-        let mut coder = code_unless(noise, bytes, spare, scratch, histogram::sampled);
+        let mut coder = code_unless(noise, bytes, spare, scratch, histogram::sampled, code_counted);
         // Nothing may grow over the streams behind it.
         if spare.len() > len {
             coder = Coder::Raw;
@@ -84,13 +91,14 @@ pub(crate) fn encode_in_place(
 }
 
 /// As [`encode`], except that nothing is appended for [`Coder::Raw`], which is always chosen above
-/// the entropy `noise`. `count` makes the histogram.
+/// the entropy `noise`. `count` makes the histogram, by which `code` encodes.
 fn code_unless(
     noise: u64,
     bytes: &[u8],
     payload: &mut Vec<u8>,
     scratch: &mut EncodeScratch,
     count: impl FnOnce(&[u8], &mut histogram::Pairs) -> [u32; 256],
+    code: impl FnOnce(&[u8], &[u32; 256], &mut Vec<u8>, &mut EncodeScratch) -> Coder,
 ) -> Coder {
     if let Some(coder) = trivial(bytes) {
         return coder;
@@ -104,12 +112,12 @@ fn code_unless(
         if let [a, b] = few_symbols_of(sample)[..]
             && let Some(counts) = histogram::binary(bytes, a, b)
         {
-            return code_counted(bytes, &counts, payload, scratch);
+            return code(bytes, &counts, payload, scratch);
         }
     }
     let counts = count(bytes, &mut scratch.pairs);
     if noise == NOISE || cost::entropy(&counts) <= noise * bytes.len() as u64 {
-        return code_counted(bytes, &counts, payload, scratch);
+        return code(bytes, &counts, payload, scratch);
     }
     Coder::Raw
 }
@@ -140,12 +148,15 @@ fn append_raw(coder: &Coder, bytes: &[u8], payload: &mut Vec<u8>) {
 /// As [`encode`], with zstd as another candidate: for bytes of unknown structure.
 pub(crate) fn encode_opaque(
     bytes: &[u8],
-    level: i32,
+    options: &Options,
     payload: &mut Vec<u8>,
     scratch: &mut EncodeScratch,
 ) -> Coder {
     let start = payload.len();
-    let coder = code_unless(NOISE, bytes, payload, scratch, histogram::halved);
+    let coder =
+        code_unless(NOISE, bytes, payload, scratch, histogram::halved, |bytes, counts, payload, scratch| {
+            code_finely_if_fast(bytes, counts, options.effort, payload, scratch)
+        });
     append_raw(&coder, bytes, payload);
     if matches!(coder, Coder::Constant(_)) {
         return coder;
@@ -158,7 +169,7 @@ pub(crate) fn encode_opaque(
         .compress(sample)
         .is_ok_and(|packed| packed.len() as u64 + by_symbols / MIN_ZSTD_SAVING < by_symbols);
     if promising
-        && let Ok(packed) = zstd::bulk::compress(bytes, level)
+        && let Ok(packed) = zstd::bulk::compress(bytes, options.level.unwrap_or(DEFAULT_LEVEL))
         && packed.len() + 16 < payload.len() - start
     {
         payload.truncate(start);
@@ -229,7 +240,8 @@ fn code_counted(
     Coder::Huffman { lengths: Box::new(lengths), stored }
 }
 
-/// As [`encode_counted`]; from the balanced effort on with tANS, where that is smaller.
+/// As [`encode_counted`]; with tANS where that is smaller: at the default effort if it decodes as fast,
+/// and always from the balanced effort on.
 pub(crate) fn encode_codes(
     bytes: &[u8],
     counts: &[u32; 256],
@@ -237,9 +249,29 @@ pub(crate) fn encode_codes(
     payload: &mut Vec<u8>,
     scratch: &mut EncodeScratch,
 ) -> Coder {
-    match effort < Effort::Balanced {
-        true => encode_counted(bytes, counts, payload, scratch),
-        false => encode_finely(bytes, counts, NormalizedCounts::for_counts, payload, scratch),
+    let coder = code_finely_if_fast(bytes, counts, effort, payload, scratch);
+    append_raw(&coder, bytes, payload);
+    coder
+}
+
+/// As [`encode_codes`], except that nothing is appended for [`Coder::Raw`].
+fn code_finely_if_fast(
+    bytes: &[u8],
+    counts: &[u32; 256],
+    effort: Effort,
+    payload: &mut Vec<u8>,
+    scratch: &mut EncodeScratch,
+) -> Coder {
+    let fine = match effort {
+        Effort::Fast => false,
+        Effort::Default => {
+            bytes.len() >= MIN_FINE && cost::entropy(counts) >= MIN_FINE_BITS * bytes.len() as u64
+        }
+        _ => true,
+    };
+    match fine {
+        true => code_finely(bytes, counts, NormalizedCounts::for_counts, payload, scratch),
+        false => code_counted(bytes, counts, payload, scratch),
     }
 }
 
@@ -251,40 +283,92 @@ pub(crate) fn encode_finely(
     payload: &mut Vec<u8>,
     scratch: &mut EncodeScratch,
 ) -> Coder {
+    let coder = code_finely(bytes, counts, states, payload, scratch);
+    append_raw(&coder, bytes, payload);
+    coder
+}
+
+/// As [`encode_finely`], except that nothing is appended for [`Coder::Raw`].
+fn code_finely(
+    bytes: &[u8],
+    counts: &[u32; 256],
+    states: impl Fn(&[u32; 256]) -> Option<NormalizedCounts>,
+    payload: &mut Vec<u8>,
+    scratch: &mut EncodeScratch,
+) -> Coder {
     let start = payload.len();
     let symbols = number_of_symbols(counts);
-    // NormalizedCounts take no less than this, whatever they are, and at least half a byte each to
+    // States and codes take no less than this, whatever they are, and at least half a byte for each symbol to
     // describe.
     let least = cost::entropy(counts) / (8 * BIT) + symbols as u64 / 2;
-    // Of many symbols it is known what whole bits take, so these need not be made.
-    if symbols > MAX_PACKED_SYMBOLS
-        && let Some(lengths) = Lengths::for_counts(counts)
-        && let whole = (lengths.cost_bits(counts) / 8).min(bytes.len() as u64)
-        && least < whole
-        && let Some(states) = states(counts)
-    {
-        let stored = tans::encode::encode(bytes, &states, payload, &mut scratch.tans);
-        let tans = Coder::Tans { states: Box::new(states), stored };
-        if ((payload.len() - start + tans.described_len()) as u64) < whole {
-            return tans;
-        }
-        payload.truncate(start);
+    // Of many symbols it is known what each way takes, so that only one is made.
+    if symbols > MAX_PACKED_SYMBOLS {
+        let whole = |fine: &Fine| {
+            let huffman = Lengths::for_counts(counts).map(|lengths| huffman_len(&lengths, counts));
+            fine.len < huffman.unwrap_or(u64::MAX).min(bytes.len() as u64)
+        };
+        return match Fine::new(counts, least, states) {
+            Some(fine) if fine.len < least || whole(&fine) => fine.encode(bytes, payload, scratch),
+            _ => code_counted(bytes, counts, payload, scratch),
+        };
     }
-    let coder = encode_counted(bytes, counts, payload, scratch);
-    let coded = (payload.len() - start) as u64;
-    if matches!(coder, Coder::Constant(_)) || least >= coded + coder.described_len() as u64 {
+    let coder = code_counted(bytes, counts, payload, scratch);
+    let coded = if coder == Coder::Raw { bytes.len() } else { payload.len() - start };
+    let whole = coded + coder.described_len();
+    if matches!(coder, Coder::Constant(_)) || least >= whole as u64 {
         return coder;
     }
     let Some(states) = states(counts) else { return coder };
     let mut fine = Vec::new();
     let stored = tans::encode::encode(bytes, &states, &mut fine, &mut scratch.tans);
-    let tans = Coder::Tans { states: Box::new(states), stored };
-    if fine.len() + tans.described_len() >= payload.len() - start + coder.described_len() {
+    let tans = Coder::Tans { states: Box::new(states), shape: None, stored };
+    if fine.len() + tans.described_len() >= whole {
         return coder;
     }
     payload.truncate(start);
     payload.extend_from_slice(&fine);
     tans
+}
+
+/// A table of states, described in the way that is smaller.
+struct Fine {
+    states: NormalizedCounts,
+    shape: Option<Box<Shape>>,
+    /// Bytes of the description and of all symbols, about.
+    len: u64,
+}
+
+impl Fine {
+    /// By shape, or by the numbers of `states`, unless that is less than `least`, which they take.
+    fn new(
+        counts: &[u32; 256],
+        least: u64,
+        states: impl Fn(&[u32; 256]) -> Option<NormalizedCounts>,
+    ) -> Option<Self> {
+        // Coder, lengths of streams, the states that each starts with and what fills its last byte.
+        let streams = 1 + tans::RUNS as u64 * (4 + 4);
+        let shaped = Shape::fit(counts).map(|(len, shape, states)| Self {
+            states,
+            shape: Some(Box::new(shape)),
+            len: streams + len,
+        });
+        if shaped.as_ref().is_some_and(|shaped| shaped.len < least) {
+            return shaped;
+        }
+        let states = states(counts)?;
+        let mut description = Vec::new();
+        states.write(&mut description);
+        let len = streams + description.len() as u64 + states.cost_bits(counts) / 8;
+        Some(match shaped {
+            Some(shaped) if shaped.len < len => shaped,
+            _ => Self { states, shape: None, len },
+        })
+    }
+
+    fn encode(self, bytes: &[u8], payload: &mut Vec<u8>, scratch: &mut EncodeScratch) -> Coder {
+        let stored = tans::encode::encode(bytes, &self.states, payload, &mut scratch.tans);
+        Coder::Tans { states: Box::new(self.states), shape: self.shape, stored }
+    }
 }
 
 /// Indices of `width` bits into a palette, packed into bytes, and these coded.
@@ -319,7 +403,7 @@ pub(crate) fn encode_bytes(
 ) -> Coder {
     match options.effort {
         Effort::Fast => encode(content, payload, scratch),
-        _ => encode_opaque(content, options.level.unwrap_or(DEFAULT_LEVEL), payload, scratch),
+        _ => encode_opaque(content, options, payload, scratch),
     }
 }
 

@@ -13,8 +13,8 @@ use huffman::encode::HuffmanScratch;
 use huffman::lengths::Lengths;
 use huffman::table::Table;
 use huffman::wire::Stored;
-use tans::NormalizedCounts;
 use tans::encode::TansScratch;
+use tans::{NormalizedCounts, Shape};
 use twox_hash::XxHash3_64;
 
 /// How one stream is stored, as the chunk's description says. The number of bytes it decodes to
@@ -31,8 +31,9 @@ pub(crate) enum Coder {
     PackedThen { width: u32, palette: [u8; 16], inner: Box<Coder> },
     /// Huffman bit streams of these lengths.
     Huffman { lengths: Box<Lengths>, stored: Stored },
-    /// Four bit streams of these lengths, in fractions of bits per symbol.
-    Tans { states: Box<NormalizedCounts>, stored: [u32; tans::RUNS] },
+    /// Four bit streams of these lengths, in fractions of bits per symbol. The table is described by
+    /// its shape, if it has one.
+    Tans { states: Box<NormalizedCounts>, shape: Option<Box<Shape>>, stored: [u32; tans::RUNS] },
     /// One zstd frame of this length and hash (zstd itself does not notice every flipped bit).
     Zstd { stored: u32, hash: u64 },
 }
@@ -44,6 +45,7 @@ const HUFFMAN: u8 = 3;
 const ZSTD: u8 = 4;
 const PACKED_THEN: u8 = 5;
 const TANS: u8 = 6;
+const SHAPED_TANS: u8 = 7;
 
 /// Scratch that decoding streams reuses.
 #[derive(Default)]
@@ -77,7 +79,8 @@ impl Coder {
                 _ => "palette, coded",
             },
             Coder::Huffman { .. } => "huffman",
-            Coder::Tans { .. } => "tans",
+            Coder::Tans { shape: None, .. } => "tans",
+            Coder::Tans { .. } => "shaped tans",
             Coder::Zstd { .. } => "zstd",
         }
     }
@@ -107,10 +110,22 @@ impl Coder {
                 stored.write(out);
                 lengths.write(out);
             }
-            Coder::Tans { states, stored } => {
-                out.put_u8(TANS);
-                stored.iter().for_each(|&len| out.put_u32(len));
-                states.write(out);
+            Coder::Tans { states, shape, stored } => {
+                match shape {
+                    Some(shape) => {
+                        // Lengths of as many bytes as the longest takes.
+                        let longest = stored.iter().fold(0, |most, &len| most.max(len));
+                        let bytes = (u32::BITS - longest.leading_zeros()).div_ceil(8).max(1);
+                        out.extend([SHAPED_TANS, bytes as u8]);
+                        stored.iter().for_each(|len| out.extend(&len.to_le_bytes()[..bytes as usize]));
+                        shape.write(out);
+                    }
+                    None => {
+                        out.put_u8(TANS);
+                        stored.iter().for_each(|&len| out.put_u32(len));
+                        states.write(out);
+                    }
+                }
             }
             Coder::Zstd { stored, hash } => {
                 out.put_u8(ZSTD);
@@ -147,7 +162,21 @@ impl Coder {
                 for len in &mut stored {
                     *len = reader.u32()?;
                 }
-                Coder::Tans { states: Box::new(NormalizedCounts::read(reader)?), stored }
+                Coder::Tans { states: Box::new(NormalizedCounts::read(reader)?), shape: None, stored }
+            }
+            SHAPED_TANS => {
+                let bytes = usize::from(reader.u8()?);
+                if !(1..=4).contains(&bytes) {
+                    return Err(Error::corrupt(format_args!("lengths of {bytes} bytes")));
+                }
+                let mut stored = [0; tans::RUNS];
+                for len in &mut stored {
+                    let mut word = [0; 4];
+                    word[..bytes].copy_from_slice(reader.take(bytes)?);
+                    *len = u32::from_le_bytes(word);
+                }
+                let (shape, states) = Shape::read(reader)?;
+                Coder::Tans { states: Box::new(states), shape: Some(Box::new(shape)), stored }
             }
             ZSTD => Coder::Zstd { stored: reader.u32()?, hash: reader.u64()? },
             code => {
@@ -190,7 +219,7 @@ impl Coder {
                 scratch.table.build(lengths, out.len());
                 scratch.table.decode(stored, *lens, out, &mut scratch.ahead)?;
             }
-            Coder::Tans { states, stored: lens } => {
+            Coder::Tans { states, stored: lens, .. } => {
                 scratch.tans.build(states);
                 scratch.tans.decode(states, stored, lens.map(|len| len as usize), out)?;
             }

@@ -6,7 +6,7 @@ const FRACTION: u32 = 12;
 pub(crate) const BIT: u64 = 1 << FRACTION;
 
 /// `log2(value) * BIT`, rounded; `value` must not be 0.
-fn log2(value: u32) -> u64 {
+pub(crate) fn log2(value: u32) -> u64 {
     let whole = value.ilog2();
     // Bits below the leading one, as a fraction of 12 bits.
     let fraction = u64::from(value.unbounded_shl(32 - whole).unbounded_shr(32 - FRACTION));

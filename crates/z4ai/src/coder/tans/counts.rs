@@ -1,12 +1,11 @@
 //! Normalized counts: how many states of a table each symbol has, and how that is stored.
 
 use crate::bits::BitWriter;
-use crate::coder::tans::MAX_LOG;
+use crate::coder::tans::{MAX_LOG, MIN_LOG};
 use crate::error::{Error, Result};
+use crate::estimate::cost::{self, BIT};
 use crate::wire::Reader;
 
-/// Log2 of the table size, at least. (format)
-const MIN_LOG: u32 = 9;
 /// Bits of a state that are worth their time, at most. (case: sweep of `balanced`; one less is up to 0.19 % larger,
 /// one more up to 0.07 % smaller with tables twice as long)
 const USUAL_LOG: u32 = 11;
@@ -149,6 +148,15 @@ impl NormalizedCounts {
             return Err(Error::corrupt("states that do not add up"));
         }
         Ok(Self { log, counts })
+    }
+
+    /// The bits that symbols of these counts take, about. Each that occurs must have a state.
+    pub(crate) fn cost_bits(&self, counts: &[u32; 256]) -> u64 {
+        let all = u64::from(self.log) * BIT;
+        let occurring = counts.iter().zip(self.counts).filter(|&(&count, _)| count > 0);
+        let parts =
+            occurring.map(|(&count, own)| u64::from(count) * (all - cost::log2(u32::from(own.max(1)))));
+        parts.sum::<u64>() / BIT
     }
 
     /// The logarithm of the number of states.

@@ -23,11 +23,15 @@
 mod counts;
 mod decode;
 pub(crate) mod encode;
+mod shape;
 
 pub(crate) use counts::NormalizedCounts;
 pub(crate) use decode::{Table, fill};
+pub(crate) use shape::Shape;
 
 /// Bit streams per coded run of symbols. (format)
 pub(crate) const RUNS: usize = 4;
+/// Log2 of the table size, at least. (format)
+pub(super) const MIN_LOG: u32 = 9;
 /// Log2 of the table size, at most. (format)
 pub(super) const MAX_LOG: u32 = 12;

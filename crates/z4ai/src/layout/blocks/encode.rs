@@ -5,6 +5,7 @@ use super::levels::Levels;
 use super::quants::*;
 use super::types::{Parameters, Quants, Row};
 use super::{BlockType, Blocks, MAX_CLASSES, Thresholds, classes_of};
+use crate::coder::tans::NormalizedCounts;
 use crate::coder::{Coder, EncodeScratch, choose};
 use crate::estimate::cost::{self, BIT};
 use crate::kernel::histogram;
@@ -18,12 +19,12 @@ const SAMPLED_LEVELS: usize = 4096;
 const COUNTED_GROUPS: usize = 8192;
 /// Classes along each of the two levels while they are compared. (case: `entropy.py`)
 const FINE: usize = 8;
-/// What the description of a class takes, about, in bytes. (structural: the code lengths of as many
-/// symbols as Huffman codes of quants have, and the lengths of eight streams)
-const PER_CLASS: u64 = 170;
+/// What the description of a class takes, about, in bytes. (structural: levels of a shape, lengths of
+/// four streams, and their states)
+const PER_CLASS: u64 = 60;
 /// Numbers of classes by scale and by offset that are compared. (case: `entropy.py`)
-const CLASSES: [(usize, usize); 11] =
-    [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 4), (2, 8)];
+const CLASSES: [(usize, usize); 13] =
+    [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 2), (4, 4), (2, 8), (8, 2)];
 
 /// Buffers that encoding reuses.
 #[derive(Default)]
@@ -49,8 +50,18 @@ pub(crate) fn encode(
     let row = block_type.row();
     let blocks = content.len() / row.bytes;
     scratch.take_parameters(row, content);
-    let parameters: Vec<Coder> =
-        scratch.parameters.iter().map(|stream| choose::encode(stream, payload, coder)).collect();
+    let parameters = scratch.parameters.iter().map(|stream| match effort {
+        Effort::Fast => choose::encode(stream, payload, coder),
+        // They are few: what they take to decode does not count.
+        _ => choose::encode_finely(
+            stream,
+            &histogram::exact(stream),
+            NormalizedCounts::for_counts,
+            payload,
+            coder,
+        ),
+    });
+    let parameters: Vec<Coder> = parameters.collect();
     let mut out = Blocks {
         block_type,
         run: 0,
