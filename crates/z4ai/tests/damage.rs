@@ -201,7 +201,7 @@ fn classes_of_blocks_pay() {
 #[test]
 fn flipped_bits_of_large_frames_are_noticed() {
     for ((name, data, frame), coder) in
-        large_frames().into_iter().zip(["tans", "contexts", "huffman", "shaped tans", "shaped tans"])
+        large_frames().into_iter().zip(["tans", "contexts", "shaped tans", "shaped tans", "shaped tans"])
     {
         assert!(z4ai::decompress(&frame, &LIMIT).unwrap() == data, "{name}");
         assert!(z4ai::streams(&frame).unwrap().iter().any(|stream| stream.coder == coder), "{name}");

@@ -33,9 +33,10 @@ pub(crate) const NOISE_OF_PLANES: u64 = 775 * BIT / 100;
 /// its time. (case: sweep; halved, fp16 is 0.3 % larger; doubled, `fast` compresses fp16 half as fast)
 pub(crate) const NEARLY_NOISE: u64 = 75 * BIT / 10;
 
-/// Symbols from which on a table of states pays at the default effort: it takes longer to fill than
-/// that of Huffman codes. (case: `codec_quantized.py`)
-const MIN_FINE: usize = 1 << 13;
+/// Symbols from which on a table of states pays at the default effort, for it takes about as long to fill as
+/// they take to decode. (case: `entropy.py`, GGUF; with four times as many, Q4_K of small tensors is 0.4 %
+/// larger)
+const MIN_FINE: usize = 1 << 11;
 /// Bits per symbol from which on tANS decodes as fast as Huffman codes, of which a look-up then yields
 /// less than two symbols. (case: `codec_quantized.py`)
 const MIN_FINE_BITS: u64 = 5 * BIT;
@@ -162,7 +163,11 @@ pub(crate) fn encode_opaque(
         return coder;
     }
     let sample = &bytes[bytes.len() / 2..][..bytes.len().div_ceil(2).min(ZSTD_SAMPLE)];
-    let by_symbols = (payload.len() - start) as u64 * sample.len() as u64 / bytes.len() as u64;
+    let mut by_symbols = (payload.len() - start) as u64 * sample.len() as u64 / bytes.len() as u64;
+    if matches!(coder, Coder::Tans { .. }) && by_symbols >= sample.len() as u64 / 2 {
+        // A code for the sample alone is smaller than one for all bytes, which says nothing about these.
+        by_symbols = by_symbols.min(cost::entropy(&histogram::exact(sample)) / (8 * BIT));
+    }
     let promising = scratch
         .zstd_fast
         .get_or_insert_with(|| zstd::bulk::Compressor::new(1).expect("a level that zstd has"))
@@ -262,17 +267,16 @@ fn code_finely_if_fast(
     payload: &mut Vec<u8>,
     scratch: &mut EncodeScratch,
 ) -> Coder {
-    let fine = match effort {
-        Effort::Fast => false,
-        Effort::Default => {
-            bytes.len() >= MIN_FINE && cost::entropy(counts) >= MIN_FINE_BITS * bytes.len() as u64
-        }
-        _ => true,
-    };
-    match fine {
-        true => code_finely(bytes, counts, NormalizedCounts::for_counts, payload, scratch),
-        false => code_counted(bytes, counts, payload, scratch),
+    if effort == Effort::Fast || effort == Effort::Default && bytes.len() < MIN_FINE {
+        return code_counted(bytes, counts, payload, scratch);
     }
+    let entropy = cost::entropy(counts);
+    let many_bits = entropy >= MIN_FINE_BITS * bytes.len() as u64;
+    if effort == Effort::Default && !many_bits {
+        return code_counted(bytes, counts, payload, scratch);
+    }
+    let states = if many_bits { NormalizedCounts::for_many_symbols } else { NormalizedCounts::for_counts };
+    code_finely(bytes, counts, entropy, states, payload, scratch)
 }
 
 /// As [`encode_counted`], or tANS with the normalized counts of `states`, whichever is smaller.
@@ -283,15 +287,16 @@ pub(crate) fn encode_finely(
     payload: &mut Vec<u8>,
     scratch: &mut EncodeScratch,
 ) -> Coder {
-    let coder = code_finely(bytes, counts, states, payload, scratch);
+    let coder = code_finely(bytes, counts, cost::entropy(counts), states, payload, scratch);
     append_raw(&coder, bytes, payload);
     coder
 }
 
-/// As [`encode_finely`], except that nothing is appended for [`Coder::Raw`].
+/// As [`encode_finely`], except that nothing is appended for [`Coder::Raw`]. `entropy` is that of the counts.
 fn code_finely(
     bytes: &[u8],
     counts: &[u32; 256],
+    entropy: u64,
     states: impl Fn(&[u32; 256]) -> Option<NormalizedCounts>,
     payload: &mut Vec<u8>,
     scratch: &mut EncodeScratch,
@@ -300,14 +305,15 @@ fn code_finely(
     let symbols = number_of_symbols(counts);
     // States and codes take no less than this, whatever they are, and at least half a byte for each symbol to
     // describe.
-    let least = cost::entropy(counts) / (8 * BIT) + symbols as u64 / 2;
+    let ideal = entropy / (8 * BIT);
+    let least = ideal + symbols as u64 / 2;
     // Of many symbols it is known what each way takes, so that only one is made.
     if symbols > MAX_PACKED_SYMBOLS {
         let whole = |fine: &Fine| {
             let huffman = Lengths::for_counts(counts).map(|lengths| huffman_len(&lengths, counts));
             fine.len < huffman.unwrap_or(u64::MAX).min(bytes.len() as u64)
         };
-        return match Fine::new(counts, least, states) {
+        return match Fine::new(counts, ideal, least, states) {
             Some(fine) if fine.len < least || whole(&fine) => fine.encode(bytes, payload, scratch),
             _ => code_counted(bytes, counts, payload, scratch),
         };
@@ -339,15 +345,17 @@ struct Fine {
 }
 
 impl Fine {
-    /// By shape, or by the numbers of `states`, unless that is less than `least`, which they take.
+    /// By shape, or by the numbers of `states`, unless a shape takes less than `least`, which these take.
+    /// The counts' entropy is `ideal` bytes.
     fn new(
         counts: &[u32; 256],
+        ideal: u64,
         least: u64,
         states: impl Fn(&[u32; 256]) -> Option<NormalizedCounts>,
     ) -> Option<Self> {
         // Coder, lengths of streams, the states that each starts with and what fills its last byte.
         let streams = 1 + tans::RUNS as u64 * (4 + 4);
-        let shaped = Shape::fit(counts).map(|(len, shape, states)| Self {
+        let shaped = Shape::fit(counts, ideal).map(|(len, shape, states)| Self {
             states,
             shape: Some(Box::new(shape)),
             len: streams + len,

@@ -1,5 +1,6 @@
 //! Encodes a frame: plans chunks, searches long-range matches, encodes chunks in parallel.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 
 use twox_hash::XxHash3_64;
@@ -129,7 +130,7 @@ pub(crate) fn groups(
 ) -> Result<Option<chunks::Encoded>> {
     let groups = plan.groups(group(plan, options));
     let workers = parallel::workers(options.threads, groups.len());
-    let encode = |scratch: &mut ChunkEncoder, i: usize, encoded: &mut chunks::Encoded| {
+    let encode = |Reused(scratch): &mut Reused, i: usize, encoded: &mut chunks::Encoded| {
         // The data that this worker will probably encode next, to prefetch.
         let next = groups.get(i + workers).map_or(&[][..], |next| &literals[plan.span(next)]);
         scratch.split.coder.prefetch = Prefetcher::at_rate(next, options.kind.size());
@@ -137,6 +138,30 @@ pub(crate) fn groups(
         plan.span(&groups[i]).len()
     };
     chunks::encode_probed(options, groups.len(), out, probe, encode)
+}
+
+thread_local! {
+    /// The buffers of this thread's last frame. Callers make many frames in a row, one per tensor, and page
+    /// faults of fresh buffers take as long as half of the encoding.
+    static LAST: Cell<Option<Box<ChunkEncoder>>> = const { Cell::new(None) };
+}
+
+/// Buffers that the thread's next frame reuses.
+struct Reused(Box<ChunkEncoder>);
+
+impl Default for Reused {
+    fn default() -> Self {
+        Self(LAST.take().unwrap_or_default())
+    }
+}
+
+impl Drop for Reused {
+    fn drop(&mut self) {
+        // Histograms are cleared after their use, which a panic may have cut short.
+        if !std::thread::panicking() {
+            LAST.set(Some(std::mem::take(&mut self.0)));
+        }
+    }
 }
 
 /// Buffers of one worker.

@@ -97,7 +97,7 @@ pub(crate) fn encode(
     let mut runs: Vec<Vec<u8>> = sizes[..map.count()].iter().map(|size| vec![0; size + SLACK]).collect();
     scale_classes::scatter(&map, &magnitudes, content.len(), &mut runs);
     let codes = runs.iter().zip(sizes).map(|(run, size)| {
-        let counts = histogram::exact(&run[..size]);
+        let counts = histogram::halved(&run[..size], &mut scratch.coder.pairs);
         choose::encode_codes(&run[..size], &counts, options.effort, payload, &mut scratch.coder)
     });
     Some(Classed { codes: codes.collect(), map })

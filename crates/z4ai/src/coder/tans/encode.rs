@@ -14,7 +14,7 @@ use crate::coder::tans::{MAX_LOG, NormalizedCounts, RUNS};
 const PER_STEP: usize = 4;
 // Together with the bits of a partial byte, they fit a word; those of two symbols fit half of one.
 const _: () = assert!(PER_STEP * MAX_LOG as usize + 7 < 64);
-/// Steps per block: states first, then bits. (structural: with them 5 kB, a part of the first-level cache)
+/// Steps per block: states first, then bits. (structural: with them 3 kB, a part of the first-level cache)
 const STEPS: usize = 64;
 /// Bytes that a store writes. (structural: bytes of a word)
 const WORD: usize = 8;
@@ -69,11 +69,13 @@ impl Encoder {
         Self { transforms, states: places, log }
     }
 
-    /// The transition from a state to the previous one, which decodes to the symbol of `transform`;
-    /// returns the number of the state's lowest bits to write, at most [`MAX_LOG`].
+    /// The transition from a state to the previous one, which decodes to the symbol of `transform`.
+    /// Returns in its upper half the number of the state's lowest bits to write, at most [`MAX_LOG`], and
+    /// in its lower half those bits: `transform.bits` has zeros there.
     #[inline(always)]
     fn step(&self, state: &mut u32, transform: SymbolTransform) -> u32 {
-        let width = state.wrapping_add(transform.bits) >> 16;
+        let found = state.wrapping_add(transform.bits);
+        let width = found >> 16;
         let place = (*state >> width).wrapping_add(transform.next) as usize;
         debug_assert!(place < self.states.len());
         // SAFETY: a state is at least `size` and below twice that, as all are that there are. The
@@ -81,7 +83,7 @@ impl Encoder {
         // much, so that the place is one of the symbol's. A symbol without states leaves all of it,
         // and there are twice as many states as a table has.
         *state = u32::from(unsafe { *self.states.get_unchecked(place) });
-        width
+        found
     }
 }
 
@@ -223,9 +225,8 @@ fn encode_runs<S: Symbol, const INTERLEAVED: usize, const STATES: usize>(
     for r in 0..RUNS {
         for i in (common..runs[r].len()).rev() {
             let state = &mut current[r][i % STATES];
-            let before = u64::from(*state);
-            let width = encoder.step(state, encoder.transforms[runs[r][i].index()]);
-            bits[r].put(before & !(u64::MAX << width), width);
+            let found = encoder.step(state, encoder.transforms[runs[r][i].index()]);
+            bits[r].put(u64::from(found) & !(u64::MAX << (found >> 16)), found >> 16);
             bits[r].store(buffers[r]);
         }
     }
@@ -293,11 +294,8 @@ fn encode_interleaved_avx2<S: Symbol, const R: usize, const STATES: usize>(
     encode_interleaved_with(encoder, runs, states, bits, buffers);
 }
 
-/// The states and widths of a block of steps.
-struct Found {
-    states: [[u32; STEPS]; PER_STEP],
-    widths: [[u32; STEPS]; PER_STEP],
-}
+/// The widths and bits of a block of steps, as [`Encoder::step`] returns them.
+type Found = [[u32; STEPS]; PER_STEP];
 
 /// The concatenated bits of a block of steps.
 struct PackedBits {
@@ -314,8 +312,7 @@ fn encode_interleaved_with<S: Symbol, const R: usize, const STATES: usize>(
     buffers: &mut [&mut [u8]; R],
 ) {
     let (mut current, mut writers) = (*states, *bits);
-    let nothing = [[0; STEPS]; PER_STEP];
-    let mut found: [Found; R] = std::array::from_fn(|_| Found { states: nothing, widths: nothing });
+    let mut found: [Found; R] = [[[0; STEPS]; PER_STEP]; R];
     let mut joined = PackedBits { words: [0; STEPS], widths: [0; STEPS] };
     let mut end = runs[0].len();
     while end > 0 {
@@ -325,14 +322,13 @@ fn encode_interleaved_with<S: Symbol, const R: usize, const STATES: usize>(
             for i in (0..PER_STEP).rev() {
                 for r in 0..R {
                     let state = &mut current[r][i % STATES];
-                    found[r].states[i][step] = *state;
                     // SAFETY: every symbol was seen to have a transform, and every run to have
                     // these steps.
                     let transform = unsafe {
                         let symbol = parts[r].get_unchecked(step)[i];
                         *encoder.transforms.get_unchecked(symbol.index())
                     };
-                    found[r].widths[i][step] = encoder.step(state, transform);
+                    found[r][i][step] = encoder.step(state, transform);
                 }
             }
         }
@@ -351,13 +347,13 @@ fn encode_interleaved_with<S: Symbol, const R: usize, const STATES: usize>(
 /// The bits of each step's symbols, the first in the lowest.
 #[inline(always)]
 fn join(found: &Found, joined: &mut PackedBits) {
-    let (states, widths) = (&found.states, &found.widths);
     for step in 0..STEPS {
-        let bits = |i: usize| states[i][step] & !(u32::MAX << (widths[i][step] & 31));
-        let pair = |i: usize| bits(i) | bits(i + 1) << (widths[i][step] & 31);
-        let first = widths[0][step] + widths[1][step];
+        let width = |i: usize| found[i][step] >> 16;
+        let bits = |i: usize| found[i][step] & !(u32::MAX << (width(i) & 31));
+        let pair = |i: usize| bits(i) | bits(i + 1) << (width(i) & 31);
+        let first = width(0) + width(1);
         joined.words[step] = u64::from(pair(0)) | u64::from(pair(2)) << (first & 63);
-        joined.widths[step] = first + widths[2][step] + widths[3][step];
+        joined.widths[step] = first + width(2) + width(3);
     }
 }
 

@@ -28,6 +28,9 @@ const TOP: i64 = 250;
 const TOP_OF_CURVE: f64 = 200.0;
 /// What a change must save in bits: more than it takes. (structural: two bytes)
 const CHANGE_MUST_SAVE: f64 = 24.0;
+/// Digits are taken to be independent if that takes less than one part in this many more than any
+/// code. (case: `entropy.py`, GGUF)
+const CLOSE: u64 = 100;
 /// Changes of a shape, at most. (case: `entropy.py`, GGUF)
 const MAX_CHANGES: usize = 40;
 
@@ -59,22 +62,25 @@ impl Shape {
     /// The level of every symbol; 0 for those without states.
     fn symbol_levels(&self) -> [u32; 256] {
         let level = |index: usize| u32::from(self.levels[index]);
-        let digits = (u8::BITS - self.last.leading_zeros()).div_ceil(self.width).max(1);
         let mut all = [0; 256];
-        for (symbol, out) in all.iter_mut().enumerate().take(usize::from(self.last) + 1) {
-            *out = match (self.width, self.spacing) {
-                (CURVE, 0) => level(symbol),
-                (CURVE, spacing) => {
-                    let (at, past) = (symbol >> spacing, symbol as u32 & ((1 << spacing) - 1));
-                    let ahead = (1 << spacing) - past;
-                    (level(at) * ahead + level(at + 1) * past + (1 << spacing >> 1)) >> spacing
+        let symbols = all.iter_mut().enumerate().take(usize::from(self.last) + 1);
+        match (self.width, self.spacing) {
+            (CURVE, 0) => symbols.for_each(|(symbol, out)| *out = level(symbol)),
+            (CURVE, spacing) => symbols.for_each(|(symbol, out)| {
+                let (at, past) = (symbol >> spacing, symbol as u32 & ((1 << spacing) - 1));
+                let ahead = (1 << spacing) - past;
+                *out = (level(at) * ahead + level(at + 1) * past + (1 << spacing >> 1)) >> spacing;
+            }),
+            (width, _) => {
+                let mask = (1usize << width) - 1;
+                symbols.for_each(|(symbol, out)| *out = level(symbol & mask));
+                for place in 1..digits_of(self.last, width) {
+                    for (symbol, out) in all.iter_mut().enumerate() {
+                        let digit = level(symbol >> (place * width) & mask);
+                        *out = if *out == 0 || digit == 0 { 0 } else { *out + digit };
+                    }
                 }
-                (width, _) => {
-                    let digit = |i: u32| level(symbol >> (i * width) & ((1 << width) - 1));
-                    let lowest = (0..digits).map(digit).min();
-                    if lowest == Some(0) { 0 } else { (0..digits).map(digit).sum() }
-                }
-            };
+            }
         }
         for &(symbol, change) in &self.changes {
             let level = &mut all[usize::from(symbol)];
@@ -104,10 +110,14 @@ impl Shape {
         let (all, shared) = (excess.iter().sum::<u64>(), (1u64 << self.log) - symbols);
         let (mut sum, mut before) = (0, 0);
         let mut counts = [0; 256];
+        let share = shared as f64 / all as f64;
         for ((count, level), excess) in counts.iter_mut().zip(levels).zip(excess) {
             if level > 0 {
                 sum += excess;
-                let after = sum * shared / all;
+                // The quotient of `sum * shared` and `all`, which a division takes longer for.
+                let mut after = (sum as f64 * share) as u64;
+                after -= u64::from(after * all > sum * shared);
+                after += u64::from((after + 1) * all <= sum * shared);
                 *count = (1 + after - before) as u16;
                 before = after;
             }
@@ -147,29 +157,33 @@ impl Shape {
         5 + self.levels.len() as u64 + 2 * self.changes.len() as u64
     }
 
-    /// The shape that takes the fewest bytes for symbols of these counts, description included, and how many.
-    pub(crate) fn fit(counts: &[u32; 256]) -> Option<(u64, Self, NormalizedCounts)> {
+    /// A shape for symbols of these counts, which any code takes at least `least` bytes for, and the bytes
+    /// that they take by it, description included.
+    pub(crate) fn fit(counts: &[u32; 256], least: u64) -> Option<(u64, Self, NormalizedCounts)> {
         let total: u32 = counts.iter().sum();
         let last = counts.iter().rposition(|&count| count > 0)? as u8;
         // The description is as long whatever the number of states is; but filling the table takes longer.
         let bits = total.max(1).ilog2();
         let log = bits.saturating_sub(2).min(MAX_LOG - 1).max(bits.saturating_sub(4)).clamp(MIN_LOG, MAX_LOG);
         let (width, spacing) = if last < 64 { (3, 2) } else { (4, 3) };
-        let digits = Self::fit_digits(counts, log, width, last);
-        let curve = Self::fit_curve(counts, log, spacing, last);
-        [digits, curve].into_iter().filter_map(|shape| shape.with_changes(counts)).min_by_key(|fit| fit.0)
-    }
-
-    fn fit_digits(counts: &[u32; 256], log: u32, width: u32, last: u8) -> Self {
-        let digits = (u8::BITS - last.leading_zeros()).div_ceil(width).max(1);
+        let digits = digits_of(last, width);
         let mut sums = vec![0u32; 1 << width];
         for (symbol, &count) in counts.iter().enumerate() {
             (0..digits).for_each(|i| sums[symbol >> (i * width) & ((1 << width) - 1)] += count);
         }
+        // What symbols take if their digits do not depend on one another.
+        let apart = cost::entropy(&sums) / (8 * BIT);
+        match apart < least + least / CLOSE {
+            true => Self::of_digits(&sums, log, width, last).measured(counts),
+            false => Self::fit_curve(counts, log, spacing, last).with_changes(counts),
+        }
+    }
+
+    fn of_digits(sums: &[u32], log: u32, width: u32, last: u8) -> Self {
         let most = logarithm(sums.iter().copied().max().unwrap_or(1));
         let level = |&sum: &u32| match sum {
             0 => 0,
-            _ => (TOP - (eighths(most - logarithm(sum)))).max(1) as u8,
+            _ => (TOP - eighths(most - logarithm(sum))).max(1) as u8,
         };
         Self { log, width, spacing: 0, last, levels: sums.iter().map(level).collect(), changes: Vec::new() }
     }
@@ -230,6 +244,12 @@ impl Shape {
         Self { log, width: CURVE, spacing, last, levels, changes: Vec::new() }
     }
 
+    /// This shape and the bytes that symbols take by it.
+    fn measured(self, counts: &[u32; 256]) -> Option<(u64, Self, NormalizedCounts)> {
+        let states = self.states()?;
+        Some((self.described_len() + states.cost_bits(counts).div_ceil(8), self, states))
+    }
+
     /// The bytes that symbols take by this shape, and by it with changes where these save more than they
     /// take; the smaller of both.
     fn with_changes(mut self, counts: &[u32; 256]) -> Option<(u64, Self, NormalizedCounts)> {
@@ -258,18 +278,22 @@ impl Shape {
                 changes.push((-(saved as i64), symbol as u8, change));
             }
         }
-        let plain = (self.described_len() + states.cost_bits(counts).div_ceil(8), self.clone(), states);
         if changes.is_empty() {
-            return Some(plain);
+            return self.measured(counts);
         }
+        let plain = self.clone().measured(counts)?;
         changes.sort_unstable();
         self.changes =
             changes.iter().take(MAX_CHANGES).map(|&(_, symbol, change)| (symbol, change)).collect();
         self.changes.sort_unstable();
-        let states = self.states()?;
-        let changed = (self.described_len() + states.cost_bits(counts).div_ceil(8), self, states);
+        let changed = self.measured(counts)?;
         Some(if changed.0 < plain.0 { changed } else { plain })
     }
+}
+
+/// The digits of `width` bits that the symbols up to `last` have.
+fn digits_of(last: u8, width: u32) -> u32 {
+    (u8::BITS - last.leading_zeros()).div_ceil(width).max(1)
 }
 
 /// `log2(value) * BIT`.
@@ -310,7 +334,7 @@ mod tests {
         let mut counts: [u32; 256] = std::array::from_fn(|s| density(s as f64 - 128.0) as u32 + 1);
         // The largest of every group.
         counts[1] = 2000;
-        let (bytes, shape, states) = Shape::fit(&counts).unwrap();
+        let (bytes, shape, states) = Shape::fit(&counts, cost::entropy(&counts) / (8 * BIT)).unwrap();
         check(&shape, &states);
         assert_eq!((shape.width, shape.changes.iter().any(|change| change.0 == 1)), (CURVE, true));
         let least = cost::entropy(&counts) / (8 * BIT);
@@ -321,7 +345,7 @@ mod tests {
     fn pairs_are_products() {
         let one = [3u32, 9, 20, 41, 80, 130, 190, 230, 235, 190, 131, 79, 40, 21, 10, 2];
         let counts: [u32; 256] = std::array::from_fn(|s| one[s % 16] * one[s / 16]);
-        let (bytes, shape, states) = Shape::fit(&counts).unwrap();
+        let (bytes, shape, states) = Shape::fit(&counts, cost::entropy(&counts) / (8 * BIT)).unwrap();
         check(&shape, &states);
         assert_eq!(shape.width, 4);
         let least = cost::entropy(&counts) / (8 * BIT);
@@ -333,7 +357,7 @@ mod tests {
         fn any_counts_have_a_sound_shape(counts in prop::collection::vec((any::<u8>(), 0u32..100_000), 0..300)) {
             let mut sums = [0; 256];
             counts.iter().for_each(|&(symbol, count)| sums[usize::from(symbol)] += count);
-            if let Some((_, shape, states)) = Shape::fit(&sums) {
+            if let Some((_, shape, states)) = Shape::fit(&sums, cost::entropy(&sums) / (8 * BIT)) {
                 check(&shape, &states);
                 prop_assert!((0..256).all(|s| sums[s] == 0 || states.counts[s] > 0));
             }

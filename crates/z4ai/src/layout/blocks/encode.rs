@@ -5,7 +5,7 @@ use super::levels::Levels;
 use super::quants::*;
 use super::types::{Parameters, Quants, Row};
 use super::{BlockType, Blocks, MAX_CLASSES, Thresholds, classes_of};
-use crate::coder::tans::NormalizedCounts;
+use crate::coder::tans::{NormalizedCounts, Shape};
 use crate::coder::{Coder, EncodeScratch, choose};
 use crate::estimate::cost::{self, BIT};
 use crate::kernel::histogram;
@@ -19,9 +19,11 @@ const SAMPLED_LEVELS: usize = 4096;
 const COUNTED_GROUPS: usize = 8192;
 /// Classes along each of the two levels while they are compared. (case: `entropy.py`)
 const FINE: usize = 8;
-/// What the description of a class takes, about, in bytes. (structural: levels of a shape, lengths of
-/// four streams, and their states)
+/// What a class takes, about, in bytes. (structural: levels of a shape, lengths of four streams, their
+/// states, and what levels are rounded by)
 const PER_CLASS: u64 = 60;
+/// As [`PER_CLASS`], where no shape fits. (structural: numbers of states of 256 symbols)
+const PER_LISTED_CLASS: u64 = 230;
 /// Numbers of classes by scale and by offset that are compared. (case: `entropy.py`)
 const CLASSES: [(usize, usize); 13] =
     [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 2), (4, 4), (2, 8), (8, 2)];
@@ -156,6 +158,15 @@ impl BlocksEncoder {
             let counts = &mut counts[by_scale.class_of(self.levels.scales[i]) * FINE + offset];
             self.symbols[i * group..][..group].iter().for_each(|&symbol| counts[usize::from(symbol)] += 1);
         }
+        // What a shape takes more than numbers of states do, for all groups.
+        let mut all = [0u32; 256];
+        counts.iter().for_each(|counts| all.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count));
+        let ideal = cost::entropy(&all) / (8 * BIT);
+        let misfit =
+            Shape::fit(&all, ideal).map_or(u64::MAX, |(len, ..)| len.saturating_sub(ideal + PER_CLASS));
+        let misfit = misfit.saturating_mul(stride as u64);
+        let described =
+            |classes: u64| (classes * PER_CLASS).saturating_add(misfit).min(classes * PER_LISTED_CLASS);
         let cost = |&(by_scale, by_offset): &(usize, usize)| {
             let mut merged = vec![[0u32; 256]; by_scale * by_offset];
             for (cell, counts) in counts.iter().enumerate() {
@@ -163,7 +174,7 @@ impl BlocksEncoder {
                 merged[class].iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
             }
             let bits: u64 = merged.iter().map(|counts| cost::entropy(counts)).sum();
-            bits / (8 * BIT) * stride as u64 + merged.len() as u64 * PER_CLASS
+            bits / (8 * BIT) * stride as u64 + described(merged.len() as u64)
         };
         let allowed = CLASSES.iter().filter(|(_, by_offset)| shifted || *by_offset == 1);
         let (by_scale, by_offset) = allowed.min_by_key(|classes| cost(classes)).copied().unwrap_or((1, 1));
