@@ -4,7 +4,7 @@
 //! end of a buffer towards its start.
 //!
 //! The state transitions are a chain of dependent look-ups; everything else is off that chain. Four
-//! chains walk a block of symbols and record states and widths; then the bits of four symbols at a
+//! chains walk a block of symbols and record bits and widths; then the bits of four symbols at a
 //! time are concatenated, vectorised over many groups, and appended.
 
 use crate::coder::run_range;
@@ -346,6 +346,7 @@ fn encode_interleaved_with<S: Symbol, const R: usize, const STATES: usize>(
 
 /// The bits of each step's symbols, the first in the lowest.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "several arrays side by side")]
 fn join(found: &Found, joined: &mut PackedBits) {
     for step in 0..STEPS {
         let width = |i: usize| found[i][step] >> 16;
