@@ -1,5 +1,6 @@
 //! Decoding frames: whole, or any range of elements.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use crate::error::{Error, Result};
@@ -24,22 +25,61 @@ pub(crate) trait Chunks: Sync {
     fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut Self::Scratch) -> Result<()>;
 }
 
+thread_local! {
+    /// The buffers of this thread's last frame. Callers decode many frames in a row, one per tensor, and
+    /// page faults of fresh buffers would take as long as a third of the decoding.
+    static LAST: Cell<Option<Box<ChunkScratch>>> = const { Cell::new(None) };
+}
+
+/// Chunks longer than this leave no buffers behind. (limit)
+const LONGEST_KEPT: usize = 1 << 22;
+
+/// Buffers that the thread's next frame reuses.
+pub(crate) struct Reused {
+    scratch: Box<ChunkScratch>,
+    /// The longest chunk that was decoded with them.
+    longest: usize,
+}
+
+impl Default for Reused {
+    fn default() -> Self {
+        Self { scratch: LAST.take().unwrap_or_default(), longest: 0 }
+    }
+}
+
+impl Reused {
+    /// The buffers, for a chunk of `len` bytes.
+    pub(crate) fn for_chunk(&mut self, len: usize) -> &mut ChunkScratch {
+        self.longest = self.longest.max(len);
+        &mut self.scratch
+    }
+}
+
+impl Drop for Reused {
+    fn drop(&mut self) {
+        if self.longest <= LONGEST_KEPT && !std::thread::panicking() {
+            LAST.set(Some(std::mem::take(&mut self.scratch)));
+        }
+    }
+}
+
 impl Chunks for Frame<'_> {
     type Description = ChunkLayout;
-    type Scratch = ChunkScratch;
+    type Scratch = Reused;
 
     fn frame(&self) -> &Frame<'_> {
         self
     }
 
-    fn scratch(&self, large_output: bool) -> ChunkScratch {
-        let mut scratch = ChunkScratch::default();
-        scratch.large_output = large_output;
-        scratch
+    fn scratch(&self, large_output: bool) -> Reused {
+        let mut reused = Reused::default();
+        reused.scratch.large_output = large_output;
+        reused
     }
 
-    fn decode_chunk(&self, index: usize, out: &mut [u8], scratch: &mut ChunkScratch) -> Result<()> {
+    fn decode_chunk(&self, index: usize, out: &mut [u8], reused: &mut Reused) -> Result<()> {
         let (checksum, layout, payload) = self.chunk(index)?;
+        let scratch = reused.for_chunk(out.len());
         let hash = layout.decode_hashed(payload, out, self.context(), scratch)?;
         check_hash(index, checksum, hash)
     }

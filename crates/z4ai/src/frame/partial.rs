@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::frame::decode::{self, Chunks};
 use crate::frame::stored::Stored;
 use crate::frame::{self, Frame, FrameIndex};
-use crate::layout::{ChunkLayout, ChunkScratch};
+use crate::layout::ChunkLayout;
 use crate::memory;
 use crate::options::{DecodeOptions, FrameInfo};
 use crate::simd::SimdLevel;
@@ -140,7 +140,7 @@ struct Fetched<'a, F> {
 impl<F: Fn(u64, &mut [u8]) -> bool + Sync> Chunks for Fetched<'_, F> {
     type Description = ChunkLayout;
     /// Decoding scratch, and a buffer for the payload of a chunk.
-    type Scratch = (ChunkScratch, Vec<u8>);
+    type Scratch = (decode::Reused, Vec<u8>);
 
     fn frame(&self) -> &Frame<'_> {
         &self.frame
@@ -162,6 +162,7 @@ impl<F: Fn(u64, &mut [u8]) -> bool + Sync> Chunks for Fetched<'_, F> {
         if !(self.fetch)(stored.start, payload) {
             return Err(Error::cancelled());
         }
+        let scratch = scratch.for_chunk(out.len());
         let hash = layout.decode_hashed(payload, out, self.frame.context(), scratch)?;
         decode::check_hash(index, checksum, hash)
     }
