@@ -500,7 +500,8 @@ mod tests {
 
     fn encoded(format: (PayloadCompression, Encoding), old: &[u8], new: &[u8]) -> Step<'static> {
         let of = TensorType { dtype: DType::U8, shape: Shape::from_slice(&[new.len() as u64]) };
-        let payload = encode(format.0, format.1, &of, old, new, 1).unwrap();
+        let changed = super::super::patch::change(of.dtype, old, new).elements;
+        let payload = encode(format.0, format.1, &of, [old, new], changed, 1).unwrap();
         Step { compression: format.0, encoding: format.1, payload: payload.into() }
     }
 
