@@ -34,7 +34,9 @@ ROWS = [
 ]
 """The last two networks are the new ones: an LSTM and convolutions of many small tensors."""
 SHARES = (0.08, 0.6, 1.5, 4.0)
-"""Per cent of the elements that deltas change."""
+"""Per cent of the elements that deltas change, wherever they are."""
+STEPS = (1.5e-7, 5e-7, 2e-6)
+"""Standard deviations of training steps: mostly small weights round to another bf16 then."""
 ROUNDS = 11
 MIN_FAST = 20_000_000
 """Bytes of a row from which on `fast` is compared with a memory copy."""
@@ -89,7 +91,11 @@ def run(python: Path, levels: list[str], wanted: str) -> None:
         if wanted in "delta":
             emit("\n| changed | make | apply | size | MB/s: make, apply |\n|---|---|---|---|---|")
             for share in SHARES:
-                delta(python, share, level)
+                delta(python, f"{share} %", *changed_anywhere(share), level)
+            for step in STEPS:
+                before, after = training_step(step)
+                share = 100 * (before != after).mean()
+                delta(python, f"step, {share:.1f} %", before, after, level)
         if wanted in "two threads":
             two_threads(level)
     if not wanted:
@@ -167,13 +173,31 @@ def by_tensor(name: str, level: str) -> None:
     )
 
 
-def delta(python: Path, share: float, level: str) -> None:
+def changed_anywhere(share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Weights before and after a change of some by one unit in the last place."""
     before = np.fromfile(CACHE / "normal.bf16", np.uint16)
     random = np.random.default_rng(int(share * 100))
     changed = random.random(before.size) < share / 100
     step = np.where(random.random(before.size) < 0.5, 1, -1) * changed
+    return before, (before + step).astype(np.uint16)
+
+
+def training_step(step: float) -> tuple[np.ndarray, np.ndarray]:
+    """bf16 roundings of fp32 weights before and after a step."""
+    random = np.random.default_rng(3)
+    masters = random.standard_normal(LIMIT // 2, np.float32) * np.float32(0.02)
+    moved = masters - np.float32(step) * random.standard_normal(LIMIT // 2, np.float32)
+
+    def rounded(weights: np.ndarray) -> np.ndarray:
+        bits = weights.view(np.uint32)
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+    return rounded(masters), rounded(moved)
+
+
+def delta(python: Path, label: str, before: np.ndarray, after: np.ndarray, level: str) -> None:
     files = [CACHE / "delta.after", CACHE / "delta.before"]
-    (before + step).astype(np.uint16).tofile(files[0])
+    after.tofile(files[0])
     before.tofile(files[1])
     size = before.nbytes
     names = [str(path) for path in files]
@@ -187,7 +211,7 @@ def delta(python: Path, share: float, level: str) -> None:
         sizes = other("size") / mine("size")
     speeds = [size / statistics.median(t) / 1e6 for t in (m, a)]
     emit(
-        f"| {share} % | {mark(quartiles(m, om)[1], 2.0)} | {mark(quartiles(a, oa)[1], 4.0)} | "
+        f"| {label} | {mark(quartiles(m, om)[1], 2.0)} | {mark(quartiles(a, oa)[1], 4.0)} | "
         f"{sizes:.2f} x smaller | {speeds[0]:.0f}, {speeds[1]:.0f} |",
     )
     for path in files:
