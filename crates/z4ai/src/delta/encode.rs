@@ -117,7 +117,10 @@ impl Default for Reused {
 
 impl Drop for Reused {
     fn drop(&mut self) {
-        LAST.set(Some(std::mem::take(&mut self.0)));
+        // Histograms are cleared after their use, which a panic may have cut short.
+        if !std::thread::panicking() {
+            LAST.set(Some(std::mem::take(&mut self.0)));
+        }
     }
 }
 
@@ -138,8 +141,8 @@ struct DeltaEncoder {
 }
 
 impl DeltaEncoder {
-    /// Encodes one chunk. Both buffers are copied: other threads may be changing them, and hash,
-    /// histogram and code must be of the same bytes.
+    /// Encodes one chunk. Other threads may be changing both buffers, and hash, histogram and code must be of the
+    /// same bytes: what few changes are found in is read once, and the rest is copied first.
     fn encode(
         &mut self,
         current: &[u8],
