@@ -29,6 +29,28 @@ fn weights(kind: Kind, count: usize, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
+/// Makes the same frame while the reference becomes the current content.
+fn check_advance(current: &[u8], reference: &[u8], options: &Options, frame: &[u8]) {
+    let seen = std::sync::Mutex::new(Vec::new());
+    let (mut kept, mut advanced) = (reference.to_vec(), Vec::new());
+    delta::advance_into(current, &mut kept, options, &mut advanced, &|chunk: delta::EncodedChunk<'_>| {
+        let range = chunk.start..chunk.start + chunk.content.len();
+        assert!(chunk.content == &current[range.clone()]);
+        let differ = |[a, b]: [&[u8]; 2]| a.iter().zip(b).filter(|(a, b)| a != b).count();
+        assert_eq!(differ(chunk.elements), differ([&current[range.clone()], &reference[range.clone()]]));
+        seen.lock().unwrap().push(range);
+    })
+    .unwrap();
+    assert!(kept == current && advanced == frame);
+    let mut seen = seen.into_inner().unwrap();
+    seen.sort_by_key(|range| range.start);
+    let end = seen.iter().fold(0, |end, range| {
+        assert_eq!(range.start, end);
+        range.end
+    });
+    assert_eq!(end, current.len());
+}
+
 /// Encodes, decodes by every function, and returns the frame.
 fn check(current: &[u8], reference: &[u8], options: &Options) -> Vec<u8> {
     let decoding = DecodeOptions::default();
@@ -44,6 +66,11 @@ fn check(current: &[u8], reference: &[u8], options: &Options) -> Vec<u8> {
     delta::apply(&frame, &mut buffer, &decoding).unwrap();
     assert!(buffer == current);
     let parsed = ParsedDelta::parse(&frame).unwrap();
+    if parsed.is_invertible() {
+        parsed.revert(&mut buffer, &decoding).unwrap();
+        assert!(buffer == reference);
+    }
+    check_advance(current, reference, options, &frame);
     let mut buffer = reference.to_vec();
     parsed.verify(&buffer, &decoding).unwrap();
     parsed.apply_verified(&mut buffer, &decoding).unwrap();

@@ -1,7 +1,9 @@
 //! Encodes a delta frame: for every chunk the smallest difference from its reference.
 
 use std::cell::Cell;
+use std::sync::Mutex;
 
+use super::changed::{Changed, Reference};
 use crate::coder::Coder;
 use crate::element::Kind;
 use crate::error::{Error, Result};
@@ -10,11 +12,9 @@ use crate::estimate::sampling;
 use crate::frame::encode::OVERHEAD;
 use crate::frame::plan::Plan;
 use crate::frame::{self, FrameFormat, chunks};
-use crate::kernel::changes::{self, Lists};
-use crate::kernel::class_masks::{self, ClassChanges, Masks};
-use crate::kernel::mask_compact::SLACK;
-use crate::kernel::xxh3::{self, HASH_BLOCK, Hasher, MIN_END};
-use crate::kernel::{difference, histogram, magnitude_classes, mask_compact};
+use crate::kernel::class_masks::{self, ClassChanges};
+use crate::kernel::xxh3::{self, Hasher};
+use crate::kernel::{difference, histogram, magnitude_classes};
 use crate::layout::delta::binned::encode::{self as binned, BinnedEncoder};
 use crate::layout::delta::binned::prediction::Prediction;
 use crate::layout::delta::differences::{LIST_ONLY_BELOW, Streams};
@@ -43,12 +43,53 @@ const SAMPLE_RUNS: usize = 8;
 /// Bytes that are copied, hashed and compared at a time, in the first-level cache.
 /// (structural: a quarter of a first-level cache)
 const COPY_PART: usize = 8 << 10;
-/// Bytes that are compared without copying them, before it is known whether too many changed.
-/// (structural: lists of a part fit the second-level cache)
-const COMPARED_PART: usize = 64 << 10;
+/// A chunk of a delta that was just encoded; its content is in the caches.
+pub struct EncodedChunk<'a> {
+    /// Where it begins.
+    pub start: usize,
+    /// What it decodes to.
+    pub content: &'a [u8],
+    /// Elements of the content, and those of the reference that were in their places: all that differ, and maybe
+    /// others. They are bytes where the chunk ends inside an element.
+    pub elements: [&'a [u8]; 2],
+}
 
 /// Encodes the difference from `reference` to `current` into `out`, which is cleared first.
 pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<()> {
+    let plan = begin(current, reference, options, out)?;
+    chunks_into(options, &plan, out, |encoder, i, encoded| {
+        let reference = Reference::Shared(&reference[plan.chunk(i)]);
+        encoder.encode(&current[plan.chunk(i)], reference, options, &plan, encoded);
+    })
+}
+
+/// As [`into`], and turns each chunk of the reference into what it decodes to, before `each` gets it.
+pub(crate) fn advancing_into(
+    current: &[u8],
+    reference: &mut [u8],
+    options: &Options,
+    out: &mut Vec<u8>,
+    each: &(dyn Fn(EncodedChunk<'_>) + Sync),
+) -> Result<()> {
+    let plan = begin(current, reference, options, out)?;
+    let mut rest = reference;
+    let split = |i: usize| {
+        let (chunk, after) = std::mem::take(&mut rest).split_at_mut(plan.chunk(i).len());
+        rest = after;
+        Mutex::new(chunk)
+    };
+    let references: Vec<Mutex<&mut [u8]>> = (0..plan.chunk_count()).map(split).collect();
+    chunks_into(options, &plan, out, |encoder, i, encoded| {
+        let mut reference = references[i].lock().unwrap_or_else(|e| e.into_inner());
+        let advancing = Reference::Advancing(&mut reference);
+        let taken = encoder.encode(&current[plan.chunk(i)], advancing, options, &plan, encoded);
+        let elements = encoder.elements(taken);
+        each(EncodedChunk { start: plan.chunk(i).start, content: &reference, elements });
+    })
+}
+
+/// Checks the arguments, plans the chunks and writes the header.
+fn begin(current: &[u8], reference: &[u8], options: &Options, out: &mut Vec<u8>) -> Result<Plan> {
     out.clear();
     if current.len() != reference.len() {
         return Err(Error::invalid(format_args!(
@@ -64,9 +105,8 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
     } else if options.kind == Kind::F32 && options.effort > Effort::Fast {
         plan.chunk *= BINNED_CHUNK_FACTOR;
     }
-    let chunks = plan.chunk_count();
     // Most deltas are much smaller than this; the rest of it is never touched.
-    memory::reserve(out, current.len() + OVERHEAD + chunks * OVERHEAD_PER_CHUNK)?;
+    memory::reserve(out, current.len() + OVERHEAD + plan.chunk_count() * OVERHEAD_PER_CHUNK)?;
     frame::write_header(
         out,
         (Delta::MAGICS[0], Delta::VERSION),
@@ -74,9 +114,19 @@ pub(crate) fn into(current: &[u8], reference: &[u8], options: &Options, out: &mu
         options.array.as_ref(),
         current.len() as u64,
     )?;
-    let header_len = out.len();
-    let encode = |Reused(scratch): &mut Reused, i: usize, encoded: &mut chunks::Encoded| {
-        scratch.encode(&current[plan.chunk(i)], &reference[plan.chunk(i)], options, &plan, encoded);
+    Ok(plan)
+}
+
+/// Has all chunks encoded and appends them to the header, and the index.
+fn chunks_into(
+    options: &Options,
+    plan: &Plan,
+    out: &mut Vec<u8>,
+    encode: impl Fn(&mut DeltaEncoder, usize, &mut chunks::Encoded) + Sync,
+) -> Result<()> {
+    let (header_len, chunks) = (out.len(), plan.chunk_count());
+    let encode = |Reused(encoder): &mut Reused, i: usize, encoded: &mut chunks::Encoded| {
+        encode(encoder, i, encoded);
         plan.chunk(i).len()
     };
     let descriptions = &chunks::encode_all(options, chunks, out, encode)?.descriptions;
@@ -124,6 +174,12 @@ impl Drop for Reused {
     }
 }
 
+/// What a chunk was encoded from: lists of what changed, or copies of both buffers.
+enum Taken {
+    Listed,
+    Copied,
+}
+
 /// Buffers of one worker.
 #[derive(Default)]
 struct DeltaEncoder {
@@ -146,18 +202,20 @@ impl DeltaEncoder {
     fn encode(
         &mut self,
         current: &[u8],
-        reference: &[u8],
+        mut reference: Reference<'_>,
         options: &Options,
         plan: &Plan,
         encoded: &mut chunks::Encoded,
-    ) {
+    ) -> Taken {
         let elements = Elements::of(options.kind, current.len());
-        let choice =
-            self.sample.choose(elements, options, [current, reference], &mut self.streams, &mut self.binned);
+        let both = [current, &reference];
+        let choice = self.sample.choose(elements, options, both, &mut self.streams, &mut self.binned);
         let payload = &mut encoded.payload;
         let start = payload.len();
+        let most = current.len() / elements.size / LIST_ONLY_BELOW * elements.size;
         if choice.few
-            && let Some(hashes) = self.changed.find(elements.size, &choice.thresholds, [current, reference])
+            && let Some(hashes) =
+                self.changed.find(elements.size, most, &choice.thresholds, current, &mut reference)
         {
             let count = current.len() / elements.size;
             let rule = (elements.rule(choice.xor), elements.size);
@@ -187,15 +245,16 @@ impl DeltaEncoder {
             let most = if listed { current.len() + OVERHEAD_PER_CHUNK } else { current.len() / 2 };
             if stored <= most {
                 encoded.chunks += 1;
-                return;
+                return Taken::Listed;
             }
             payload.truncate(start);
             encoded.descriptions.truncate(described);
+            self.changed.revert(elements.size, current.len(), &mut reference);
         }
         // Planes are extracted directly into the payload.
         let planes = choice.planes.filter(|_| choice.binned.is_none()).unwrap_or(0);
         payload.resize(start + planes * (current.len() / elements.size), 0);
-        let hashes = self.take(elements, choice.xor, [current, reference], &mut payload[start..]);
+        let hashes = self.take(elements, choice.xor, [current, &reference], &mut payload[start..]);
         let mut body = match choice.binned {
             Some(prediction) => {
                 let both = (&self.current, &self.reference);
@@ -230,6 +289,18 @@ impl DeltaEncoder {
             describe(&payload[start..], body, &mut encoded.descriptions);
         }
         encoded.chunks += 1;
+        if let Reference::Advancing(reference) = &mut reference {
+            reference.copy_from_slice(&self.current);
+        }
+        Taken::Copied
+    }
+
+    /// Elements of the chunk that was just encoded and of its reference, all that differ among them.
+    fn elements(&self, taken: Taken) -> [&[u8]; 2] {
+        match taken {
+            Taken::Listed => self.changed.elements(),
+            Taken::Copied => [&self.current, &self.reference],
+        }
     }
 
     /// Copies both buffers, computes their differences, and extracts as many planes as there is
@@ -285,75 +356,6 @@ impl DeltaEncoder {
             vec![class]
         };
         Difference { elements, xor, thresholds, classes }
-    }
-}
-
-/// The elements of a chunk that are not those of the reference, found in one pass over both.
-#[derive(Default)]
-struct Changed {
-    /// Copies of the end of either buffer.
-    ends: [Vec<u8>; 2],
-    /// The changed elements of either buffer, `len` bytes each.
-    lists: [Vec<u8>; 2],
-    len: usize,
-    /// A bit for every element.
-    marks: Vec<u8>,
-    /// The masks of the reference's classes.
-    masks: Vec<u8>,
-    classes: Vec<ClassChanges>,
-}
-
-impl Changed {
-    /// Finds what changed, and the masks of the classes between `thresholds`, if there are any; returns the hashes of
-    /// both buffers. `None` if it is more than lists are meant for. Every byte is read once, so that hashes, lists and
-    /// masks are of the same bytes even if another thread changes them.
-    fn find(&mut self, size: usize, thresholds: &[u16], both: [&[u8]; 2]) -> Option<[u64; 2]> {
-        let len = both[0].len();
-        let most = len / size / LIST_ONLY_BELOW * size;
-        let per_mark = 8 * size;
-        self.len = 0;
-        self.marks.resize(mask_compact::marks_len(len / size), 0);
-        let stride = match thresholds {
-            [] => 0,
-            _ => class_masks::make_room(&mut self.masks, thresholds.len() + 1, len / size),
-        };
-        let mut hashers = [Hasher::new(len), Hasher::new(len)];
-        // Hashes are finished by the end, which therefore must not be read before.
-        let blocks = len.saturating_sub(MIN_END) / HASH_BLOCK * HASH_BLOCK;
-        for start in (0..blocks).step_by(COMPARED_PART) {
-            let part = start..blocks.min(start + COMPARED_PART);
-            for list in &mut self.lists {
-                // Grown by an amortised step, not part by part.
-                if list.len() < self.len + COMPARED_PART + SLACK {
-                    list.resize(2 * self.len + COMPARED_PART + SLACK, 0);
-                }
-            }
-            let elements = self.lists.each_mut().map(|list| &mut list[self.len..]);
-            let masks = &mut self.masks[(start / per_mark).min(stride)..];
-            let masks = Masks { thresholds, masks, stride };
-            let to = Lists { elements, marks: &mut self.marks[start / per_mark..], masks };
-            Hasher::update_both(&mut hashers, part.len(), |sums| {
-                self.len += changes::compare_hashed(size, both.map(|from| &from[part.clone()]), sums, to);
-            });
-            if self.len > most {
-                return None;
-            }
-        }
-        for ((end, from), hasher) in self.ends.iter_mut().zip(both).zip(&mut hashers) {
-            end.clear();
-            end.extend_from_slice(&from[blocks..]);
-            hasher.write(end);
-        }
-        for list in &mut self.lists {
-            list.resize(list.len().max(self.len + HASH_BLOCK + MIN_END + SLACK), 0);
-        }
-        let elements = self.lists.each_mut().map(|list| &mut list[self.len..]);
-        let masks = &mut self.masks[(blocks / per_mark).min(stride)..];
-        let masks = Masks { thresholds, masks, stride };
-        let to = Lists { elements, marks: &mut self.marks[blocks / per_mark..], masks };
-        self.len += changes::compare_few(size, self.ends.each_ref().map(Vec::as_slice), to);
-        let hashes = std::array::from_fn(|i| hashers[i].finish_by_end(&self.ends[i]));
-        (self.len <= most).then_some(hashes)
     }
 }
 
@@ -493,54 +495,5 @@ impl Sample {
         // Scales of rows or columns may save a little more.
         let promised = cost / (8 * BIT) * len as u64 / self.current.len() as u64;
         promised - promised / 16 < stored as u64
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use twox_hash::XxHash3_64;
-
-    #[test]
-    fn changes_are_found_and_both_buffers_hashed() {
-        let mut changed = Changed::default();
-        let lens = [1, 8, 200, 240, 241, 256, 1024, 1025, COPY_PART - 1, COPY_PART, COPY_PART + 1];
-        let longer = [COPY_PART + 63, COPY_PART + 300, 3 * COPY_PART, 3 * COPY_PART + 1024, 70_001];
-        for (size, len) in [1, 2, 4, 8].into_iter().flat_map(|size| lens.map(|len| (size, len * size))) {
-            check(&mut changed, size, len);
-        }
-        for (size, len) in [1, 2, 4, 8].into_iter().flat_map(|size| longer.map(|len| (size, len * size))) {
-            check(&mut changed, size, len);
-        }
-    }
-
-    fn check(changed: &mut Changed, size: usize, len: usize) {
-        let before: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
-        for every in [9, 40, 1000] {
-            let mut now = before.clone();
-            // Both ends, and some between.
-            for element in (0..len / size).filter(|i| i % every == 8 || i + 1 == len / size) {
-                now[element * size + element % size] ^= 0x55;
-            }
-            let differ: Vec<usize> = (0..len / size)
-                .filter(|i| now[i * size..(i + 1) * size] != before[i * size..(i + 1) * size])
-                .collect();
-            let found = changed.find(size, &[], [&now, &before]);
-            if differ.len() > len / size / LIST_ONLY_BELOW {
-                assert_eq!(found, None, "{len} bytes");
-                continue;
-            }
-            let hashes = [XxHash3_64::oneshot(&now), XxHash3_64::oneshot(&before)];
-            assert_eq!(found, Some(hashes), "{len} bytes of {size}");
-            assert_eq!(changed.len, differ.len() * size);
-            let of = |bytes: &[u8]| -> Vec<u8> {
-                differ.iter().flat_map(|i| &bytes[i * size..(i + 1) * size]).copied().collect()
-            };
-            assert_eq!(changed.lists[0][..changed.len], of(&now));
-            assert_eq!(changed.lists[1][..changed.len], of(&before));
-            let marked = |i: usize| changed.marks[i / 8] >> (i % 8) & 1 == 1;
-            assert!((0..len / size).filter(|&i| marked(i)).eq(differ.iter().copied()));
-            assert_eq!(changed.marks.len(), mask_compact::marks_len(len / size));
-        }
     }
 }

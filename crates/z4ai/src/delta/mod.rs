@@ -17,7 +17,9 @@
 //! # Ok::<(), z4ai::Error>(())
 //! ```
 
+mod changed;
 mod encode;
+mod in_place;
 mod parsed;
 
 use std::ops::Range;
@@ -32,6 +34,8 @@ use crate::options::{DecodeOptions, FrameInfo, Options};
 use crate::simd::prefetch::Prefetcher;
 use crate::{Error, Result, legacy, parallel};
 
+pub use changed::Comparison;
+pub use encode::EncodedChunk;
 pub use parsed::ParsedDelta;
 use parsed::Version;
 
@@ -48,6 +52,23 @@ pub fn compress(current: &[u8], reference: &[u8], options: &Options) -> Result<V
 /// As [`compress`], into `frame`, which is cleared first: memory it already holds is reused.
 pub fn compress_into(current: &[u8], reference: &[u8], options: &Options, frame: &mut Vec<u8>) -> Result<()> {
     encode::into(current, reference, options, frame)
+}
+
+/// As [`compress_into`], and turns `reference` into the current content, for callers that keep the last state to make
+/// the next delta from. `each` gets every chunk when it is encoded, while it is in the caches, to hash it or to measure
+/// what changed: in order on one thread, in any order and on several threads otherwise.
+///
+/// Another thread may be changing `current`: frame and reference are of the same bytes. After an error, which only a
+/// lack of memory or the observer of the options cause, some chunks of the reference may be those of the current
+/// content.
+pub fn advance_into(
+    current: &[u8],
+    reference: &mut [u8],
+    options: &Options,
+    frame: &mut Vec<u8>,
+    each: &(dyn Fn(EncodedChunk<'_>) + Sync),
+) -> Result<()> {
+    encode::advancing_into(current, reference, options, frame, each)
 }
 
 /// Whether `frame` starts like a delta.
@@ -113,8 +134,8 @@ pub fn decompress_range(
 
 /// Turns `buffer`, which holds the reference, into what the delta was made of.
 ///
-/// Reference and frame are checked in full before the first byte changes: a wrong reference or a
-/// damaged frame leaves the buffer as it was.
+/// A wrong reference or a damaged frame leaves the buffer as it was: either both are checked in full before the first
+/// byte changes, or what changed is undone, which takes one pass over the buffer instead of two.
 pub fn apply(frame: &[u8], buffer: &mut [u8], options: &DecodeOptions) -> Result<()> {
     ParsedDelta::parse(frame)?.apply(buffer, options)
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Applied, check_length, check_reference, hash_each, hashes_of};
+use super::{Applied, check_length, check_reference, hash_each, hashes_of, in_place};
 use crate::error::{Error, Result};
 use crate::frame::{Frame, decode};
 use crate::layout::delta::{Delta, DeltaScratch};
@@ -214,6 +214,28 @@ impl<'a> ParsedDelta<'a> {
         }
     }
 
+    /// Whether [`apply`](Self::apply) takes one pass over the buffer and [`revert`](Self::revert) can undo it: all
+    /// differences can be inverted without the reference. Deltas of sparse changes made at
+    /// [`Effort::Fast`](crate::Effort::Fast) are.
+    pub fn is_invertible(&self) -> bool {
+        match &self.0 {
+            Version::V1(_) => false,
+            Version::V2(frame) => in_place::is_invertible(frame),
+        }
+    }
+
+    /// Turns `buffer`, to which an [invertible](Self::is_invertible) delta was [applied](Self::apply), back into the
+    /// reference.
+    pub fn revert(&self, buffer: &mut [u8], options: &DecodeOptions) -> Result<()> {
+        match &self.0 {
+            Version::V1(_) => Err(Error::invalid("deltas of version 1 cannot be reverted")),
+            Version::V2(frame) => {
+                check_length(frame, buffer)?;
+                in_place::revert(frame, buffer, options)
+            }
+        }
+    }
+
     /// See [`apply`](super::apply).
     pub fn apply(&self, buffer: &mut [u8], options: &DecodeOptions) -> Result<()> {
         let frame = match &self.0 {
@@ -223,6 +245,13 @@ impl<'a> ParsedDelta<'a> {
             }
             Version::V2(frame) => frame,
         };
+        if in_place::is_invertible(frame) {
+            check_length(frame, buffer)?;
+            return in_place::apply(frame, buffer, options).or_else(|error| {
+                // Only then is the reference hashed, to tell another one from a damaged frame.
+                check_reference(frame, buffer, 0..frame.content_len, options).and(Err(error))
+            });
+        }
         let payload = |index| frame.payload(index);
         let check = |index, hash| hashes_of(frame, index)?.check_payload(hash);
         hash_each(frame.chunks_of(0..frame.content_len), payload, check, options)?;

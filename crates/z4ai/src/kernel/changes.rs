@@ -8,7 +8,8 @@
 //!     if any differ: append those of either buffer to its list
 //! ```
 //!
-//! 1. Vectors are loaded once for all three, and prefetched: hardware prefetchers stop at 4 KiB pages.
+//! 1. Vectors are loaded once for all three (and stored over those of the second buffer, if that is to become the
+//!    first), and prefetched: hardware prefetchers stop at 4 KiB pages.
 //! 2. Most vectors of a sparse change are equal: the branch is predicted, and the cost of the lists
 //!    falls with the share of what changed. Of most others one or two elements differ, which are copied
 //!    faster than a vector is compressed without AVX-512.
@@ -38,6 +39,17 @@ dispatch_wide! {
         = compare_hashed_with
 }
 
+dispatch_wide! {
+    /// As [`compare_hashed`], and turns `second` into `first`.
+    pub(crate) fn advance_hashed(
+        size: usize,
+        first: &[u8],
+        second: &mut [u8],
+        sums: [&mut Sums; 2],
+        to: Lists<'_>,
+    ) -> usize = advance_hashed_with
+}
+
 #[inline(always)]
 fn compare_hashed_with(
     isa: impl Vector,
@@ -46,12 +58,59 @@ fn compare_hashed_with(
     sums: [&mut Sums; 2],
     to: Lists<'_>,
 ) -> usize {
-    for_lane!(size, L, compare_lanes::<L>(isa, both, sums, to))
+    let [first, second] = both.map(|buffer| buffer.as_chunks::<VECTOR>().0);
+    for_lane!(size, L, compare_lanes::<L, _>(isa, first, second.iter(), sums, to))
 }
 
 #[inline(always)]
-fn compare_lanes<L: Lane>(isa: impl Vector, both: [&[u8]; 2], sums: [&mut Sums; 2], to: Lists<'_>) -> usize {
-    let (first, second) = (both[0].as_chunks::<VECTOR>().0, both[1].as_chunks::<VECTOR>().0);
+fn advance_hashed_with(
+    isa: impl Vector,
+    size: usize,
+    first: &[u8],
+    second: &mut [u8],
+    sums: [&mut Sums; 2],
+    to: Lists<'_>,
+) -> usize {
+    let (first, second) = (first.as_chunks::<VECTOR>().0, second.as_chunks_mut::<VECTOR>().0);
+    for_lane!(size, L, compare_lanes::<L, _>(isa, first, second.iter_mut(), sums, to))
+}
+
+/// A vector of the second buffer, which may become that of the first.
+trait Second {
+    fn bytes(&self) -> &[u8; VECTOR];
+    fn become_first(self, first: [u8; VECTOR]);
+}
+
+impl Second for &[u8; VECTOR] {
+    #[inline(always)]
+    fn bytes(&self) -> &[u8; VECTOR] {
+        self
+    }
+
+    #[inline(always)]
+    fn become_first(self, _: [u8; VECTOR]) {}
+}
+
+impl Second for &mut [u8; VECTOR] {
+    #[inline(always)]
+    fn bytes(&self) -> &[u8; VECTOR] {
+        self
+    }
+
+    #[inline(always)]
+    fn become_first(self, first: [u8; VECTOR]) {
+        *self = first;
+    }
+}
+
+#[inline(always)]
+fn compare_lanes<L: Lane, S: Second>(
+    isa: impl Vector,
+    first: &[[u8; VECTOR]],
+    second: impl Iterator<Item = S>,
+    sums: [&mut Sums; 2],
+    to: Lists<'_>,
+) -> usize {
     let ones = isa.splat::<u8>(0xff);
     let [first_list, second_list] = to.elements;
     let [first_sums, second_sums] = sums;
@@ -61,8 +120,9 @@ fn compare_lanes<L: Lane>(isa: impl Vector, both: [&[u8]; 2], sums: [&mut Sums; 
     let mut at = 0;
     for (index, ((a, b), marks)) in first.iter().zip(second).zip(marks).enumerate() {
         prefetch(a.as_ptr().wrapping_add(prefetch::DISTANCE), Hint::L1);
-        prefetch(b.as_ptr().wrapping_add(prefetch::DISTANCE), Hint::L1);
-        let (a, b) = (isa.load(a), isa.load(b));
+        prefetch(b.bytes().as_ptr().wrapping_add(prefetch::DISTANCE), Hint::L1);
+        let (a, second) = (isa.load(a), b);
+        let b = isa.load(second.bytes());
         a_sums = xxh3::add(isa, a_sums, isa.bytes(a), index);
         b_sums = xxh3::add(isa, b_sums, isa.bytes(b), index);
         let mask = isa.test_mask::<L>(isa.xor(a, b), ones);
@@ -75,6 +135,7 @@ fn compare_lanes<L: Lane>(isa: impl Vector, both: [&[u8]; 2], sums: [&mut Sums; 
         }
         let lists = (first_list[at..].first_chunk_mut(), second_list[at..].first_chunk_mut());
         let (Some(a_list), Some(b_list)) = lists else { unreachable!("lists have room for all elements") };
+        second.become_first(isa.bytes(a));
         if mask.count_ones() <= PICKED {
             pick::<L>(mask, &isa.bytes(a), a_list);
             pick::<L>(mask, &isa.bytes(b), b_list);
@@ -158,7 +219,7 @@ mod tests {
                 let mut expected_sums = [[3; 8], [4; 8]];
                 xxh3::sum_up(&mut expected_sums[0], &a);
                 xxh3::sum_up(&mut expected_sums[1], &b);
-                for which in 0..3 {
+                for which in 0..5 {
                     let mut lists = [vec![0xee; len + VECTOR], vec![0xee; len + VECTOR]];
                     let mut marks = vec![0xee; len / size / 8];
                     let mut sums = [[3; 8], [4; 8]];
@@ -178,16 +239,20 @@ mod tests {
                     let to_masks = Masks { thresholds, masks: &mut masks, stride };
                     let to = Lists { elements: [x, y], marks: &mut marks, masks: to_masks };
                     let both = [&a[..], &b[..]];
+                    let mut advanced = b.clone();
                     let made = match which {
                         0 => compare_hashed(size, both, [s, t], to),
                         1 => compare_hashed_with(Portable, size, both, [s, t], to),
+                        2 => advance_hashed(size, &a, &mut advanced, [s, t], to),
+                        3 => advance_hashed_with(Portable, size, &a, &mut advanced, [s, t], to),
                         _ => compare_few(size, both, to),
                     };
                     assert_eq!(made, listed.len() * size, "{size} {one_in} {which}");
                     assert_eq!(marks, expected_marks);
                     assert_eq!(masks, expected_masks);
                     assert_eq!((&lists[0][..made], &lists[1][..made]), (&of(&a)[..], &of(&b)[..]));
-                    assert!(which == 2 || sums == expected_sums);
+                    assert!(which == 4 || sums == expected_sums);
+                    assert!(advanced == if matches!(which, 2 | 3) { &a[..] } else { &b });
                 }
             }
         }

@@ -192,6 +192,26 @@ pub(crate) fn gaps(marks: &[u8], gaps: &mut Vec<u8>) {
     each_position(marks, push);
 }
 
+/// Copies elements of `size` bytes to the places of the bits that are set; the others stay as they are.
+pub(crate) fn scatter(size: usize, from: &[u8], marks: &[u8], elements: &mut [u8]) {
+    match size {
+        1 => scatter_each::<1>(from, marks, elements),
+        2 => scatter_each::<2>(from, marks, elements),
+        4 => scatter_each::<4>(from, marks, elements),
+        _ => scatter_each::<8>(from, marks, elements),
+    }
+}
+
+fn scatter_each<const SIZE: usize>(from: &[u8], marks: &[u8], elements: &mut [u8]) {
+    let mut from = from.as_chunks::<SIZE>().0.iter();
+    let elements = elements.as_chunks_mut::<SIZE>().0;
+    each_position(marks, |place| {
+        if let Some(element) = from.next() {
+            elements[place] = *element;
+        }
+    });
+}
+
 /// Calls `each` with the positions of the bits that are set.
 pub(crate) fn each_position(marks: &[u8], mut each: impl FnMut(usize)) {
     let mut places = [0; PLACES];
@@ -220,10 +240,10 @@ fn positions_with(_: impl Isa, marks: &[u8], places: &mut [u16; PLACES]) -> usiz
     last[..rest.len()].copy_from_slice(rest);
     let mut count = 0;
     for (group, bytes) in groups.iter().chain([&last]).enumerate() {
-        if bytes == &[0; 8 * SKIPPED] {
+        let words = bytes.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word));
+        if words.clone().fold(0, |all, word| all | word) == 0 {
             continue;
         }
-        let words = bytes.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word));
         for (index, mut word) in words.enumerate() {
             let end = count + word.count_ones() as usize;
             let first = ((group * SKIPPED + index) * 64) as u16;

@@ -1,6 +1,6 @@
 //! Memory in a file without a name: the system can write it to the disk instead of keeping it.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
 use memmap2::{MmapMut, MmapOptions};
@@ -29,13 +29,6 @@ impl FileMemory {
         map.copy_from_slice(bytes);
         Ok(FileMemory(Some(map)))
     }
-
-    /// Other bytes of the same length.
-    pub(crate) fn set(&mut self, bytes: &[u8]) {
-        if let Some(map) = &mut self.0 {
-            map.copy_from_slice(bytes);
-        }
-    }
 }
 
 impl Deref for FileMemory {
@@ -43,6 +36,12 @@ impl Deref for FileMemory {
 
     fn deref(&self) -> &[u8] {
         self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl DerefMut for FileMemory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.0.as_deref_mut().unwrap_or_default()
     }
 }
 
@@ -57,7 +56,7 @@ mod tests {
         let mut memory = FileMemory::copy_of(&bytes, dir.path()).unwrap();
         assert!(*memory == bytes[..]);
         let other = vec![7; bytes.len()];
-        memory.set(&other);
+        memory.copy_from_slice(&other);
         assert!(*memory == other[..]);
         assert!(FileMemory::copy_of(&[], dir.path()).unwrap().is_empty());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -12,6 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use z4ai::delta::Comparison;
 use zstd::zstd_safe::{self, zstd_sys};
 use zstd_sys::ZSTD_cParameter as Parameter;
 
@@ -20,7 +21,7 @@ use crate::base::simd::{self, Kernel};
 use crate::error::{Error, Result};
 
 /// Bytes that are compressed at a time. (format: the largest block of a zstd frame)
-const BLOCK: usize = 128 << 10;
+pub(crate) const BLOCK: usize = 128 << 10;
 /// Shorter runs of zeros stay literals. (case: `sync.py`, publish zstd: of 4, 6 and 8 the smallest frames but for
 /// 1.5 % at a share of 5 %, and 4 takes 10 % longer at 20 %)
 const MIN_RUN: usize = 6;
@@ -77,9 +78,10 @@ unsafe extern "C" {
 /// The callback of zstd.
 ///
 /// # Safety
-/// As zstd calls it: `source` has `source_len` bytes, `sequences` room for `capacity`.
+/// As zstd calls it: `state` is the [`Nonzero`] that it was registered with, `source` has `source_len` bytes, `sequences`
+/// room for `capacity`.
 unsafe extern "C" fn produce(
-    _: *mut c_void,
+    state: *mut c_void,
     sequences: *mut Sequence,
     capacity: usize,
     source: *const c_void,
@@ -102,13 +104,60 @@ unsafe extern "C" fn produce(
         count += 1;
     };
     let mut end = 0;
-    zero_runs(block, |run| {
+    let each = |run: Range<usize>| {
         // The first zero is a literal, which the others repeat.
         push(run.start + 1 - end, run.len() - 1);
         end = run.end;
-    });
+    };
+    // SAFETY: of the caller; nothing else refers to it while zstd compresses.
+    match unsafe { &*state.cast::<Nonzero>() } {
+        nonzero if nonzero.is_of(block) => nonzero.zero_runs(source_len, each),
+        _ => zero_runs(block, each),
+    }
     push(source_len - end, 0);
     count // more than the capacity is an error
+}
+
+/// The positions of the bytes of a block that are not zero, where they are known.
+#[derive(Default)]
+struct Nonzero(Vec<u32>);
+
+impl Nonzero {
+    /// Whether these are the positions of a block: zstd may have cut the content otherwise, and believes every parse.
+    fn is_of(&self, block: &[u8]) -> bool {
+        let mut count = 0;
+        simd::run(CountNonzero { block, count: &mut count });
+        count == self.0.len()
+            && self.0.iter().all(|&at| block.get(at as usize).is_some_and(|byte| *byte != 0))
+    }
+
+    /// As the function of this name.
+    fn zero_runs(&self, len: usize, mut each: impl FnMut(Range<usize>)) {
+        let mut start = 0;
+        for at in self.0.iter().map(|&at| at as usize).chain([len]) {
+            if at >= start + MIN_RUN {
+                each(start..at);
+            }
+            start = at + 1;
+        }
+    }
+}
+
+/// The loop that counts bytes other than zero.
+struct CountNonzero<'a> {
+    block: &'a [u8],
+    count: &'a mut usize,
+}
+
+impl Kernel for CountNonzero<'_> {
+    #[inline(always)]
+    fn run(self) {
+        // Counted in bytes, as many at a time as these can count.
+        let count = |part: &[u8]| part.iter().fold(0u8, |count, byte| count + u8::from(*byte != 0));
+        let (parts, rest) = self.block.as_chunks::<128>();
+        *self.count =
+            parts.iter().map(|part| usize::from(count(part))).sum::<usize>() + usize::from(count(rest));
+    }
 }
 
 /// Calls `each` with all runs of at least [`MIN_RUN`] zeros, in order.
@@ -152,6 +201,8 @@ fn zero_runs(block: &[u8], mut each: impl FnMut(Range<usize>)) {
 struct Compressor {
     context: NonNull<zstd_sys::ZSTD_CCtx>,
     block: Vec<u8>,
+    /// Of the block, if it was made of what changed; else of none. zstd has its address.
+    nonzero: Box<Nonzero>,
 }
 
 thread_local! {
@@ -183,13 +234,15 @@ impl Compressor {
         // SAFETY: no arguments.
         let context = NonNull::new(unsafe { zstd_sys::ZSTD_createCCtx() });
         let context = context.ok_or_else(|| Error::limit("not enough memory for zstd"))?;
-        let compressor = Compressor { context, block: zeroed_vec(BLOCK as u64)? };
+        let nonzero = Box::<Nonzero>::default();
+        let mut compressor = Compressor { context, block: zeroed_vec(BLOCK as u64)?, nonzero };
         for (parameter, value) in PARAMETERS {
             // SAFETY: the context is valid.
             checked(unsafe { zstd_sys::ZSTD_CCtx_setParameter(context.as_ptr(), parameter, value) })?;
         }
-        // SAFETY: the context is valid; the producer needs no state.
-        unsafe { ZSTD_registerSequenceProducer(context.as_ptr(), std::ptr::null_mut(), Some(produce)) };
+        let state: *mut Nonzero = &mut *compressor.nonzero;
+        // SAFETY: the context is valid; the state is dropped with it.
+        unsafe { ZSTD_registerSequenceProducer(context.as_ptr(), state.cast(), Some(produce)) };
         Ok(compressor)
     }
 
@@ -243,23 +296,64 @@ impl Frame {
 
     /// Adds the exclusive or of the next bytes of two buffers.
     pub(crate) fn xor(&mut self, first: &[u8], second: &[u8]) -> Result<()> {
-        let (mut first, mut second) = (first, second);
-        while !first.is_empty() {
+        self.extend(first.len(), |range, out| {
+            simd::run(Xor { out, first: &first[range.clone()], second: &second[range] });
+        })
+    }
+
+    /// Adds the next block, of `len` bytes: the exclusive or of two states, by what changed from one to the other. All
+    /// blocks but the last have [`BLOCK`] bytes.
+    pub(crate) fn changes(&mut self, len: usize, size: usize, changes: &Comparison) -> Result<()> {
+        let Some(compressor) = &mut self.compressor else { return Ok(()) };
+        if self.filled > 0 || len != BLOCK.min(self.left) {
+            return Err(Error::invalid("a frame of changes has whole blocks"));
+        }
+        let block = &mut compressor.block[..len];
+        block.fill(0);
+        let nonzero = &mut compressor.nonzero.0;
+        nonzero.clear();
+        let [now, before] = changes.elements();
+        let mut bits = now.iter().zip(before).map(|(now, before)| now ^ before);
+        changes.for_each_position(|position| {
+            for (at, bits) in (position * size..(position + 1) * size).zip(&mut bits) {
+                block[at] = bits;
+                if bits != 0 {
+                    nonzero.push(at as u32);
+                }
+            }
+        });
+        self.filled = len;
+        self.left -= len;
+        self.write_block()
+    }
+
+    /// Adds the next `len` bytes, which `fill` makes: a range of them at a time.
+    fn extend(&mut self, len: usize, mut fill: impl FnMut(Range<usize>, &mut [u8])) -> Result<()> {
+        let mut at = 0;
+        while at < len {
             let Some(compressor) = &mut self.compressor else { break };
-            let len = first.len().min(BLOCK - self.filled).min(self.left);
-            let ((a, first_rest), (b, second_rest)) = (first.split_at(len), second.split_at(len));
-            let out = &mut compressor.block[self.filled..self.filled + len];
-            simd::run(Xor { out, first: a, second: b });
-            self.filled += len;
-            self.left -= len;
-            if len == 0 {
+            let next = (len - at).min(BLOCK - self.filled).min(self.left);
+            if next == 0 {
                 return Err(Error::invalid("more bytes than the frame was begun for"));
             }
-            if self.filled == BLOCK && self.left > 0 {
-                compressor.write(BLOCK, false, &mut self.frame)?;
-                self.filled = 0;
-            }
-            (first, second) = (first_rest, second_rest);
+            fill(at..at + next, &mut compressor.block[self.filled..self.filled + next]);
+            compressor.nonzero.0.clear();
+            self.filled += next;
+            self.left -= next;
+            at += next;
+            self.write_block()?;
+        }
+        Ok(())
+    }
+
+    /// Compresses a block that is full, unless it may be the last one.
+    fn write_block(&mut self) -> Result<()> {
+        if let Some(compressor) = &mut self.compressor
+            && self.filled == BLOCK
+            && self.left > 0
+        {
+            compressor.write(BLOCK, false, &mut self.frame)?;
+            self.filled = 0;
         }
         Ok(())
     }

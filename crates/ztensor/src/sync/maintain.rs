@@ -334,10 +334,7 @@ fn fold_tensor(
     })?;
     let old = old.filter(|old| old.len() as u64 == len);
     let payload = match (&old, form.compression) {
-        (Some(old), compression) => {
-            let changed = super::patch::change(of.dtype, old, &new).elements;
-            payload::encode(compression, form.encoding, &of, [old, &new], changed, 1)?
-        }
+        (Some(old), compression) => payload::encode(compression, form.encoding, &of, [old, &new])?,
         (None, PayloadCompression::Z4ai) => payload::encode_whole(&of, &new, 1)?,
         (None, PayloadCompression::Zstd) => return Err(Error::not_found("the base does not have it")),
     };

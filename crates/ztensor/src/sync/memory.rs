@@ -124,8 +124,8 @@ impl MemoryTarget {
 
     /// Brings the tensors to a version, the newest if `None`.
     ///
-    /// With `atomic` all tensors change or none: the results of z4ai deltas are verified for all of them first, XOR
-    /// deltas are undone on an error. Without it each tensor changes whole or not at all, and an
+    /// With `atomic` all tensors change or none: deltas that can be inverted are undone on an error, the results of
+    /// the others are verified for all tensors first. Without it each tensor changes whole or not at all, and an
     /// error may leave some changed: they are then to be loaded anew.
     pub fn pull(
         &mut self,
@@ -319,7 +319,7 @@ fn apply_all(deltas: &Deltas<'_>, live: Vec<&mut LiveTensor<'_>>, threads: usize
     parallel::for_each(threads, live, |tensor| {
         let change = deltas.change(tensor.name)?.prepared(deltas, tensor.name, tensor.bytes)?;
         if let Ok(mut prepared) = prepared.lock() {
-            let undoable = matches!(change, Change::Xor { .. });
+            let undoable = matches!(change, Change::Xor { .. } | Change::Invertible { .. });
             let list = if undoable { &mut prepared.0 } else { &mut prepared.1 };
             list.push((change, tensor));
         }
@@ -348,6 +348,8 @@ fn apply_all(deltas: &Deltas<'_>, live: Vec<&mut LiveTensor<'_>>, threads: usize
 enum Change {
     /// One z4ai delta, which is applied in place: its result is verified before the first byte changes.
     Delta { frame: Vec<u8>, verified: bool },
+    /// One z4ai delta that is applied in place in one pass, and can be undone.
+    Invertible { frame: Vec<u8> },
     /// One XOR, which is applied in place and undoes itself.
     Xor { payload: Vec<u8>, checksum: ChecksumFormat, digest: String },
     /// Anything else: parts that differ are found first, and written then.
@@ -369,8 +371,11 @@ impl Deltas<'_> {
         let Payload { bytes, checksum, digest } = self.payload(*only, name)?;
         Ok(match xor {
             true => Change::Xor { payload: bytes, checksum, digest },
-            false if z4ai::delta::is_delta(&bytes) => Change::Delta { frame: bytes, verified: false },
-            false => Change::Parts(None),
+            false if !z4ai::delta::is_delta(&bytes) => Change::Parts(None),
+            false => match ParsedDelta::parse(&bytes).is_ok_and(|delta| delta.is_invertible()) {
+                true => Change::Invertible { frame: bytes },
+                false => Change::Delta { frame: bytes, verified: false },
+            },
         })
     }
 }
@@ -383,7 +388,7 @@ impl Change {
                 verify(&frame, old).map_err(|error| error.in_tensor(name))?;
                 Ok(Change::Delta { frame, verified: true })
             }
-            Change::Xor { .. } => Ok(self),
+            Change::Xor { .. } | Change::Invertible { .. } => Ok(self),
             Change::Parts(_) => Ok(Change::Parts(Some(changes(deltas, name, old)?))),
         }
     }
@@ -399,6 +404,11 @@ impl Change {
                 let options = decode_options(bytes.len() as u64, 1);
                 let applied =
                     ParsedDelta::parse(frame).and_then(|delta| delta.apply_verified(bytes, &options));
+                applied.map_err(|error| at(broken_frame(error)))
+            }
+            Change::Invertible { frame } => {
+                let options = decode_options(bytes.len() as u64, 1);
+                let applied = ParsedDelta::parse(frame).and_then(|delta| delta.apply(bytes, &options));
                 applied.map_err(|error| at(broken_frame(error)))
             }
             Change::Xor { payload, checksum, digest } => {
@@ -419,9 +429,14 @@ impl Change {
         }
     }
 
-    /// Takes an XOR back that was applied.
+    /// Takes a change back that was applied, if it can be undone.
     fn undo(&self, bytes: &mut [u8]) -> Result<()> {
         match self {
+            Change::Invertible { frame } => {
+                let options = decode_options(bytes.len() as u64, 1);
+                let reverted = ParsedDelta::parse(frame).and_then(|delta| delta.revert(bytes, &options));
+                reverted.map_err(broken_frame)
+            }
             Change::Xor { payload, .. } => payload::xor_in_place(payload, bytes, &mut None),
             Change::Delta { .. } | Change::Parts(_) => Ok(()),
         }

@@ -225,10 +225,8 @@ impl Kernel for Compare<'_> {
     fn run(self) {
         let Compare { dtype, old, new, change } = self;
         let square = |old: f64, new: f64| (new - old) * (new - old);
-        // Widened by hand, where `half` calls a function per element.
-        let wide = |bits: [u8; 2]| f64::from(f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16));
         *change = match dtype {
-            DType::BF16 => compare(old, new, |old, new| square(wide(old), wide(new))),
+            DType::BF16 => compare_bf16(old, new),
             DType::F16 => compare(old, new, |old, new| {
                 square(f16::from_le_bytes(old).to_f64(), f16::from_le_bytes(new).to_f64())
             }),
@@ -251,11 +249,47 @@ impl Kernel for Compare<'_> {
     }
 }
 
+/// As [`compare`], for bf16: differences are taken as `f32`, in which those of close values are exact.
+#[inline(always)]
+fn compare_bf16(old: &[u8], new: &[u8]) -> Change {
+    const COUNT: usize = LINE / 2;
+    // Widened by hand, where `half` calls a function per element.
+    let wide = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+    let (mut elements, mut sums) = (0, [0.0; LANES]);
+    let (old_lines, old_rest) = old.as_chunks::<LINE>();
+    let (new_lines, new_rest) = new.as_chunks::<LINE>();
+    for (old, new) in old_lines.iter().zip(new_lines).filter(|(old, new)| !is_same(old, new)) {
+        let [old, new] = [old, new].map(|line| -> [u16; COUNT] {
+            std::array::from_fn(|i| u16::from_le_bytes([line[2 * i], line[2 * i + 1]]))
+        });
+        // Without a branch: which elements of a line changed cannot be predicted.
+        elements += u64::from((0..COUNT).map(|i| u16::from(old[i] != new[i])).sum::<u16>());
+        let differences: [f32; COUNT] = std::array::from_fn(|i| {
+            let differs = u32::from(old[i] != new[i]).wrapping_neg();
+            f32::from_bits((wide(new[i]) - wide(old[i])).to_bits() & differs)
+        });
+        for group in differences.as_chunks::<LANES>().0 {
+            for (sum, difference) in sums.iter_mut().zip(group) {
+                *sum += f64::from(*difference) * f64::from(*difference);
+            }
+        }
+    }
+    for (old, new) in old_rest.as_chunks::<2>().0.iter().zip(new_rest.as_chunks::<2>().0) {
+        if old != new {
+            elements += 1;
+            let difference = wide(u16::from_le_bytes(*new)) - wide(u16::from_le_bytes(*old));
+            sums[0] += f64::from(difference) * f64::from(difference);
+        }
+    }
+    Change { elements, squares: Some(sums.iter().sum()) }
+}
+
+/// Sums that are independent of each other, for vector instructions. (structural)
+const LANES: usize = 8;
+
 /// Counts elements of `N` bytes that differ, and adds up `square` of them.
 #[inline(always)]
 fn compare<const N: usize>(old: &[u8], new: &[u8], square: impl Fn([u8; N], [u8; N]) -> f64) -> Change {
-    /// Sums that are independent of each other, for vector instructions.
-    const LANES: usize = 8;
     let (mut elements, mut sums) = (0, [0.0; LANES]);
     let (old_lines, old_rest) = old.as_chunks::<LINE>();
     let (new_lines, new_rest) = new.as_chunks::<LINE>();

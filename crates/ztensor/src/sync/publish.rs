@@ -3,25 +3,25 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hasher as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use self::snapshot::{Advanced, Kept, PayloadFormat};
 use self::write::Ready;
 use super::chain::Anchors;
-use super::checksum::{ChecksumFormat, Hasher, hex, xxh3};
+use super::checksum::{ChecksumFormat, xxh3};
 use super::index::{Encoding, PayloadCompression, TensorEntry};
-use super::patch;
 use super::payload::{self, MAX_OVERWRITE, TensorType};
 use super::stream::{BASE_VERSION, Layout, Stream, version_name, version_number};
-use crate::base::file_memory::FileMemory;
-use crate::base::{CACHE_BLOCK, parallel, zstd_sparse};
+use crate::base::parallel;
 use crate::catalog::Shape;
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::format::shards::is_plain_name;
-use crate::id::{ContentId, TensorHasher, model_id, tensor_id};
+use crate::id::{ContentId, model_id};
 use crate::read::Reader;
 
+mod snapshot;
 mod write;
 
 /// How versions are published.
@@ -97,105 +97,6 @@ pub struct TensorInput<'a> {
     pub bytes: &'a [u8],
 }
 
-/// The state of a tensor that was published last.
-struct Kept {
-    of: TensorType,
-    bytes: Snapshot,
-    id: ContentId,
-}
-
-/// The bytes of a state.
-enum Snapshot {
-    Memory(Vec<u8>),
-    File(FileMemory),
-}
-
-impl Snapshot {
-    fn new(bytes: Vec<u8>, folder: Option<&Path>) -> Result<Snapshot> {
-        match folder {
-            None => Ok(Snapshot::Memory(bytes)),
-            Some(folder) => FileMemory::copy_of(&bytes, folder).map(Snapshot::File),
-        }
-    }
-
-    /// Keeps other bytes of the same length; a buffer that is free now.
-    fn replace(&mut self, bytes: Vec<u8>) -> Vec<u8> {
-        match self {
-            Snapshot::Memory(kept) => std::mem::replace(kept, bytes),
-            Snapshot::File(kept) => {
-                kept.set(&bytes);
-                bytes
-            }
-        }
-    }
-}
-
-impl std::ops::Deref for Snapshot {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Snapshot::Memory(bytes) => bytes,
-            Snapshot::File(bytes) => bytes,
-        }
-    }
-}
-
-/// The new state of a tensor.
-struct State {
-    bytes: Vec<u8>,
-    change: patch::Change,
-    id: ContentId,
-    digest: String,
-}
-
-impl State {
-    /// Copies a state into `copy`, which is empty, and compares and hashes it on the way, block by block; `each` gets
-    /// the old and the new bytes of every block, in the caches. The caller's memory may be changing: everything is of
-    /// one copy of it.
-    fn take(
-        of: &TensorType,
-        old: &[u8],
-        new: &[u8],
-        mut copy: Vec<u8>,
-        checksum: ChecksumFormat,
-        threads: usize,
-        mut each: impl FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<State> {
-        if parallel::resolve(threads) > 1 {
-            copy.extend_from_slice(new);
-            let mut change = patch::Change::default();
-            // In the same blocks as below: sums of floating-point numbers depend on their order.
-            for (old, new) in old.chunks(CACHE_BLOCK).zip(copy.chunks(CACHE_BLOCK)) {
-                change.add(patch::change(of.dtype, old, new));
-                each(old, new)?;
-            }
-            let (id, hash) = TensorHasher::hash(of.dtype, &of.shape, &copy, threads)?;
-            let digest = match checksum {
-                ChecksumFormat::Blake3 => hex(&hash),
-                _ => checksum.of(&copy),
-            };
-            return Ok(State { change, id, digest, bytes: copy });
-        }
-        let mut change = patch::Change::default();
-        let mut ids = TensorHasher::new(of.dtype, &of.shape)?;
-        // BLAKE3 is part of the id.
-        let mut hasher = (checksum != ChecksumFormat::Blake3).then(|| checksum.hasher());
-        for (old, new) in old.chunks(CACHE_BLOCK).zip(new.chunks(CACHE_BLOCK)) {
-            let start = copy.len();
-            copy.extend_from_slice(new);
-            let block = &copy[start..];
-            change.add(patch::change(of.dtype, old, block));
-            each(old, block)?;
-            ids.update(block)?;
-            hasher.iter_mut().for_each(|hasher| hasher.update(block));
-        }
-        let (id, hash) = ids.finish_hashed()?;
-        let digest = hasher.map_or_else(|| hex(&hash), Hasher::finish);
-        Ok(State { bytes: copy, change, id, digest })
-    }
-}
-
 /// A changed tensor, encoded.
 struct Encoded {
     rank: usize,
@@ -230,8 +131,9 @@ pub struct Publisher {
     full_next: Option<&'static str>,
     /// Number and bytes of the deltas since the last full version.
     since_full: (u64, u64),
-    /// Buffers of replaced states, for those of the next tensors.
-    pool: Mutex<Vec<Vec<u8>>>,
+    /// Buffers for payloads, one per thread: encoders reserve as much as a tensor takes, and fresh memory would have
+    /// to be cleared.
+    buffers: Mutex<Vec<Vec<u8>>>,
 }
 
 impl std::fmt::Debug for Publisher {
@@ -249,11 +151,10 @@ impl Publisher {
             let object = base.get(name)?;
             let dtype = checked_type(name, object.dtype(), &object.layout)?;
             let of = TensorType { dtype, shape: object.shape.clone() };
-            let bytes = base.read(name)?;
-            let id = tensor_id(of.dtype, &of.shape, &bytes).map_err(|error| error.in_tensor(name))?;
-            let bytes = Snapshot::new(bytes, options.snapshot_folder.as_deref())?;
+            let state = Kept::new(of, base.read(name)?, options.snapshot_folder.as_deref())
+                .map_err(|error| error.in_tensor(name))?;
             if let Ok(mut kept) = kept.lock() {
-                kept.insert(name.to_owned(), Mutex::new(Kept { of, bytes, id }));
+                kept.insert(name.to_owned(), Mutex::new(state));
             }
             Ok(())
         })?;
@@ -269,10 +170,9 @@ impl Publisher {
         let mut kept = BTreeMap::new();
         for tensor in base {
             let of = TensorType { dtype: tensor.dtype, shape: tensor.shape.clone() };
-            let bytes = tensor.bytes.to_vec();
-            let id = tensor_id(of.dtype, &of.shape, &bytes).map_err(|error| error.in_tensor(tensor.name))?;
-            let bytes = Snapshot::new(bytes, options.snapshot_folder.as_deref())?;
-            if kept.insert(tensor.name.to_owned(), Mutex::new(Kept { of, bytes, id })).is_some() {
+            let state = Kept::new(of, tensor.bytes.to_vec(), options.snapshot_folder.as_deref())
+                .map_err(|error| error.in_tensor(tensor.name))?;
+            if kept.insert(tensor.name.to_owned(), Mutex::new(state)).is_some() {
                 return Err(Error::invalid("two tensors have this name").in_tensor(tensor.name));
             }
         }
@@ -298,7 +198,7 @@ impl Publisher {
             ready: None,
             full_next: None,
             since_full: (0, 0),
-            pool: Mutex::default(),
+            buffers: Mutex::default(),
             stream,
             options,
         };
@@ -507,25 +407,24 @@ impl Publisher {
         for (tensor, of) in new {
             draft.structural = true;
             draft.seen.insert(tensor.name.to_owned());
-            let bytes = tensor.bytes.to_vec();
-            let id = tensor_id(of.dtype, &of.shape, &bytes).map_err(|error| error.in_tensor(tensor.name))?;
+            let kept = Kept::new(of, tensor.bytes.to_vec(), self.options.snapshot_folder.as_deref())
+                .map_err(|error| error.in_tensor(tensor.name))?;
             if self.options.compression == PayloadCompression::Z4ai {
-                let payload = payload::encode_whole(&of, &bytes, self.options.threads)?;
-                let elements = crate::catalog::elements(&of.shape);
+                let payload = payload::encode_whole(&kept.of, &kept.bytes, self.options.threads)?;
+                let elements = crate::catalog::elements(&kept.of.shape);
                 let entry = TensorEntry {
-                    dtype: of.dtype,
-                    shape: of.shape.clone(),
+                    dtype: kept.of.dtype,
+                    shape: kept.of.shape.clone(),
                     base: None,
-                    target: id,
+                    target: kept.id,
                     payload: xxh3(&payload),
                     changed: elements,
                     norm: None,
                 };
-                let digest = self.options.checksum.of(&bytes);
+                let digest = self.options.checksum.of(&kept.bytes);
                 draft.tensors.insert(tensor.name.to_owned(), Encoded { rank, payload, digest, entry });
             }
-            let bytes = Snapshot::new(bytes, self.options.snapshot_folder.as_deref())?;
-            self.kept.insert(tensor.name.to_owned(), Mutex::new(Kept { of, bytes, id }));
+            self.kept.insert(tensor.name.to_owned(), Mutex::new(kept));
         }
         known.sort_by_key(|tensor| std::cmp::Reverse(tensor.bytes.len()));
         draft.seen.extend(known.iter().map(|tensor| tensor.name.to_owned()));
@@ -555,36 +454,20 @@ impl Publisher {
         let poisoned = || Error::invalid("a thread that published this tensor panicked");
         let kept = self.kept.get(tensor.name).ok_or_else(poisoned)?;
         let mut kept = kept.lock().map_err(|_| poisoned())?;
-        if *kept.bytes == *tensor.bytes {
-            return Ok(None);
+        let PublishOptions { compression, checksum, .. } = self.options;
+        let format = PayloadFormat { compression, encoding, checksum };
+        let mut buffer = self.buffers.lock().ok().and_then(|mut free| free.pop()).unwrap_or_default();
+        let advanced = kept.advance(tensor.bytes, format, threads, &mut buffer)?;
+        if let Ok(mut free) = self.buffers.lock() {
+            free.push(buffer);
         }
-        let new = self.buffer(tensor.bytes.len());
-        let (old, of) = (&kept.bytes[..], &kept.of);
-        // XOR is compressed while both states are in the caches.
-        let mut xor = match (self.options.compression, encoding) {
-            (PayloadCompression::Zstd, Encoding::Xor) => Some(zstd_sparse::Frame::new(old.len())?),
-            _ => None,
-        };
-        let state = State::take(of, old, tensor.bytes, new, self.options.checksum, threads, |old, new| {
-            xor.iter_mut().try_for_each(|frame| frame.xor(old, new))
-        })?;
-        if state.change.elements == 0 {
-            self.give_back(state.bytes);
-            return Ok(None); // it was changing, and is the same again
-        }
-        let State { bytes: new, change, id: target, digest } = state;
-        let payload = match xor {
-            Some(frame) => frame.finish()?,
-            None => {
-                let both = [old, &new[..]];
-                payload::encode(self.options.compression, encoding, of, both, change.elements, threads)?
-            }
-        };
+        let Some(advanced) = advanced else { return Ok(None) };
+        let Advanced { payload, change, base, digest } = advanced;
         let entry = TensorEntry {
-            dtype: of.dtype,
-            shape: of.shape.clone(),
-            base: Some(kept.id),
-            target,
+            dtype: kept.of.dtype,
+            shape: kept.of.shape.clone(),
+            base: Some(base),
+            target: kept.id,
             payload: xxh3(&payload),
             changed: Some(change.elements),
             norm: change
@@ -592,33 +475,7 @@ impl Publisher {
                 .filter(|squares| squares.is_finite())
                 .map(|squares| format!("{:e}", squares.sqrt())),
         };
-        let free = kept.bytes.replace(new);
-        kept.id = target;
-        self.give_back(free);
         Ok(Some(Encoded { rank, payload, digest, entry }))
-    }
-
-    /// A buffer of an earlier state, if one is about as large as needed: fresh memory costs more
-    /// than a copy.
-    fn buffer(&self, len: usize) -> Vec<u8> {
-        let fits = |buffer: &Vec<u8>| buffer.capacity() >= len && buffer.capacity() / 2 <= len;
-        let found = self.pool.lock().ok().and_then(|mut pool| {
-            let at = pool.iter().position(fits)?;
-            Some(pool.swap_remove(at))
-        });
-        let mut buffer = found.unwrap_or_else(|| Vec::with_capacity(len));
-        buffer.clear();
-        buffer
-    }
-
-    fn give_back(&self, buffer: Vec<u8>) {
-        let most = 2 * parallel::resolve(self.options.threads);
-        if let Ok(mut pool) = self.pool.lock() {
-            if pool.len() >= most {
-                pool.remove(0);
-            }
-            pool.push(buffer);
-        }
     }
 
     /// Publishes the tensors that were added, under the next number, or under `name`.

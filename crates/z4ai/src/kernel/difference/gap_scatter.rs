@@ -186,6 +186,17 @@ impl<'a> GapScatter<'a> {
         Some(())
     }
 
+    /// Whether all listed elements, from the first one on, are among `count`, there is a value for each, and the list
+    /// does not end with a [`SKIP`]: then scattering them does not fail.
+    pub(crate) fn fits(&self, count: usize) -> bool {
+        let (unlisted, skips) = self
+            .gaps
+            .iter()
+            .fold((0u64, 0u64), |(sum, skips), &gap| (sum + u64::from(gap), skips + u64::from(gap == SKIP)));
+        let listed = self.gaps.len() as u64 - skips;
+        self.last_lists && listed == self.values[0].len() as u64 && unlisted + listed <= count as u64
+    }
+
     /// Whether all values are scattered and the list does not end with a [`SKIP`].
     pub(crate) fn is_done(&self) -> bool {
         self.gaps.is_empty() && self.last_lists && self.values[0].len() == self.listed

@@ -27,6 +27,7 @@ pub(crate) enum Rule {
 pub(crate) trait Word {
     fn difference(rule: Rule, current: &[u8], reference: &[u8], out: &mut [u8]);
     fn restore(rule: Rule, difference: &[u8], to: impl Target);
+    fn negate_zigzag(differences: &mut [u8]);
     fn restore_planes<const P: usize>(rule: Rule, planes: [&[u8]; P], to: impl Target);
     fn take_plane(elements: &[u8], byte: usize, plane: &mut [u8]);
     fn set_plane(plane: &[u8], byte: usize, elements: &mut [u8]);
@@ -114,6 +115,16 @@ macro_rules! word {
             fn restore(rule: Rule, differences: &[u8], to: impl Target) {
                 let differences = differences.as_chunks().0;
                 $restore(rule, differences.len(), |i| $unsigned::from_le_bytes(differences[i]), to);
+            }
+
+            #[inline(always)]
+            fn negate_zigzag(differences: &mut [u8]) {
+                for difference in differences.as_chunks_mut::<$size>().0 {
+                    let z = $unsigned::from_le_bytes(*difference);
+                    let negated = (z >> 1 ^ (z & 1).wrapping_neg()).wrapping_neg();
+                    let sign = (negated as $signed >> ($unsigned::BITS - 1)) as $unsigned;
+                    *difference = (negated << 1 ^ sign).to_le_bytes();
+                }
             }
 
             #[inline(always)]
@@ -219,6 +230,13 @@ dispatch_wide! {
     /// As [`restore`], for references that are written over.
     pub(crate) fn restore_in_place(rule: Rule, size: usize, differences: &[u8], elements: &mut [u8])
         = restore_in_place_with
+}
+
+/// Inverts differences: restoring by them leads from the restored elements back to the references.
+pub(crate) fn negate(rule: Rule, size: usize, differences: &mut [u8]) {
+    if rule != Rule::Xor {
+        for_size!(size, W, <W as Word>::negate_zigzag(differences));
+    }
 }
 
 /// Whether [`restore_planes`] supports this number of planes of elements of `size` bytes.

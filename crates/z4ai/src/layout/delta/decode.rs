@@ -54,6 +54,37 @@ impl Delta {
             Body::Binned(binned) => decode_binned(binned, payload, reference, out, scratch),
         }
     }
+
+    /// Whether [`revert`](Self::revert) can undo it: differences of one class depend on nothing else in the
+    /// reference. Decoding such a chunk in place either fails before the first byte changes or succeeds.
+    pub(crate) fn is_invertible(&self) -> bool {
+        matches!(&self.body, Body::Difference(difference) if difference.thresholds.is_empty())
+    }
+
+    /// Turns `content`, which an [invertible](Self::is_invertible) chunk was decoded to in place, back into the
+    /// reference.
+    pub(crate) fn revert(
+        &self,
+        payload: &[u8],
+        content: &mut [u8],
+        scratch: &mut DeltaScratch,
+    ) -> Result<()> {
+        let not_invertible = || Error::invalid("a difference that cannot be reverted");
+        let Body::Difference(Difference { elements, xor, classes, .. }) = &self.body else {
+            return Err(not_invertible());
+        };
+        let [class] = &classes[..] else { return Err(not_invertible()) };
+        let (rule, size) = (elements.rule(*xor), elements.size);
+        grow(&mut scratch.part, HashedOutput::LEN);
+        let mut opened = class.open(payload, size, false, &mut scratch.class, &mut scratch.literal.coder)?;
+        for part in content.chunks_mut(HashedOutput::LEN) {
+            let differences = &mut scratch.part[..part.len()];
+            opened.next(differences)?;
+            difference::negate(rule, size, differences);
+            difference::restore_in_place(rule, size, differences, part);
+        }
+        opened.finish()
+    }
 }
 
 /// Where a chunk is decoded to.
@@ -200,6 +231,8 @@ impl Difference {
         let restore = Restore { reference, touch, each, part: &mut scratch.part, next: &mut scratch.next };
         if let ([class], []) = (&self.classes[..], &self.thresholds[..]) {
             let mut class = class.open(payload, size, true, &mut scratch.class, coders)?;
+            // Before anything changes: what follows cannot fail.
+            class.check_fits(out.len() / size)?;
             match class.in_planes {
                 true => restore.fill_by_planes(&mut out, rule, &mut class)?,
                 false => restore.fill(&mut out, |to, part| class.restore(rule, to, part))?,
@@ -548,6 +581,14 @@ impl<'a> Opened<'a> {
                 *words = &words[mask_compact::count_ones(part) * size..];
                 Ok(())
             }
+        }
+    }
+
+    /// Refuses a list that does not fit the `count` elements of its class.
+    fn check_fits(&self, count: usize) -> Result<()> {
+        match &self.list {
+            Listed::Gaps(list) if !list.fits(count) => Err(damaged_list()),
+            _ => Ok(()),
         }
     }
 

@@ -102,8 +102,7 @@ impl Streams {
 
     /// As [`encode`](Self::encode) with `rule` XOR, and as [`encode_either`](Self::encode_either)
     /// with another, for a chunk of `count` elements of which few are changed: `changed` has those
-    /// of the current data and of the reference, `marks` a bit for every element, which are unspecified
-    /// afterwards.
+    /// of the current data and of the reference, `marks` a bit for every element.
     pub(crate) fn encode_changed(
         &mut self,
         (rule, size): (Rule, usize),
@@ -132,6 +131,7 @@ impl Streams {
         }
         let list = self.encode_list(size, 0, 0, count, chosen, payload);
         (self.words, self.bits) = (words, bits);
+        std::mem::swap(&mut self.marks, marks);
         (by_bits, Class { count: count as u32, planes: Vec::new(), list: Some(list) })
     }
 
