@@ -87,18 +87,20 @@ pub(crate) fn encode(
     if !options.kind.is_float() || options.effort == Effort::Fast || options.dense {
         return None;
     }
+    let SplitEncoder { codes, runs, coder, .. } = scratch;
+    grow(codes, content.len() + SLACK);
+    let magnitudes = &mut codes[..content.len()];
     // Classes are of magnitudes.
-    let mut magnitudes: Vec<u8> = content.iter().map(|byte| byte & 0x7f).collect();
-    let map = classes::find(&magnitudes, &classes::periods_of(&magnitudes, hint), PRICE)?;
-    magnitudes.clear();
-    magnitudes.extend_from_slice(content);
-    magnitudes.resize(content.len() + SLACK, 0);
+    magnitudes.iter_mut().zip(content).for_each(|(magnitude, byte)| *magnitude = byte & 0x7f);
+    let map = classes::find(magnitudes, &classes::periods_of(magnitudes, hint), PRICE)?;
+    magnitudes.copy_from_slice(content);
     let sizes = map.sizes(content.len());
-    let mut runs: Vec<Vec<u8>> = sizes[..map.count()].iter().map(|size| vec![0; size + SLACK]).collect();
-    scale_classes::scatter(&map, &magnitudes, content.len(), &mut runs);
-    let codes = runs.iter().zip(sizes).map(|(run, size)| {
-        let counts = histogram::halved(&run[..size], &mut scratch.coder.pairs);
-        choose::encode_codes(&run[..size], &counts, options.effort, payload, &mut scratch.coder)
+    runs.resize_with(runs.len().max(map.count()), Vec::new);
+    runs.iter_mut().zip(sizes).take(map.count()).for_each(|(run, size)| grow(run, size + SLACK));
+    scale_classes::scatter(&map, codes, content.len(), &mut runs[..map.count()]);
+    let codes = runs[..map.count()].iter().zip(sizes).map(|(run, size)| {
+        let counts = histogram::halved(&run[..size], &mut coder.pairs);
+        choose::encode_codes(&run[..size], &counts, options.effort, payload, coder)
     });
     Some(Classed { codes: codes.collect(), map })
 }

@@ -79,12 +79,12 @@ impl Prices {
 #[derive(Default)]
 pub(crate) struct SplitEncoder {
     /// The codes of the last split; the buffer may be longer.
-    codes: Vec<u8>,
+    pub(crate) codes: Vec<u8>,
     /// Elements of the last split.
     cut: usize,
     patches: Vec<Patch>,
     /// The codes of each class; buffers may be longer, and there may be more than classes.
-    runs: Vec<Vec<u8>>,
+    pub(crate) runs: Vec<Vec<u8>>,
     pub(crate) coder: EncodeScratch,
     sample: Vec<u8>,
     stream: Vec<u8>,
