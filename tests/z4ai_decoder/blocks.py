@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .streams import SIZES, Cursor, Stream, check
+from .streams import SIZES, Bits, Cursor, Stream, check, read_table
 
 
 class Parameter(NamedTuple):
@@ -70,11 +70,50 @@ SYMBOLS = {"five": 32, "five groups": 256, "six": 256, "three": 128, "two": 64}
 SYMBOL_BITS = {"five": 5, "five groups": 5, "six": 6, "three": 6}
 
 
+class Pooled:
+    """Classes that share bit streams: states go on from class to class."""
+
+    def __init__(self, index: Cursor, classes: int) -> None:
+        width = index.number(1)
+        check(1 <= width <= 4, 34)
+        self.lengths = [index.number(width) for _ in range(4)]
+        self.tables: list[list[tuple[int, int, int]] | None] = []
+        logs = set()
+        for _ in range(classes):
+            form = index.number(1)
+            if form == 0:
+                self.tables.append(None)
+                continue
+            log, table = read_table(index, form, 34)
+            logs.add(log)
+            self.tables.append(table)
+        check(len(logs) == 1, 34)
+        [self.log] = logs
+
+    def decode(self, payload: Cursor, sizes: list[int]) -> list[bytes]:
+        for table, size in zip(self.tables, sizes, strict=True):
+            check((table is None) == (size == 0), 34)
+        runs = [bytearray() for _ in sizes]
+        for length in self.lengths:
+            bits, place = Bits(payload.take(length)), 0
+            states = [bits.take(self.log, 25), bits.take(self.log, 25)]
+            for table, size, run in zip(self.tables, sizes, runs, strict=True):
+                for _ in range(size // 4):
+                    assert table is not None
+                    symbol, width, base = table[states[place % 2]]
+                    run.append(symbol)
+                    states[place % 2] = base + bits.take(width, 25)
+                    place += 1
+            check(states == [0, 0] and bits.is_at_end(), 25)
+        return [bytes(run) for run in runs]
+
+
 class Blocks:
     """Quantized blocks, their parameters and quants apart."""
 
     def __init__(self, index: Cursor, kind: int, length: int) -> None:
         number = index.number(1)
+        pooled, number = number >= 128, number % 128
         if number not in BLOCK_TYPES:
             raise ValueError(f"block type {number} is not known")
         self.bytes, self.parameters, self.quants, self.groups, self.form = BLOCK_TYPES[number]
@@ -102,13 +141,18 @@ class Blocks:
             self.symbols = (
                 2 * places[1] * places[2] if form == "nibbles" else SYMBOLS.get(form) or places[1]
             )
-        self.classes = []
-        for _ in range(classes if self.groups else 0):
+        self.classes, self.several, self.pooled = [], classes > 1, None
+        if pooled:
+            check(classes > 1, 34)
+            self.pooled = Pooled(index, classes)
+        for _ in range(classes if self.groups and not pooled else 0):
             groups = index.number(4)
             self.classes.append((groups, Stream(index, groups * self.symbols // self.groups)))
-        check(sum(groups for groups, _ in self.classes) == self.blocks * self.groups, 28)
+        groups = self.blocks * self.groups
+        check(pooled or sum(own for own, _ in self.classes) == groups, 28)
         self.stored = sum(stream.stored for stream in self.streams)
         self.stored += sum(stream.stored for _, stream in self.classes)
+        self.stored += sum(self.pooled.lengths) if self.pooled else 0
 
     def decode(self, payload: Cursor) -> bytes:
         streams = [stream.decode(payload) for stream in self.streams]
@@ -117,6 +161,10 @@ class Blocks:
             [classes.count(i) for i in range(len(self.classes))] == [n for n, _ in self.classes], 28
         )
         runs = [Cursor(stream.decode(payload)) for _, stream in self.classes]
+        if self.pooled:
+            each = self.symbols // self.groups
+            sizes = [classes.count(i) * each for i in range(len(self.pooled.tables))]
+            runs = [Cursor(symbols) for symbols in self.pooled.decode(payload, sizes)]
         out = bytearray()
         for block in range(self.blocks):
             one = bytearray(self.bytes)
@@ -133,7 +181,7 @@ class Blocks:
 
     def classify(self, streams: list[bytes]) -> list[int]:
         groups = self.blocks * self.groups
-        if len(self.classes) <= 1:
+        if not self.several:
             return [0] * groups
         levels = [self.levels(streams, group) for group in range(groups)]
         scales = []

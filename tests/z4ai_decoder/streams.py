@@ -71,6 +71,12 @@ class Stream:
             self.lengths = [index.number(width) for _ in range(4)]
             self.log, self.table = read_shape(index)
             self.stored = sum(self.lengths)
+        elif self.coder == 8:
+            width = index.number(1)
+            check(1 <= width <= 4, 33)
+            self.lengths = [index.number(width) for _ in range(4)]
+            self.leads_to, self.log, self.tables = read_contexts(index)
+            self.stored = sum(self.lengths)
         else:
             raise ValueError(f"coder {self.coder} is not known")
 
@@ -88,6 +94,8 @@ class Stream:
             return self.decode_huffman(Cursor(stored))
         if self.coder in (6, 7):
             return self.decode_states(Cursor(stored))
+        if self.coder == 8:
+            return self.decode_order_one(Cursor(stored))
         if self.coder == 5:
             packed = self.inner.decode(Cursor(stored))
             return bytes(
@@ -130,6 +138,23 @@ class Stream:
                 out.append(symbol)
                 states[i % 2] = base + bits.take(width, 25)
             check(states == [0, 0] and bits.is_at_end(), 25)
+        return bytes(out)
+
+    def decode_order_one(self, stored: Cursor) -> bytes:
+        out = bytearray()
+        run = -(-self.length // 4)
+        for length in self.lengths:
+            bits = Bits(stored.take(length))
+            symbols = min(run, self.length - len(out))
+            states = [bits.take(self.log, 25), bits.take(self.log, 25)] if symbols else [0, 0]
+            halves, contexts = (bytearray(), bytearray()), [0, 0]
+            for i in range(symbols):
+                symbol, width, base = self.tables[contexts[i % 2]][states[i % 2]]
+                halves[i % 2].append(symbol)
+                contexts[i % 2] = self.leads_to.get(symbol, 0)
+                states[i % 2] = base + bits.take(width, 25)
+            check(states == [0, 0] and bits.is_at_end(), 25)
+            out += halves[0] + halves[1]
         return bytes(out)
 
 
@@ -218,6 +243,25 @@ def read_shape(index: Cursor) -> tuple[int, list[tuple[int, int, int]]]:
         counts[symbol] = 1 + (at + share) * rest // every - at * rest // every
         at += share
     return log, table_of(log, counts)
+
+
+def read_contexts(index: Cursor) -> tuple[dict[int, int], int, list[list[tuple[int, int, int]]]]:
+    """The context that each symbol leads to, and the states of each."""
+    count, first, last = index.number(1), index.number(1), index.number(1)
+    check(2 <= count <= 16 and first <= last, 33)
+    width, symbols = (count - 1).bit_length(), last - first + 1
+    contexts = low_bits_first(index.take(-(-symbols * width // 8)), width, symbols, 33)
+    check(max(contexts) < count, 33)
+    described = [read_table(index, index.number(1), 33) for _ in range(count)]
+    log = described[0][0]
+    check(all(each[0] == log for each in described) and count << log <= 1 << 14, 33)
+    return dict(enumerate(contexts, first)), log, [table for _, table in described]
+
+
+def read_table(index: Cursor, form: int, rule: int) -> tuple[int, list[tuple[int, int, int]]]:
+    """States as numbers or as a shape."""
+    check(form in (1, 2), rule)
+    return read_states(index) if form == 1 else read_shape(index)
 
 
 def table_of(log: int, counts: dict[int, int]) -> list[tuple[int, int, int]]:

@@ -3,7 +3,7 @@
 use twox_hash::XxHash3_64;
 
 use crate::coder::huffman::lengths::Lengths;
-use crate::coder::tans::{self, NormalizedCounts, Shape};
+use crate::coder::tans::{self, NormalizedCounts, Shape, order_one};
 use crate::coder::{Coder, EncodeScratch, huffman};
 use crate::estimate::cost::{self, BIT};
 use crate::estimate::sampling;
@@ -37,10 +37,12 @@ pub(crate) const NEARLY_NOISE: u64 = 75 * BIT / 10;
 /// they take to decode. (case: `entropy.py`, GGUF; with four times as many, Q4_K of small tensors is 0.4 %
 /// larger)
 const MIN_FINE: usize = 1 << 11;
+/// Bytes from which on order-1 tANS is tried: its tables take a hundred bytes and more. (case: `entropy.py`, GGUF)
+const MIN_ORDERED: usize = 1 << 11;
 /// Bits per symbol from which on tANS decodes about as fast as Huffman codes, of which a look-up then yields
 /// little more than one symbol. (case: `codec_quantized.py`; fp8 e5m2, of 5.5 bits, would be 1.1 % smaller and decode
 /// at 0.85 of the speed)
-const MIN_FINE_BITS: u64 = 28 * BIT / 5;
+pub(crate) const MIN_FINE_BITS: u64 = 28 * BIT / 5;
 
 /// Appends `bytes` to `payload` in the smallest way that decodes at full speed.
 pub(crate) fn encode(bytes: &[u8], payload: &mut Vec<u8>, scratch: &mut EncodeScratch) -> Coder {
@@ -291,6 +293,42 @@ pub(crate) fn encode_finely(
     let coder = code_finely(bytes, counts, cost::entropy(counts), states, payload, scratch);
     append_raw(&coder, bytes, payload);
     coder
+}
+
+/// As [`encode_finely`], or order-1 tANS, whichever is smaller, of bytes that are numbers below 128 but for a sign. Noise
+/// stays as it is.
+pub(crate) fn encode_in_order(
+    bytes: &[u8],
+    counts: &[u32; 256],
+    effort: Effort,
+    payload: &mut Vec<u8>,
+    scratch: &mut EncodeScratch,
+) -> Coder {
+    let entropy = cost::entropy(counts);
+    if bytes.len() >= MIN_ORDERED && entropy > NOISE * bytes.len() as u64 {
+        append_raw(&Coder::Raw, bytes, payload);
+        return Coder::Raw;
+    }
+    if bytes.len() >= MIN_ORDERED
+        && let Some(choice) =
+            order_one::choose(bytes, &std::array::from_fn(|byte| byte as i32 & 0x7f), false, effort)
+        && choice.cost < entropy / (8 * BIT)
+    {
+        return encode_order_one(bytes, &choice, payload, scratch);
+    }
+    encode_finely(bytes, counts, NormalizedCounts::for_counts, payload, scratch)
+}
+
+/// Appends bytes in these contexts.
+pub(crate) fn encode_order_one(
+    bytes: &[u8],
+    choice: &order_one::Choice,
+    payload: &mut Vec<u8>,
+    scratch: &mut EncodeScratch,
+) -> Coder {
+    let EncodeScratch { numbered, tans, .. } = scratch;
+    let (tables, stored) = order_one::encode(bytes, choice, numbered, payload, tans);
+    Coder::OrderOne { tables: Box::new(tables), stored }
 }
 
 /// As [`encode_finely`], except that nothing is appended for [`Coder::Raw`]. `entropy` is that of the counts.

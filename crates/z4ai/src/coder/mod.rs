@@ -14,7 +14,7 @@ use huffman::lengths::Lengths;
 use huffman::table::Table;
 use huffman::wire::Stored;
 use tans::encode::TansScratch;
-use tans::{NormalizedCounts, Shape};
+use tans::{NormalizedCounts, OrderOne, Shape};
 use twox_hash::XxHash3_64;
 
 /// How one stream is stored, as the chunk's description says. The number of bytes it decodes to
@@ -34,6 +34,8 @@ pub(crate) enum Coder {
     /// Four bit streams of these lengths, in fractions of bits per symbol. The table is described by
     /// its shape, if it has one.
     Tans { states: Box<NormalizedCounts>, shape: Option<Box<Shape>>, stored: [u32; tans::RUNS] },
+    /// As `Tans`, by tables that the symbol before chooses.
+    OrderOne { tables: Box<OrderOne>, stored: [u32; tans::RUNS] },
     /// One zstd frame of this length and hash (zstd itself does not notice every flipped bit).
     Zstd { stored: u32, hash: u64 },
 }
@@ -46,12 +48,13 @@ const ZSTD: u8 = 4;
 const PACKED_THEN: u8 = 5;
 const TANS: u8 = 6;
 const SHAPED_TANS: u8 = 7;
+const ORDER_ONE: u8 = 8;
 
 /// Scratch that decoding streams reuses.
 #[derive(Default)]
 pub(crate) struct DecodeScratch {
     table: Table,
-    tans: tans::Table,
+    pub(crate) tans: tans::Table,
     packed: Vec<u8>,
     /// Memory to prefetch while decoding.
     pub(crate) ahead: DecodePrefetch,
@@ -62,6 +65,8 @@ pub(crate) struct DecodeScratch {
 pub(crate) struct EncodeScratch {
     pub(crate) huffman: HuffmanScratch,
     pub(crate) tans: TansScratch,
+    /// Symbols with their contexts.
+    pub(crate) numbered: Vec<u16>,
     /// zstd at its first level, for samples: making its tables takes longer than a sample does.
     pub(crate) zstd_fast: Option<zstd::bulk::Compressor<'static>>,
     pub(crate) pairs: histogram::Pairs,
@@ -81,6 +86,7 @@ impl Coder {
             Coder::Huffman { .. } => "huffman",
             Coder::Tans { shape: None, .. } => "tans",
             Coder::Tans { .. } => "shaped tans",
+            Coder::OrderOne { .. } => "order-1 tans",
             Coder::Zstd { .. } => "zstd",
         }
     }
@@ -110,22 +116,22 @@ impl Coder {
                 stored.write(out);
                 lengths.write(out);
             }
-            Coder::Tans { states, shape, stored } => {
-                match shape {
-                    Some(shape) => {
-                        // Lengths of as many bytes as the longest takes.
-                        let longest = stored.iter().fold(0, |most, &len| most.max(len));
-                        let bytes = (u32::BITS - longest.leading_zeros()).div_ceil(8).max(1);
-                        out.extend([SHAPED_TANS, bytes as u8]);
-                        stored.iter().for_each(|len| out.extend(&len.to_le_bytes()[..bytes as usize]));
-                        shape.write(out);
-                    }
-                    None => {
-                        out.put_u8(TANS);
-                        stored.iter().for_each(|&len| out.put_u32(len));
-                        states.write(out);
-                    }
+            Coder::Tans { states, shape, stored } => match shape {
+                Some(shape) => {
+                    out.put_u8(SHAPED_TANS);
+                    write_lengths(stored, out);
+                    shape.write(out);
                 }
+                None => {
+                    out.put_u8(TANS);
+                    stored.iter().for_each(|&len| out.put_u32(len));
+                    states.write(out);
+                }
+            },
+            Coder::OrderOne { tables, stored } => {
+                out.put_u8(ORDER_ONE);
+                write_lengths(stored, out);
+                tables.write(out);
             }
             Coder::Zstd { stored, hash } => {
                 out.put_u8(ZSTD);
@@ -165,18 +171,13 @@ impl Coder {
                 Coder::Tans { states: Box::new(NormalizedCounts::read(reader)?), shape: None, stored }
             }
             SHAPED_TANS => {
-                let bytes = usize::from(reader.u8()?);
-                if !(1..=4).contains(&bytes) {
-                    return Err(Error::corrupt(format_args!("lengths of {bytes} bytes")));
-                }
-                let mut stored = [0; tans::RUNS];
-                for len in &mut stored {
-                    let mut word = [0; 4];
-                    word[..bytes].copy_from_slice(reader.take(bytes)?);
-                    *len = u32::from_le_bytes(word);
-                }
+                let stored = read_lengths(reader)?;
                 let (shape, states) = Shape::read(reader)?;
                 Coder::Tans { states: Box::new(states), shape: Some(Box::new(shape)), stored }
+            }
+            ORDER_ONE => {
+                let stored = read_lengths(reader)?;
+                Coder::OrderOne { tables: Box::new(OrderOne::read(reader)?), stored }
             }
             ZSTD => Coder::Zstd { stored: reader.u32()?, hash: reader.u64()? },
             code => {
@@ -193,7 +194,9 @@ impl Coder {
             Coder::Packed { width, .. } => packed_len(*width, len) as u64,
             Coder::PackedThen { width, inner, .. } => inner.stored_len(packed_len(*width, len)),
             Coder::Huffman { stored, .. } => stored.total(),
-            Coder::Tans { stored, .. } => stored.iter().map(|&len| u64::from(len)).sum(),
+            Coder::Tans { stored, .. } | Coder::OrderOne { stored, .. } => {
+                stored.iter().map(|&len| u64::from(len)).sum()
+            }
             Coder::Zstd { stored, .. } => u64::from(*stored),
         }
     }
@@ -221,7 +224,11 @@ impl Coder {
             }
             Coder::Tans { states, stored: lens, .. } => {
                 scratch.tans.build(states);
-                scratch.tans.decode(states, stored, lens.map(|len| len as usize), out)?;
+                scratch.tans.decode(states.log(), stored, lens.map(|len| len as usize), out)?;
+            }
+            Coder::OrderOne { tables, stored: lens } => {
+                scratch.tans.build_order_one(tables);
+                scratch.tans.decode_order_one(tables, stored, lens.map(|len| len as usize), out)?;
             }
             Coder::Zstd { hash, .. } => {
                 if XxHash3_64::oneshot(stored) != *hash {
@@ -236,6 +243,29 @@ impl Coder {
         }
         Ok(())
     }
+}
+
+/// Writes the lengths of streams, each of as many bytes as the longest takes.
+pub(crate) fn write_lengths(stored: &[u32; tans::RUNS], out: &mut Vec<u8>) {
+    let longest = stored.iter().fold(0, |most, &len| most.max(len));
+    let bytes = (u32::BITS - longest.leading_zeros()).div_ceil(8).max(1);
+    out.put_u8(bytes as u8);
+    stored.iter().for_each(|len| out.extend(&len.to_le_bytes()[..bytes as usize]));
+}
+
+/// Reads what [`write_lengths`] wrote.
+pub(crate) fn read_lengths(reader: &mut Reader<'_>) -> Result<[u32; tans::RUNS]> {
+    let bytes = usize::from(reader.u8()?);
+    if !(1..=4).contains(&bytes) {
+        return Err(Error::corrupt(format_args!("lengths of {bytes} bytes")));
+    }
+    let mut stored = [0; tans::RUNS];
+    for len in &mut stored {
+        let mut word = [0; 4];
+        word[..bytes].copy_from_slice(reader.take(bytes)?);
+        *len = u32::from_le_bytes(word);
+    }
+    Ok(stored)
 }
 
 /// The symbols of run `index`, of `total` symbols in `runs` runs of equal length but for the last.

@@ -88,6 +88,15 @@ impl NormalizedCounts {
         Some(Self { log, counts: states })
     }
 
+    /// As [`with_log`](Self::with_log), of any counts: two symbols have states if fewer occur.
+    pub(crate) fn of_any(mut counts: [u32; 256], log: u32) -> Self {
+        if counts.iter().filter(|&&count| count > 0).count() < 2 {
+            counts[0] += 1;
+            counts[1] += 1;
+        }
+        Self::with_log(&counts, log).expect("two symbols")
+    }
+
     /// Writes the log of the number of states, first and last symbol, then for each of the symbols
     /// between them four bits, the number of bits of its number of states, and those but the
     /// highest.

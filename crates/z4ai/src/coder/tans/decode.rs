@@ -2,7 +2,8 @@
 
 use crate::bits::BitReader;
 use crate::coder::run_range;
-use crate::coder::tans::{MAX_LOG, NormalizedCounts, RUNS};
+use crate::coder::tans::order_one::MAX_TOTAL_LOG;
+use crate::coder::tans::{MAX_LOG, NormalizedCounts, OrderOne, RUNS};
 use crate::error::{Error, Result};
 use crate::simd::{Isa, dispatch};
 
@@ -15,6 +16,9 @@ const WORD: usize = 8;
 /// (case: streams in the cache; 64 are 1 % slower, 256 the same)
 const STAGED: usize = 128;
 
+/// Entries of a table, and of those of all contexts. (format)
+const ENTRIES: usize = 1 << MAX_TOTAL_LOG;
+
 /// The decoder's table.
 pub(crate) struct Table(Box<Entries>);
 
@@ -22,7 +26,7 @@ pub(crate) struct Table(Box<Entries>);
 #[repr(C)]
 struct Entries {
     /// The bits to read in byte 0, the symbol in byte 1 and what the bits are added to in the upper half.
-    entries: [u32; 1 << MAX_LOG],
+    entries: [u32; ENTRIES],
     /// Meaningful inside [`run_interleaved`] only, as is all that follows.
     states: [[u32; 2]; RUNS],
     sentinel: u64,
@@ -32,7 +36,7 @@ struct Entries {
 impl Default for Table {
     fn default() -> Self {
         Self(Box::new(Entries {
-            entries: [0; 1 << MAX_LOG],
+            entries: [0; ENTRIES],
             states: [[0; 2]; RUNS],
             sentinel: SENTINEL,
             staged: [[0; STAGED]; RUNS],
@@ -45,34 +49,110 @@ impl Table {
         fill(states, self.0.entries.as_mut_slice());
     }
 
-    /// Decodes the bit streams of these lengths, which `stored` consists of, to fill `out`.
+    /// Makes the tables of all contexts; entries lead into the table that their symbol leads to.
+    pub(crate) fn build_order_one(&mut self, order_one: &OrderOne) {
+        let log = order_one.log();
+        let offsets = order_one.context_of.map(|context| u32::from(context) << log << 16);
+        for (table, entries) in order_one.tables.iter().zip(self.0.entries.chunks_exact_mut(1 << log)) {
+            fill(&table.states, entries);
+            entries.iter_mut().for_each(|entry| *entry += offsets[usize::from((*entry >> 8) as u8)]);
+        }
+    }
+
+    /// Decodes the bit streams of these lengths, which `stored` consists of, to fill `out`. States have `log` bits.
     pub(crate) fn decode(
         &mut self,
-        states: &NormalizedCounts,
+        log: u32,
+        stored: &[u8],
+        lens: [usize; RUNS],
+        out: &mut [u8],
+    ) -> Result<()> {
+        self.decode_runs::<false>(log, stored, lens, out)
+    }
+
+    /// As [`decode`](Self::decode), by the tables of [`build_order_one`](Self::build_order_one).
+    pub(crate) fn decode_order_one(
+        &mut self,
+        order_one: &OrderOne,
+        stored: &[u8],
+        lens: [usize; RUNS],
+        out: &mut [u8],
+    ) -> Result<()> {
+        self.decode_runs::<true>(order_one.log(), stored, lens, out)
+    }
+
+    /// Decodes parts by a table each, one after the other: a part starts with the states that the one before ended with.
+    /// All tables have as many states, and all parts a multiple of [`RUNS`] symbols.
+    pub(super) fn decode_parts(
+        &mut self,
+        parts: Vec<(&NormalizedCounts, &mut [u8])>,
+        stored: &[u8],
+        lens: [usize; RUNS],
+    ) -> Result<()> {
+        let log = parts.first().map_or(0, |(states, _)| states.log);
+        let mut runs = Vec::with_capacity(RUNS);
+        for bits in split_streams(stored, lens)? {
+            let mut run = Run::new(bits, &mut [], log)?;
+            run.states = [run.take(log)?, run.take(log)?];
+            runs.push(run);
+        }
+        for (states, mut symbols) in parts {
+            self.build(states);
+            let quarter = symbols.len() / RUNS;
+            for run in &mut runs {
+                (run.out, symbols) = symbols.split_at_mut(quarter);
+                run.done = 0;
+            }
+            if let Some(runs) = runs.first_chunk_mut() {
+                advance::<false>(runs, &mut self.0);
+            }
+            for run in &mut runs {
+                run.finish_symbols::<false>(&self.0.entries)?;
+                // States take turns over all parts.
+                if quarter % 2 == 1 {
+                    run.states.swap(0, 1);
+                }
+            }
+        }
+        runs.iter().try_for_each(|run| run.check_end(log))
+    }
+
+    /// With `HALVES`, the two states of a run decode a half of it each; else they take turns.
+    fn decode_runs<const HALVES: bool>(
+        &mut self,
+        log: u32,
         stored: &[u8],
         lens: [usize; RUNS],
         out: &mut [u8],
     ) -> Result<()> {
         let total = out.len();
-        let (mut stored, mut rest) = (stored, out);
+        let mut rest = out;
         let mut runs = Vec::with_capacity(RUNS);
-        for (index, len) in lens.into_iter().enumerate() {
-            let Some((bits, others)) = stored.split_at_checked(len) else {
-                return Err(Error::corrupt("a coded stream is too short"));
-            };
-            stored = others;
+        for (index, bits) in split_streams(stored, lens)?.into_iter().enumerate() {
             let (out, tail) = rest.split_at_mut(run_range(index, RUNS, total).len());
             rest = tail;
-            runs.push(Run::new(bits, out, states.log)?);
-        }
-        if !stored.is_empty() {
-            return Err(Error::corrupt("a coded stream is too long"));
+            runs.push(Run::new(bits, out, log)?);
         }
         if let Some(runs) = runs.first_chunk_mut() {
-            advance(runs, &mut self.0);
+            advance::<HALVES>(runs, &mut self.0);
         }
-        runs.into_iter().try_for_each(|run| run.finish(&self.0.entries))
+        runs.into_iter().try_for_each(|run| run.finish::<HALVES>(&self.0.entries, log))
     }
+}
+
+/// The bit streams of these lengths, which `stored` consists of.
+fn split_streams(mut stored: &[u8], lens: [usize; RUNS]) -> Result<[&[u8]; RUNS]> {
+    let mut streams = [stored; RUNS];
+    for (stream, len) in streams.iter_mut().zip(lens) {
+        let Some((bits, others)) = stored.split_at_checked(len) else {
+            return Err(Error::corrupt("a coded stream is too short"));
+        };
+        (*stream, stored) = (bits, others);
+    }
+    if !stored.is_empty() {
+        return Err(Error::corrupt("a coded stream is too long"));
+    }
+    Ok(streams)
 }
 
 /// The bit above those of a word. (structural)
@@ -85,14 +165,29 @@ dispatch! {
 
 #[inline(always)]
 fn fill_with(_: impl Isa, states: &NormalizedCounts, table: &mut [u32]) {
+    /// Ranks whose entries are made once. (structural: where many symbols share a table, each has few states)
+    const FEW: usize = 256;
     let mut next = states.counts;
     let table = &mut table[..states.size()];
+    // All of an entry but its symbol follows from the rank of the state among those of the symbol.
+    let entry = |rank: u16| {
+        let bits = states.log - rank.ilog2();
+        ((u32::from(rank) << bits) - states.size() as u32) << 16 | bits
+    };
+    let most = usize::from(states.counts.into_iter().max().unwrap_or(0));
+    if 2 * most > FEW {
+        return states.for_each_state(|state, symbol| {
+            let rank = &mut next[usize::from(symbol)];
+            table[state] = entry(*rank) | u32::from(symbol) << 8;
+            *rank += 1;
+        });
+    }
+    let mut by_rank = [0; FEW];
+    (1..2 * most).for_each(|rank| by_rank[rank] = entry(rank as u16));
     states.for_each_state(|state, symbol| {
         let rank = &mut next[usize::from(symbol)];
-        let bits = states.log - rank.ilog2();
-        let base = (u32::from(*rank) << bits) - states.size() as u32;
+        table[state] = by_rank[usize::from(*rank) % FEW] | u32::from(symbol) << 8;
         *rank += 1;
-        table[state] = base << 16 | u32::from(symbol) << 8 | bits;
     });
 }
 
@@ -130,16 +225,36 @@ impl<'a> Run<'a> {
         input.min((self.out.len() - self.done) / PER_STEP)
     }
 
-    /// Decodes the rest symbol by symbol, and checks that nothing but zero bits remains.
-    fn finish(mut self, table: &[u32; 1 << MAX_LOG]) -> Result<()> {
+    /// Where the symbol number `place` of the bit stream is in `out`.
+    #[inline(always)]
+    fn index<const HALVES: bool>(&self, place: usize) -> usize {
+        if HALVES { place / 2 + place % 2 * self.out.len().div_ceil(2) } else { place }
+    }
+
+    /// Decodes the rest symbol by symbol, and checks that nothing but zero bits remains. States have `log` bits.
+    fn finish<const HALVES: bool>(mut self, table: &[u32; ENTRIES], log: u32) -> Result<()> {
+        self.finish_symbols::<HALVES>(table)?;
+        self.check_end(log)
+    }
+
+    /// Decodes the rest symbol by symbol.
+    fn finish_symbols<const HALVES: bool>(&mut self, table: &[u32; ENTRIES]) -> Result<()> {
         for i in self.done..self.out.len() {
             let entry = table[self.states[i % 2] as usize % table.len()];
-            self.out[i] = (entry >> 8) as u8;
+            let index = self.index::<HALVES>(i);
+            self.out[index] = (entry >> 8) as u8;
             self.states[i % 2] = (entry >> 16) + self.take(entry & 0xff)?;
         }
+        self.done = self.out.len();
+        Ok(())
+    }
+
+    /// Checks that both states are the last ones, and that nothing but zero bits remains.
+    fn check_end(&self, log: u32) -> Result<()> {
         let left = self.bits.len() * 8 - self.at;
         let padding = self.bits.last().map_or(0, |&last| u32::from(last) >> (8 - left.min(8)));
-        if self.states != [0; 2] || left >= 8 || padding != 0 {
+        // Whatever the table is that the last symbol leads to.
+        if self.states.iter().any(|state| state % (1 << log) != 0) || left >= 8 || padding != 0 {
             return Err(Error::corrupt("a coded stream does not end where it should"));
         }
         Ok(())
@@ -147,15 +262,15 @@ impl<'a> Run<'a> {
 }
 
 /// Decodes whole steps of all runs at once, as far as they are safe.
-fn advance(runs: &mut [Run<'_>; RUNS], table: &mut Entries) {
+fn advance<const HALVES: bool>(runs: &mut [Run<'_>; RUNS], table: &mut Entries) {
     #[cfg(target_arch = "x86_64")]
     if crate::simd::Avx2::new().is_some() {
         // SAFETY: the features were detected, and `advance_with` takes no more steps than are safe.
         return advance_with(runs, table, |runs, table, steps| unsafe {
-            run_interleaved(runs, table, steps);
+            run_interleaved::<HALVES>(runs, table, steps);
         });
     }
-    advance_with(runs, table, run_portable);
+    advance_with(runs, table, run_portable::<HALVES>);
 }
 
 #[inline(always)]
@@ -174,14 +289,22 @@ fn advance_with(
 }
 
 /// Runs `steps` safe steps of all runs.
-fn run_portable(runs: &mut [Run<'_>; RUNS], table: &mut Entries, steps: usize) {
+fn run_portable<const HALVES: bool>(runs: &mut [Run<'_>; RUNS], table: &mut Entries, steps: usize) {
     let table = &table.entries;
     let mut states: [[u32; 2]; RUNS] = std::array::from_fn(|r| runs[r].states);
     let mut at: [usize; RUNS] = std::array::from_fn(|r| runs[r].at);
     // Pointers of their own: a byte stored through a run might change it, for all that is
     // known.
     let inputs: [*const u8; RUNS] = std::array::from_fn(|r| runs[r].bits.as_ptr());
-    let outputs: [*mut u8; RUNS] = std::array::from_fn(|r| runs[r].out[runs[r].done..].as_mut_ptr());
+    // Of both states, which write every other symbol, or one half each.
+    let stride = if HALVES { 1 } else { 2 };
+    let outputs: [[*mut u8; 2]; RUNS] = std::array::from_fn(|r| {
+        let run = &mut runs[r];
+        [0, 1].map(|state| {
+            let index = run.index::<HALVES>(run.done + state);
+            run.out[index..].as_mut_ptr()
+        })
+    });
     for step in 0..steps {
         let mut words = [0u64; RUNS];
         for r in 0..RUNS {
@@ -199,7 +322,7 @@ fn run_portable(runs: &mut [Run<'_>; RUNS], table: &mut Entries, steps: usize) {
                 let entry = unsafe { *table.get_unchecked(states[r][i % 2] as usize) };
                 let bits = entry & 0xff;
                 // SAFETY: `safe_steps` counted the symbols that are missing.
-                unsafe { *outputs[r].add(step * PER_STEP + i) = (entry >> 8) as u8 };
+                unsafe { *outputs[r][i % 2].add((step * PER_STEP + i) / 2 * stride) = (entry >> 8) as u8 };
                 states[r][i % 2] = (entry >> 16) + (words[r] & !(u64::MAX << bits)) as u32;
                 words[r] >>= bits;
             }
@@ -225,7 +348,7 @@ fn run_portable(runs: &mut [Run<'_>; RUNS], table: &mut Entries, steps: usize) {
 /// Every run must have `steps` safe steps. The features must have been detected.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
-unsafe fn run_interleaved(runs: &mut [Run<'_>; RUNS], table: &mut Entries, steps: usize) {
+unsafe fn run_interleaved<const HALVES: bool>(runs: &mut [Run<'_>; RUNS], table: &mut Entries, steps: usize) {
     use std::mem::offset_of;
     // Addresses of bits: one register says where a run is.
     let address = |run: &Run<'_>| run.bits.as_ptr().expose_provenance() * 8;
@@ -293,9 +416,11 @@ unsafe fn run_interleaved(runs: &mut [Run<'_>; RUNS], table: &mut Entries, steps
             concat!("lzcnt {x}, {", $word, "}\n", "add {", $at, "}, {x}\n")
         };
     }
-    // A step of two runs: their positions, offsets of their states and of their staged symbols.
+    // A step of two runs: their positions, offsets of their states, of their staged symbols, and of the four symbols
+    // of a step.
     macro_rules! turn {
-        ($at_a:literal, $at_b:literal, $states:literal, $a:literal, $b:literal) => {
+        ($at_a:literal, $at_b:literal, $states:literal, $a:literal, $b:literal,
+         $p0:literal, $p1:literal, $p2:literal, $p3:literal) => {
             concat!(
                 "mov {a0:e}, [rdi + {states} + ",
                 $states,
@@ -311,14 +436,14 @@ unsafe fn run_interleaved(runs: &mut [Run<'_>; RUNS], table: &mut Entries, steps
                 " + 12]\n",
                 refill!($at_a, "a"),
                 refill!($at_b, "b"),
-                symbol!("a0", "a", $a, "0"),
-                symbol!("b0", "b", $b, "0"),
-                symbol!("a1", "a", $a, "1"),
-                symbol!("b1", "b", $b, "1"),
-                symbol!("a0", "a", $a, "2"),
-                symbol!("b0", "b", $b, "2"),
-                symbol!("a1", "a", $a, "3"),
-                symbol!("b1", "b", $b, "3"),
+                symbol!("a0", "a", $a, $p0),
+                symbol!("b0", "b", $b, $p0),
+                symbol!("a1", "a", $a, $p1),
+                symbol!("b1", "b", $b, $p1),
+                symbol!("a0", "a", $a, $p2),
+                symbol!("b0", "b", $b, $p2),
+                symbol!("a1", "a", $a, $p3),
+                symbol!("b1", "b", $b, $p3),
                 consume!($at_a, "a"),
                 consume!($at_b, "b"),
                 "mov [rdi + {states} + ",
@@ -336,42 +461,55 @@ unsafe fn run_interleaved(runs: &mut [Run<'_>; RUNS], table: &mut Entries, steps
             )
         };
     }
+    // Steps from an index, which is below 0, up to 0.
+    macro_rules! steps {
+        ($from:expr, $end:expr, $step:literal, $($places:literal),*) => {
+            // SAFETY: every state is below the number of states: those that `Run::new` read have as many
+            // bits, and entries lead nowhere else. A step moves a run on by at most 48 bits and reads a
+            // word from where it is, which `safe_steps` counted. Symbols are staged from the index on,
+            // which is as many below the end as are decoded: no more than there is room for.
+            unsafe {
+                std::arch::asm!(
+                    "2:",
+                    turn!("at0", "at1", "0", "0", "128", $($places),*),
+                    turn!("at2", "at3", "16", "256", "384", $($places),*),
+                    concat!("add rsi, ", $step),
+                    "jnz 2b",
+                    at0 = inout(reg) at0, at1 = inout(reg) at1, at2 = inout(reg) at2, at3 = inout(reg) at3,
+                    a = out(reg) _, a0 = out(reg) _, a1 = out(reg) _,
+                    b = out(reg) _, b0 = out(reg) _, b1 = out(reg) _,
+                    x = out(reg) _,
+                    entry = out(reg_abcd) _,
+                    // Low registers, since a high byte is stored relative to them.
+                    in("rdi") &raw mut *table,
+                    inout("rsi") $from => _,
+                    states = const offset_of!(Entries, states),
+                    sentinel = const offset_of!(Entries, sentinel),
+                    staged = const offset_of!(Entries, staged) + $end,
+                    options(nostack),
+                );
+            }
+        };
+    }
     const _: () = assert!(PER_STEP == 4 && STAGED == 128 && RUNS == 4);
     let mut left = steps;
     while left > 0 {
         let now = left.min(STAGED / PER_STEP);
         let symbols = now * PER_STEP;
-        // SAFETY: every state is below the number of states: those that `Run::new` read have as many
-        // bits, and entries lead nowhere else. A step moves a run on by at most 48 bits and reads a
-        // word from where it is, which `safe_steps` counted. Symbols are staged from the index on,
-        // which is as many below the end as are decoded: no more than there is room for.
-        unsafe {
-            std::arch::asm!(
-                "2:",
-                turn!("at0", "at1", "0", "0", "128"),
-                turn!("at2", "at3", "16", "256", "384"),
-                "add rsi, 4",
-                "jnz 2b",
-                at0 = inout(reg) at0, at1 = inout(reg) at1, at2 = inout(reg) at2, at3 = inout(reg) at3,
-                a = out(reg) _, a0 = out(reg) _, a1 = out(reg) _,
-                b = out(reg) _, b0 = out(reg) _, b1 = out(reg) _,
-                x = out(reg) _,
-                entry = out(reg_abcd) _,
-                // Low registers, since a high byte is stored relative to them.
-                in("rdi") &raw mut *table,
-                inout("rsi") -(symbols as isize) => _,
-                states = const offset_of!(Entries, states),
-                sentinel = const offset_of!(Entries, sentinel),
-                staged = const offset_of!(Entries, staged) + STAGED,
-                options(nostack),
-            );
+        if HALVES {
+            // The symbols of each state in a half of what is staged.
+            steps!(-(symbols as isize / 2), STAGED / 2, "2", "0", "64", "1", "65");
+        } else {
+            steps!(-(symbols as isize), STAGED, "4", "0", "1", "2", "3");
         }
         for (run, staged) in runs.iter_mut().zip(&table.staged) {
-            let out = &mut run.out[run.done..];
-            match out.first_chunk_mut() {
-                // Of known length, without a call.
-                Some(out) if symbols == STAGED => *out = *staged,
-                _ => out[..symbols].copy_from_slice(&staged[STAGED - symbols..]),
+            if HALVES {
+                let at = [run.done, run.done + 1].map(|place| run.index::<HALVES>(place));
+                for (at, staged) in at.into_iter().zip(staged.as_chunks::<{ STAGED / 2 }>().0) {
+                    copy_staged(staged, symbols / 2, &mut run.out[at..]);
+                }
+            } else {
+                copy_staged(staged, symbols, &mut run.out[run.done..]);
             }
             run.done += symbols;
         }
@@ -380,6 +518,17 @@ unsafe fn run_interleaved(runs: &mut [Run<'_>; RUNS], table: &mut Entries, steps
     for (r, at) in [at0, at1, at2, at3].into_iter().enumerate() {
         runs[r].at = at - address(&runs[r]);
         runs[r].states = table.states[r];
+    }
+}
+
+/// Copies the last `symbols` of what is staged to the start of `out`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn copy_staged<const N: usize>(staged: &[u8; N], symbols: usize, out: &mut [u8]) {
+    match out.first_chunk_mut() {
+        // Of known length, without a call.
+        Some(out) if symbols == N => *out = *staged,
+        _ => out[..symbols].copy_from_slice(&staged[N - symbols..]),
     }
 }
 
@@ -407,11 +556,14 @@ mod tests {
         let mut table = Table::default();
         table.build(&states);
         let mut out = vec![0; symbols.len()];
-        table.decode(&states, &stored, lens, &mut out).unwrap();
+        table.decode(states.log, &stored, lens, &mut out).unwrap();
         assert!(out == symbols);
         // The careful loop alone is the naive twin.
         let mut naive = vec![0; run_range(0, RUNS, symbols.len()).len()];
-        Run::new(&stored[..lens[0]], &mut naive, states.log).unwrap().finish(&table.0.entries).unwrap();
+        Run::new(&stored[..lens[0]], &mut naive, states.log)
+            .unwrap()
+            .finish::<false>(&table.0.entries, states.log)
+            .unwrap();
         assert!(naive == symbols[run_range(0, RUNS, symbols.len())]);
     }
 
@@ -443,7 +595,7 @@ mod tests {
                 table.build(&states);
                 let mut out = vec![0; symbols.len()];
                 let q = cut.min(noise.len()) / 4;
-                let _ = table.decode(&states, &noise, [q, q, q, noise.len() - 3 * q], &mut out);
+                let _ = table.decode(states.log, &noise, [q, q, q, noise.len() - 3 * q], &mut out);
             }
         }
 

@@ -159,15 +159,18 @@ impl ReverseBitWriter {
         // The byte that the first bits end in.
         let start = self.at - usize::from(self.count > 0);
         let bytes = &buffer[start..];
-        out.reserve(bytes.len());
-        let (words, rest) = bytes.as_chunks::<WORD>();
-        let after = |i: usize| words.get(i).map_or_else(|| first_of(rest), |word| word[0]);
-        for (i, word) in words.iter().enumerate() {
-            let word = u64::from_le_bytes(*word) >> shift | u64::from(after(i + 1)) << 56 << (8 - shift);
-            out.extend_from_slice(&word.to_le_bytes());
+        let from = out.len();
+        out.extend_from_slice(bytes);
+        // From one word, which a vector has several of, to the next.
+        let whole = bytes.len().saturating_sub(1) / WORD * WORD;
+        let moved = out[from..].as_chunks_mut::<WORD>().0.iter_mut();
+        let (words, next) = (bytes[..whole].as_chunks::<WORD>().0, bytes.get(1..).unwrap_or_default());
+        for ((to, word), next) in moved.zip(words).zip(next.as_chunks::<WORD>().0) {
+            let [word, next] = [word, next].map(|word| u64::from_le_bytes(*word));
+            *to = (word >> shift | next >> 56 << 56 << (8 - shift)).to_le_bytes();
         }
-        for (i, &byte) in rest.iter().enumerate() {
-            out.push((u16::from_le_bytes([byte, first_of(&rest[i + 1..])]) >> shift) as u8);
+        for (i, &byte) in bytes.iter().enumerate().skip(whole) {
+            out[from + i] = (u16::from_le_bytes([byte, first_of(&bytes[i + 1..])]) >> shift) as u8;
         }
     }
 }
@@ -200,6 +203,16 @@ pub(crate) fn encode_by_tables(
     scratch: &mut TansScratch,
 ) -> [u32; RUNS] {
     encode_runs::<_, 4, 1>(symbols, &Encoder::new(tables), out, scratch)
+}
+
+/// As [`encode_by_tables`], with two interleaved states for each stream.
+pub(super) fn encode_by_two_states(
+    symbols: &[u16],
+    tables: &[NormalizedCounts],
+    out: &mut Vec<u8>,
+    scratch: &mut TansScratch,
+) -> [u32; RUNS] {
+    encode_runs::<_, 2, 2>(symbols, &Encoder::new(tables), out, scratch)
 }
 
 /// Appends the bit streams of `symbols`, `INTERLEAVED` runs at a time, each with `STATES` states.

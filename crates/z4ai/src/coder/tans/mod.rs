@@ -22,11 +22,15 @@
 
 mod counts;
 mod decode;
+mod described;
 pub(crate) mod encode;
+pub(crate) mod order_one;
+pub(crate) mod pooled;
 mod shape;
 
 pub(crate) use counts::NormalizedCounts;
 pub(crate) use decode::{Table, fill};
+pub(crate) use order_one::OrderOne;
 pub(crate) use shape::Shape;
 
 /// Bit streams per coded run of symbols. (format)

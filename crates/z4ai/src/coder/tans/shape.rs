@@ -8,6 +8,7 @@
 use crate::coder::tans::{MAX_LOG, MIN_LOG, NormalizedCounts};
 use crate::error::{Error, Result};
 use crate::estimate::cost::{self, BIT};
+use crate::simd::{Isa, dispatch};
 use crate::wire::{Put, Reader};
 
 /// Levels per power of two. (format)
@@ -15,6 +16,16 @@ const PER_OCTAVE: u32 = 8;
 /// 2^(27 - i / 8), rounded. (format)
 const POWERS: [u64; PER_OCTAVE as usize] =
     [134_217_728, 123_078_199, 112_863_206, 103_496_017, 94_906_266, 87_029_429, 79_806_339, 73_182_735];
+/// Weights of levels by how far they are below the highest; the last one is 0, as all after it. (format)
+const WEIGHTS: [i64; 28 * PER_OCTAVE as usize + 1] = {
+    let mut weights = [0; 28 * PER_OCTAVE as usize + 1];
+    let mut below = 0;
+    while below < weights.len() {
+        weights[below] = (POWERS[below % PER_OCTAVE as usize] >> (below / PER_OCTAVE as usize)) as i64;
+        below += 1;
+    }
+    weights
+};
 /// The width of the digits of a curve: all of a symbol. (format)
 const CURVE: u32 = 8;
 /// Symbols between two levels of a curve, at most, as a power of two. (format)
@@ -100,28 +111,8 @@ impl Shape {
         if symbols < 2 {
             return None;
         }
-        let weights = levels.map(|level| {
-            let below = highest - level;
-            if level == 0 { 0 } else { POWERS[(below % PER_OCTAVE) as usize] >> (below / PER_OCTAVE).min(63) }
-        });
-        let total: u64 = weights.iter().sum();
-        // Every symbol has one state; the others are shared by those whose weight is above that of one.
-        let excess = weights.map(|weight| (weight << self.log).saturating_sub(total));
-        let (all, shared) = (excess.iter().sum::<u64>(), (1u64 << self.log) - symbols);
-        let (mut sum, mut before) = (0, 0);
         let mut counts = [0; 256];
-        let share = shared as f64 / all as f64;
-        for ((count, level), excess) in counts.iter_mut().zip(levels).zip(excess) {
-            if level > 0 {
-                sum += excess;
-                // The quotient of `sum * shared` and `all`, which a division takes longer for.
-                let mut after = (sum as f64 * share) as u64;
-                after -= u64::from(after * all > sum * shared);
-                after += u64::from((after + 1) * all <= sum * shared);
-                *count = (1 + after - before) as u16;
-                before = after;
-            }
-        }
+        share_states(&levels, highest, symbols as i64, self.log, &mut counts);
         Some(NormalizedCounts { log: self.log, counts })
     }
 
@@ -161,10 +152,19 @@ impl Shape {
     /// that they take by it, description included.
     pub(crate) fn fit(counts: &[u32; 256], least: u64) -> Option<(u64, Self, NormalizedCounts)> {
         let total: u32 = counts.iter().sum();
+        Self::fit_to(counts, least, Self::log_for(total as usize))
+    }
+
+    /// The logarithm of the number of states for as many symbols: the description is as long whatever it is, but filling
+    /// the table takes longer.
+    pub(super) fn log_for(symbols: usize) -> u32 {
+        let bits = symbols.max(1).ilog2();
+        bits.saturating_sub(2).min(MAX_LOG - 1).max(bits.saturating_sub(4)).clamp(MIN_LOG, MAX_LOG)
+    }
+
+    /// As [`fit`](Self::fit), with 2^`log` states.
+    pub(super) fn fit_to(counts: &[u32; 256], least: u64, log: u32) -> Option<(u64, Self, NormalizedCounts)> {
         let last = counts.iter().rposition(|&count| count > 0)? as u8;
-        // The description is as long whatever the number of states is; but filling the table takes longer.
-        let bits = total.max(1).ilog2();
-        let log = bits.saturating_sub(2).min(MAX_LOG - 1).max(bits.saturating_sub(4)).clamp(MIN_LOG, MAX_LOG);
         let (width, spacing) = if last < 64 { (3, 2) } else { (4, 3) };
         let digits = digits_of(last, width);
         let mut sums = vec![0u32; 1 << width];
@@ -288,6 +288,49 @@ impl Shape {
         self.changes.sort_unstable();
         let changed = self.measured(counts)?;
         Some(if changed.0 < plain.0 { changed } else { plain })
+    }
+}
+
+dispatch! {
+    /// Shares 2^`log` states among the symbols whose level is not 0; they are `symbols`, and `highest` is the highest level.
+    fn share_states(levels: &[u32; 256], highest: u32, symbols: i64, log: u32, counts: &mut [u16; 256]) = share_states_with
+}
+
+#[inline(always)]
+fn share_states_with(
+    _isa: impl Isa,
+    levels: &[u32; 256],
+    highest: u32,
+    symbols: i64,
+    log: u32,
+    counts: &mut [u16; 256],
+) {
+    // Signed, since processors without AVX-512 convert no other integers to floats.
+    let (mut weights, mut total) = ([0i64; 256], 0);
+    for (weight, &level) in weights.iter_mut().zip(levels) {
+        let below = (highest - level) as usize;
+        *weight = if level == 0 { 0 } else { WEIGHTS[below.min(WEIGHTS.len() - 1)] };
+        total += *weight;
+    }
+    // Every symbol has one state; the others are shared by those whose weight is above that of one.
+    let mut all = 0;
+    for excess in &mut weights {
+        *excess = ((*excess << log) - total).max(0);
+        all += *excess;
+    }
+    let shared = (1i64 << log) - symbols;
+    let (mut sum, mut before) = (0, 0);
+    let share = shared as f64 / all as f64;
+    for ((count, level), excess) in counts.iter_mut().zip(levels).zip(&weights) {
+        sum += excess;
+        // The quotient of `sum * shared` and `all`, which a division takes longer for.
+        let product = sum * shared;
+        let mut after = (sum as f64 * share) as i64;
+        after -= i64::from(after * all > product);
+        after += i64::from((after + 1) * all <= product);
+        // What follows a symbol without a level has as many before it.
+        *count = if *level > 0 { (1 + after - before) as u16 } else { 0 };
+        before = after;
     }
 }
 

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::kernel::histogram;
 use crate::layout::ChunkScratch;
 use crate::layout::split::decode_stream;
+use crate::memory::grow;
 use crate::simd::dispatch_wide;
 use crate::simd::vector::Vector;
 use crate::wire::Reader;
@@ -45,12 +46,26 @@ impl Blocks {
         let mut runs: [&[u8]; MAX_CLASSES] = [&[]; MAX_CLASSES];
         let mut used = 0;
         let unused = !(u8::MAX >> (8 - row.quants.bits()));
-        for (((groups, coder), buffer), run) in self.classes.iter().zip(&mut buffers.symbols).zip(&mut runs) {
-            let len = *groups as usize * row.group_symbols();
-            *run = decode_stream(coder, &mut payload, len, buffer, coders)?;
-            if unused != 0 {
-                used |= run.iter().fold(0, |used, &symbol| used | symbol) & unused;
+        if let Some(pooled) = &self.pooled {
+            let sizes = || found.iter().map(|&groups| groups as usize * row.group_symbols());
+            let symbols = buffers.symbols.iter_mut().zip(sizes()).map(|(buffer, len)| {
+                grow(buffer, len);
+                &mut buffer[..len]
+            });
+            let len = usize::try_from(pooled.stored_len())
+                .map_err(|_| Error::corrupt("quants beyond their chunk"))?;
+            pooled.decode(payload.take(len)?, symbols.collect(), &mut coders.tans)?;
+            let decoded = runs.iter_mut().zip(&buffers.symbols).zip(sizes());
+            decoded.for_each(|((run, buffer), len)| *run = &buffer[..len]);
+        } else {
+            let described = self.classes.iter().zip(&mut buffers.symbols).zip(&mut runs);
+            for (((groups, coder), buffer), run) in described {
+                let len = *groups as usize * row.group_symbols();
+                *run = decode_stream(coder, &mut payload, len, buffer, coders)?;
             }
+        }
+        if unused != 0 {
+            used |= runs.iter().copied().flatten().fold(0, |used, &symbol| used | symbol) & unused;
         }
         let mut first = 0;
         for parameters in row.parameters {
@@ -60,7 +75,7 @@ impl Blocks {
         if used != 0 {
             return Err(Error::corrupt("a quant or a scale of more bits than it has"));
         }
-        put_quants(row, &buffers.classes, self.classes.len() <= 1, runs, out);
+        put_quants(row, &buffers.classes, !self.has_classes(), runs, out);
         scratch.blocks = buffers;
         Ok(())
     }

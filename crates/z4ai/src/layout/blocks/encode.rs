@@ -5,7 +5,7 @@ use super::levels::Levels;
 use super::quants::*;
 use super::types::{Parameters, Quants, Row};
 use super::{BlockType, Blocks, MAX_CLASSES, Thresholds, classes_of};
-use crate::coder::tans::{NormalizedCounts, Shape};
+use crate::coder::tans::{Shape, order_one, pooled};
 use crate::coder::{Coder, EncodeScratch, choose};
 use crate::estimate::cost::{self, BIT};
 use crate::kernel::histogram;
@@ -14,16 +14,17 @@ use crate::simd::dispatch_wide;
 use crate::simd::vector::Vector;
 
 /// Levels sampled for thresholds. (case: `entropy.py`)
-const SAMPLED_LEVELS: usize = 4096;
+const SAMPLED_LEVELS: usize = 1024;
 /// Groups that classes are compared by, about. (case: `entropy.py`)
 const COUNTED_GROUPS: usize = 8192;
 /// Classes along each of the two levels while they are compared. (case: `entropy.py`)
 const FINE: usize = 8;
-/// What a class takes, about, in bytes. (structural: levels of a shape, lengths of four streams, their
-/// states, and what levels are rounded by)
-const PER_CLASS: u64 = 60;
+/// What a class takes, about, in bytes. (structural: levels of a shape, and what they are rounded by)
+const PER_CLASS: u64 = 36;
 /// As [`PER_CLASS`], where no shape fits. (structural: numbers of states of 256 symbols)
 const PER_LISTED_CLASS: u64 = 230;
+/// Contexts of neighbours replace classes where they save one part in this many. (case: `entropy.py`, GGUF)
+const MIN_ORDER_SAVING: u64 = 200;
 /// Numbers of classes by scale and by offset that are compared. (case: `entropy.py`)
 const CLASSES: [(usize, usize); 13] =
     [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 2), (4, 4), (2, 8), (8, 2)];
@@ -55,13 +56,7 @@ pub(crate) fn encode(
     let parameters = scratch.parameters.iter().map(|stream| match effort {
         Effort::Fast => choose::encode(stream, payload, coder),
         // They are few: what they take to decode does not count.
-        _ => choose::encode_finely(
-            stream,
-            &histogram::exact(stream),
-            NormalizedCounts::for_counts,
-            payload,
-            coder,
-        ),
+        _ => choose::encode_in_order(stream, &histogram::exact(stream), effort, payload, coder),
     });
     let parameters: Vec<Coder> = parameters.collect();
     let mut out = Blocks {
@@ -71,6 +66,7 @@ pub(crate) fn encode(
         offsets: Vec::new(),
         parameters,
         classes: Vec::new(),
+        pooled: None,
     };
     if row.groups == 0 {
         return out;
@@ -85,9 +81,25 @@ pub(crate) fn encode(
     }
     let run = if row_blocks == 0 { blocks * row.groups } else { row_blocks * row.groups };
     let run = run.min(blocks * row.groups);
-    scratch.choose_classes(&mut out, run, blocks);
+    let cost = scratch.choose_classes(&mut out, run, blocks);
+    if let Some(values) = row.values()
+        && let Some(choice) = order_one::choose(&scratch.symbols, &values, row.quants.is_one(), effort)
+        && choice.cost < cost - cost / MIN_ORDER_SAVING
+    {
+        (out.run, out.scales, out.offsets) = (0, Vec::new(), Vec::new());
+        let stream = choose::encode_order_one(&scratch.symbols, &choice, payload, coder);
+        out.classes.push(((blocks * row.groups) as u32, stream));
+        return out;
+    }
     let classes = (out.scales.len() + 1) * (out.offsets.len() + 1);
     scratch.scatter(&out, classes, blocks, row.group_symbols());
+    // Codes of whole bits decode faster where symbols have few.
+    let symbols = (blocks * row.quants.symbols()) as u64;
+    if classes > 1 && (effort > Effort::Default || 8 * BIT * cost >= choose::MIN_FINE_BITS * symbols) {
+        let EncodeScratch { numbered, tans, .. } = coder;
+        out.pooled = Some(pooled::encode(&scratch.runs[..classes], numbered, payload, tans));
+        return out;
+    }
     for symbols in &scratch.runs[..classes] {
         let counts = histogram::exact(symbols);
         let stream = match symbols.is_empty() {
@@ -136,12 +148,12 @@ impl BlocksEncoder {
         }
     }
 
-    /// Chooses the thresholds of classes.
-    fn choose_classes(&mut self, out: &mut Blocks, run: usize, blocks: usize) {
+    /// Chooses the thresholds of classes; returns the bytes that all quants take in these, about.
+    fn choose_classes(&mut self, out: &mut Blocks, run: usize, blocks: usize) -> u64 {
         let row = out.block_type.row();
         let (scaled, shifted) = row.has_levels();
         if !scaled {
-            return;
+            return cost::entropy(&histogram::exact(&self.symbols)) / (8 * BIT);
         }
         let streams: Vec<&[u8]> = self.parameters.iter().map(Vec::as_slice).collect();
         self.levels.fill(row, &streams, blocks);
@@ -177,10 +189,12 @@ impl BlocksEncoder {
             bits / (8 * BIT) * stride as u64 + described(merged.len() as u64)
         };
         let allowed = CLASSES.iter().filter(|(_, by_offset)| shifted || *by_offset == 1);
-        let (by_scale, by_offset) = allowed.min_by_key(|classes| cost(classes)).copied().unwrap_or((1, 1));
+        let costs = allowed.map(|classes| (cost(classes), *classes));
+        let (bytes, (by_scale, by_offset)) = costs.min_by_key(|&(cost, _)| cost).unwrap_or((0, (1, 1)));
         out.scales = thin(&scales, by_scale);
         out.offsets = thin(&offsets, by_offset);
         out.run = if out.scales.is_empty() { 0 } else { run as u32 };
+        bytes
     }
 
     /// Copies the symbols of each class to its run.

@@ -5,6 +5,8 @@
 //! every machine.
 
 use super::types::{Row, Scale};
+use crate::simd::dispatch_wide;
+use crate::simd::vector::Vector;
 
 /// Levels of every group, from its parameters.
 #[derive(Default)]
@@ -15,15 +17,12 @@ pub(super) struct Levels {
     pub(super) offsets: Vec<i32>,
 }
 
-/// The level of an integer.
+/// The level of an integer: the exponent and ten bits of the mantissa of a float have it, and those of 0 are below.
+#[inline(always)]
 fn integer(number: u8) -> i32 {
-    match number {
-        0 => 0,
-        _ => {
-            let whole = number.ilog2();
-            ((whole as i32) << 10) + ((i32::from(number) << 10 >> whole) - 1024)
-        }
-    }
+    /// Of one. (structural: the exponent's bias)
+    const ONE: i32 = 127 << 10;
+    (((f32::from(number).to_bits() >> 13) as i32) - ONE).max(0)
 }
 
 /// The level of a half in the streams `[low, high]` of blocks.
@@ -34,6 +33,34 @@ fn half(streams: &[&[u8]], number: usize, block: usize) -> i32 {
 #[inline(always)]
 fn half_of(low: u8, high: u8) -> i32 {
     i32::from(low) | i32::from(high & 0x7f) << 8
+}
+
+dispatch_wide! {
+    /// The levels of blocks of eight groups. `halves` are the low and high bytes of the blocks' scales and offsets.
+    fn fill_eights(halves: [&[u8]; 4], scales: &[[u8; 8]], offsets: &[[u8; 8]], levels: &mut Levels) = fill_eights_with
+}
+
+#[inline(always)]
+fn fill_eights_with(
+    _isa: impl Vector,
+    halves: [&[u8]; 4],
+    scales: &[[u8; 8]],
+    offsets: &[[u8; 8]],
+    levels: &mut Levels,
+) {
+    let Levels { scales: scale_levels, offsets: offset_levels } = levels;
+    let out = scale_levels.as_chunks_mut::<8>().0.iter_mut().zip(offset_levels.as_chunks_mut::<8>().0);
+    let [low, high, offset_low, offset_high] = halves;
+    let wholes = low.iter().zip(high).zip(offset_low.iter().zip(offset_high));
+    for (((out, offsets_out), ((&low, &high), (&offset_low, &offset_high))), (scales, offsets)) in
+        out.zip(wholes).zip(scales.iter().zip(offsets))
+    {
+        let (whole, offset) = (half_of(low, high), half_of(offset_low, offset_high));
+        for i in 0..8 {
+            out[i] = whole + integer(scales[i]);
+            offsets_out[i] = offset + integer(offsets[i]) - out[i];
+        }
+    }
 }
 
 impl Levels {
@@ -51,45 +78,44 @@ impl Levels {
                 let offsets = halves(number + 2).zip(&self.scales);
                 return self.offsets.extend(offsets.map(|((&low, &high), scale)| half_of(low, high) - scale));
             }
+            Scale::Exponent(number) => {
+                return self.scales.extend(streams[number].iter().map(|&exponent| i32::from(exponent) << 10));
+            }
+            Scale::Fp8(number) => {
+                return self.scales.extend(streams[number].iter().map(|&scale| i32::from(scale & 0x7f) << 7));
+            }
+            Scale::Integers { half: number, scales } => {
+                self.scales.resize(blocks * row.groups, 0);
+                self.offsets.resize(blocks * row.groups, 0);
+                let halves = std::array::from_fn(|i| streams[number + i]);
+                let [scales, offsets] = [scales, scales + 1].map(|stream| streams[stream].as_chunks().0);
+                return fill_eights(halves, scales, offsets, self);
+            }
             _ => {}
         }
         let groups = row.groups;
-        let mut integers = [0; 256];
-        integers.iter_mut().enumerate().for_each(|(i, level)| *level = integer(i as u8));
-        let level = |number: u8| integers[usize::from(number)];
         for block in 0..blocks {
             let of = |stream: usize, group: usize| streams[stream][block * groups + group];
             match row.scale {
                 Scale::None | Scale::Half(_) | Scale::HalfAndOffset(_) => {}
-                Scale::Exponent(number) => self.scales.push(i32::from(streams[number][block]) << 10),
-                Scale::Fp8(number) => {
-                    self.scales.extend((0..groups).map(|group| i32::from(of(number, group) & 0x7f) << 7));
-                }
-                Scale::Integers { half: number, scales } => {
-                    let (whole, offset) = (half(streams, number, block), half(streams, number + 2, block));
-                    for group in 0..groups {
-                        let scale = whole + level(of(scales, group));
-                        self.scales.push(scale);
-                        self.offsets.push(offset + level(of(scales + 1, group)) - scale);
-                    }
-                }
+                Scale::Exponent(_) | Scale::Fp8(_) | Scale::Integers { .. } => {}
                 Scale::Nibbles { half: number, scales } => {
                     let (whole, offset) = (half(streams, number, block), half(streams, number + 2, block));
                     for group in 0..groups {
                         let both = of(scales, group);
-                        let scale = whole + level(both & 15);
+                        let scale = whole + integer(both & 15);
                         self.scales.push(scale);
-                        self.offsets.push(offset + level(both >> 4) - scale);
+                        self.offsets.push(offset + integer(both >> 4) - scale);
                     }
                 }
                 Scale::Signed { half: number, scales } => {
                     let whole = half(streams, number, block);
-                    let scale = |group| whole + level((of(scales, group) as i8).unsigned_abs());
+                    let scale = |group| whole + integer((of(scales, group) as i8).unsigned_abs());
                     self.scales.extend((0..groups).map(scale));
                 }
                 Scale::Biased { half: number, scales } => {
                     let whole = half(streams, number, block);
-                    let scale = |group| whole + level(of(scales, group).abs_diff(32));
+                    let scale = |group| whole + integer(of(scales, group).abs_diff(32));
                     self.scales.extend((0..groups).map(scale));
                 }
                 Scale::Cut { half: number, high, low } => {
@@ -98,7 +124,7 @@ impl Levels {
                     self.scales.extend((0..groups).map(|group| {
                         let nibble = streams[low][block * (groups / 2) + group / 2] >> (group % 2 * 4) & 15;
                         let scale = nibble | ((bits >> (2 * group) & 3) as u8) << 4;
-                        whole + level(scale.abs_diff(32))
+                        whole + integer(scale.abs_diff(32))
                     }));
                 }
             }

@@ -22,6 +22,7 @@ pub(crate) use decode::Buffers;
 pub use types::BlockType;
 
 use crate::coder::Coder;
+use crate::coder::tans::pooled::Pooled;
 use crate::element::Kind;
 use crate::error::{Error, Result};
 use crate::layout::streams::Streams;
@@ -30,6 +31,8 @@ use crate::simd::vector::Vector;
 use crate::wire::{Put, Reader};
 use levels::Levels;
 
+/// Added to the type of blocks whose classes share their streams. (format)
+const POOLED: u8 = 128;
 /// Classes of groups, at most. (format)
 const MAX_CLASSES: usize = 16;
 
@@ -45,8 +48,10 @@ pub(crate) struct Blocks {
     pub(crate) offsets: Vec<i32>,
     /// The parameters, a stream each.
     pub(crate) parameters: Vec<Coder>,
-    /// Groups and coder of each class; none for types without quants.
+    /// Groups and coder of each class; none for types without quants, and where classes share their streams.
     pub(crate) classes: Vec<(u32, Coder)>,
+    /// The streams that all classes share, and their tables.
+    pub(crate) pooled: Option<Pooled>,
 }
 
 /// Thresholds, searched without a branch.
@@ -124,7 +129,7 @@ fn read_thresholds(reader: &mut Reader<'_>) -> Result<Vec<i32>> {
 
 impl Blocks {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        out.put_u8(self.block_type.row().id);
+        out.put_u8(self.block_type.row().id | if self.pooled.is_some() { POOLED } else { 0 });
         out.put_u32(self.run);
         for thresholds in [&self.scales, &self.offsets] {
             out.put_u8(thresholds.len() as u8);
@@ -135,6 +140,9 @@ impl Blocks {
             out.put_u32(*groups);
             coder.write(out);
         }
+        if let Some(pooled) = &self.pooled {
+            pooled.write(out);
+        }
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>, kind: Kind, len: usize) -> Result<Self> {
@@ -142,6 +150,7 @@ impl Blocks {
             return Err(Error::corrupt(format_args!("blocks of {} elements", kind.name())));
         }
         let id = reader.u8()?;
+        let (pooled, id) = (id & POOLED != 0, id & !POOLED);
         let Some(block_type) = BlockType::from_id(u32::from(id)) else {
             return Err(Error::unsupported(format_args!("block type {id} is not known")));
         };
@@ -166,6 +175,13 @@ impl Blocks {
             )));
         }
         let parameters = row.parameter_streams().map(|_| Coder::read(reader)).collect::<Result<_>>()?;
+        if pooled {
+            if classes == 1 {
+                return Err(Error::corrupt("one class that shares its streams"));
+            }
+            let pooled = Some(Pooled::read(reader, classes)?);
+            return Ok(Self { block_type, run, scales, offsets, parameters, classes: Vec::new(), pooled });
+        }
         let classes = if row.groups == 0 { 0 } else { classes };
         let classes: Vec<(u32, Coder)> =
             (0..classes).map(|_| Ok((reader.u32()?, Coder::read(reader)?))).collect::<Result<_>>()?;
@@ -173,7 +189,7 @@ impl Blocks {
         if groups != (blocks * row.groups) as u64 {
             return Err(Error::corrupt(format_args!("classes of {groups} groups in {blocks} blocks")));
         }
-        Ok(Self { block_type, run, scales, offsets, parameters, classes })
+        Ok(Self { block_type, run, scales, offsets, parameters, classes, pooled: None })
     }
 
     pub(crate) fn payload_len(&self, len: usize) -> u64 {
@@ -182,7 +198,8 @@ impl Blocks {
         let parameters = parameters.map(|(coder, bytes)| coder.stored_len(len / row.bytes * bytes));
         let symbols = |groups: u32| groups as usize * row.group_symbols();
         let quants = self.classes.iter().map(|(groups, coder)| coder.stored_len(symbols(*groups)));
-        parameters.chain(quants).fold(0, u64::saturating_add)
+        let pooled = self.pooled.iter().map(Pooled::stored_len);
+        parameters.chain(quants).chain(pooled).fold(0, u64::saturating_add)
     }
 
     pub(crate) fn streams(&self, len: usize, streams: &mut Streams) {
@@ -193,13 +210,22 @@ impl Blocks {
         for (groups, coder) in &self.classes {
             streams.add("quants", coder, *groups as usize * row.group_symbols());
         }
+        if let Some(pooled) = &self.pooled {
+            let symbols = len / row.bytes * row.quants.symbols();
+            streams.add_stored("quants", "pooled tans", symbols, pooled.stored_len());
+        }
+    }
+
+    /// Whether there are several classes.
+    fn has_classes(&self) -> bool {
+        self.scales.len() + self.offsets.len() > 0
     }
 
     /// The class of every group, by its parameters.
     fn classify(&self, streams: &[&[u8]], blocks: usize, levels: &mut Levels, classes: &mut Vec<u8>) {
         let row = self.block_type.row();
         classes.clear();
-        if self.classes.len() <= 1 {
+        if !self.has_classes() {
             classes.resize(blocks * row.groups, 0);
             return;
         }

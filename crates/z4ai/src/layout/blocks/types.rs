@@ -184,6 +184,11 @@ impl Quants {
         }
     }
 
+    /// Whether a symbol is one quant.
+    pub(super) fn is_one(self) -> bool {
+        !matches!(self, Quants::Nibbles { .. } | Quants::Three { .. } | Quants::Two { .. })
+    }
+
     /// Bits of a symbol.
     pub(super) fn bits(self) -> u32 {
         match self {
@@ -205,6 +210,26 @@ impl Row {
         let offset =
             matches!(self.scale, Scale::HalfAndOffset(_) | Scale::Integers { .. } | Scale::Nibbles { .. });
         (self.scale != Scale::None, offset)
+    }
+
+    /// What the first quant of each symbol stands for, in any unit; `None` if quants are not numbers.
+    pub(super) fn values(&self) -> Option<[i32; 256]> {
+        /// Twice the magnitudes of fp4 (e2m1). (format)
+        const FP4: [i32; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
+        let fp4 = matches!(self.block_type, BlockType::MXFP4 | BlockType::NVFP4);
+        let value = |symbol: usize| match self.quants {
+            Quants::Bytes { .. } => i32::from(symbol as u8 as i8),
+            Quants::Nibbles { .. } if fp4 && symbol & 8 != 0 => -FP4[symbol & 7],
+            Quants::Nibbles { .. } if fp4 => FP4[symbol & 7],
+            Quants::Nibbles { .. } => symbol as i32 & 15,
+            Quants::Three { .. } => symbol as i32 & 7,
+            Quants::Two { .. } => symbol as i32 & 3,
+            Quants::None | Quants::Five { .. } | Quants::FiveOfGroups { .. } | Quants::Six { .. } => {
+                symbol as i32
+            }
+        };
+        let numbers = !matches!(self.block_type, BlockType::Q1_0);
+        numbers.then(|| std::array::from_fn(value))
     }
 
     /// Symbols per group.

@@ -162,7 +162,7 @@ pub(crate) fn encode(
     let counts = number_contexts(&runs, joined, period, &thresholds, numbered);
     let log = codes.len().ilog2().saturating_sub(4).clamp(MIN_LOG, MAX_LOG);
     let tables: Vec<NormalizedCounts> =
-        counts.as_chunks().0.iter().map(|counts| table_for(*counts, log)).collect();
+        counts.as_chunks().0.iter().map(|counts| NormalizedCounts::of_any(*counts, log)).collect();
     let stored = tans::encode::encode_by_tables(numbered, &tables, payload, scratch);
     Contexts { joined, period: period as u32, thresholds, tables, stored }
 }
@@ -208,14 +208,4 @@ fn number_contexts(
         }
     }
     counts
-}
-
-/// The states for these counts; there need not be any.
-fn table_for(mut counts: [u32; 256], log: u32) -> NormalizedCounts {
-    // A table needs two symbols, whether they occur or not.
-    if counts.iter().filter(|&&n| n > 0).count() < 2 {
-        counts[0] += 1;
-        counts[1] += 1;
-    }
-    NormalizedCounts::with_log(&counts, log).expect("two symbols")
 }

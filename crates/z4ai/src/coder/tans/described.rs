@@ -1,0 +1,63 @@
+//! One of several tables of a size: described by numbers of states or by a shape, whichever is smaller.
+
+use crate::coder::tans::{NormalizedCounts, Shape};
+use crate::error::{Error, Result};
+use crate::estimate::cost::{self, BIT};
+use crate::wire::{Put, Reader};
+
+/// Forms of descriptions. (format)
+const LISTED: u8 = 1;
+const SHAPED: u8 = 2;
+
+/// A table, and its shape if it has one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DescribedTable {
+    pub(super) states: NormalizedCounts,
+    shape: Option<Shape>,
+}
+
+impl DescribedTable {
+    /// The table whose description and symbols are smallest.
+    pub(super) fn new(counts: &[u32; 256], log: u32) -> Self {
+        let ideal = cost::entropy(counts) / (8 * BIT);
+        let mut shaped = Shape::fit_to(counts, ideal, log);
+        // Numbers of states take no less than this.
+        let least = ideal + counts.iter().filter(|&&count| count > 0).count() as u64 / 2;
+        if let Some((_, shape, states)) = shaped.take_if(|(len, ..)| *len < least) {
+            return Self { states, shape: Some(shape) };
+        }
+        let listed = NormalizedCounts::of_any(*counts, log);
+        let mut description = Vec::new();
+        listed.write(&mut description);
+        let len = description.len() as u64 + listed.cost_bits(counts) / 8;
+        match shaped {
+            Some((shaped, shape, states)) if shaped < len => Self { states, shape: Some(shape) },
+            _ => Self { states: listed, shape: None },
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        match &self.shape {
+            None => {
+                out.put_u8(LISTED);
+                self.states.write(out);
+            }
+            Some(shape) => {
+                out.put_u8(SHAPED);
+                shape.write(out);
+            }
+        }
+    }
+
+    /// Reads what [`write`](Self::write) wrote after the form.
+    pub(super) fn read(form: u8, reader: &mut Reader<'_>) -> Result<Self> {
+        match form {
+            LISTED => Ok(Self { states: NormalizedCounts::read(reader)?, shape: None }),
+            SHAPED => {
+                let (shape, states) = Shape::read(reader)?;
+                Ok(Self { states, shape: Some(shape) })
+            }
+            _ => Err(Error::corrupt(format_args!("a table described in form {form}"))),
+        }
+    }
+}
