@@ -311,10 +311,13 @@ def gguf(model: str) -> None:
             matrix = magnitude.reshape(tensor.shape)
             near = parts(left(matrix, 4), 16).reshape(quants.shape)
             place = np.broadcast_to(np.arange(tensor.shape[1]), tensor.shape).reshape(quants.shape)
-            before = np.roll(quants.reshape(-1), 1).reshape(quants.shape)
+            flat = quants.reshape(-1)
+            before, earlier = (np.roll(flat, by).reshape(quants.shape) for by in (1, 2))
             contexts = [wide(parts(scale, 16)), near, near // 2 * 8 + by_scale, place]
             if bits <= 6:
                 contexts.append(before)
+            else:
+                contexts += [before >> 3, before >> 4 << 4 | earlier >> 4]
             values = {"scale_classes": entropy(quants, by_scale)}
             if offset is not None:
                 by_offset = wide(parts(offset, 8))
