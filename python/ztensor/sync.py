@@ -224,6 +224,9 @@ class Publisher:
     ``"z4ai"``; so do ``anchor_every`` deltas since the last one, or deltas that take more than
     ``anchor_ratio`` times what a full version does.
 
+    Shards have a ``checksum`` of each tensor: XXH3-128, which every receiver knows, or with z4ai
+    BLAKE3, which is computed for the content ids anyway.
+
     The state that was published last is kept in memory, or in mapped files without names in
     ``snapshot_folder``, from where the system may drop it from memory.
     """
@@ -235,7 +238,7 @@ class Publisher:
         *,
         encoding: Encoding = "xor",
         compression: Compression = "zstd",
-        checksum: Checksum = "xxh3-128",
+        checksum: Checksum | None = None,
         anchor_every: int | None = None,
         anchor_ratio: float | None = 1.0,
         files_from: Path | None = None,
@@ -547,7 +550,7 @@ def fold(
     Returns the bytes of the deltas and of the fold. Deltas of z4ai need ``base``, the model of
     version ``first``.
     """
-    settings = ("xor", "zstd", "xxh3-128", None, None, None, threads, True, False, None)
+    settings = ("xor", "zstd", None, None, None, None, threads, True, False, None)
     place = _place(stream, "numbered", storage_options)
     return _native.sync_fold(place, f"{first:06}", f"{last:06}", base, settings)
 

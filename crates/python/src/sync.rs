@@ -79,8 +79,18 @@ fn report(published: Published) -> Report {
 
 /// `(encoding, compression, checksum, anchor every, anchor ratio, files from, threads, durable, replace,
 /// snapshot folder)`
-type PublishArguments =
-    (String, String, String, Option<u64>, Option<f64>, Option<PathBuf>, usize, bool, bool, Option<PathBuf>);
+type PublishArguments = (
+    String,
+    String,
+    Option<String>,
+    Option<u64>,
+    Option<f64>,
+    Option<PathBuf>,
+    usize,
+    bool,
+    bool,
+    Option<PathBuf>,
+);
 
 fn publish_options(py: Python<'_>, arguments: PublishArguments) -> PyResult<PublishOptions> {
     let (
@@ -98,7 +108,7 @@ fn publish_options(py: Python<'_>, arguments: PublishArguments) -> PyResult<Publ
     Ok(PublishOptions {
         encoding: Encoding::from_name(&encoding).or_raise(py)?,
         compression: PayloadCompression::from_name(&compression).or_raise(py)?,
-        checksum: ChecksumFormat::from_name(&checksum).or_raise(py)?,
+        checksum: checksum.as_deref().map(ChecksumFormat::from_name).transpose().or_raise(py)?,
         anchors: Anchors { every, ratio },
         files_from,
         threads,

@@ -126,7 +126,8 @@ fn what_is_published_is_what_is_pulled() {
             let (dir, mut model) = model_in_folder();
             let path = |name: &str| dir.path().join(name);
             let stream = stream(&path("stream"), Layout::Numbered);
-            let options = PublishOptions { checksum, ..publish_options(compression, encoding) };
+            let options =
+                PublishOptions { checksum: Some(checksum), ..publish_options(compression, encoding) };
             let mut publisher = publisher(&stream, &path("base"), options);
             let (mut live, mut direct) = (None, None);
             for step in 1..=5 {

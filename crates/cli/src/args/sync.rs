@@ -29,10 +29,10 @@ pub enum Sync {
         #[arg(long, value_name = "FORMAT", default_value = "zstd")]
         #[arg(value_parser = ["zstd", "z4ai"])]
         compression: String,
-        /// Checksum of each changed tensor.
-        #[arg(long, value_name = "FORMAT", default_value = "xxh3-128")]
+        /// Checksum of each changed tensor [default: xxh3-128; blake3 with z4ai].
+        #[arg(long, value_name = "FORMAT")]
         #[arg(value_parser = ["xxh3-128", "blake3", "adler32"])]
-        checksum: String,
+        checksum: Option<String>,
         /// Publish all tensors instead of a delta.
         #[arg(long)]
         full: bool,

@@ -66,7 +66,7 @@ fn publish(options: &Sync, common: Common) -> Outcome {
     let settings = PublishOptions {
         encoding: Encoding::from_name(encoding)?,
         compression: PayloadCompression::from_name(compression)?,
-        checksum: ChecksumFormat::from_name(checksum)?,
+        checksum: checksum.as_deref().map(ChecksumFormat::from_name).transpose()?,
         anchors: Anchors { every: *anchor_every, ..Anchors::default() },
         files_from: new.is_dir().then(|| new.clone()),
         threads: common.threads,

@@ -79,7 +79,13 @@ impl TensorHasher {
         }
         dtype.check_values(bytes)?;
         let hash = tree::hash(bytes, threads)?;
-        Ok((Description::dense(shape, type_name(dtype, None), len, hash).id(), hash))
+        Ok((Self::id_of_hash(dtype, shape, hash)?, hash))
+    }
+
+    /// The id of a tensor of which BLAKE3 of the bytes is known.
+    pub(crate) fn id_of_hash(dtype: DType, shape: &[u64], hash: [u8; 32]) -> Result<ContentId> {
+        let len = expected_len(dtype, shape)?;
+        Ok(Description::dense(shape, type_name(dtype, None), len, hash).id())
     }
 
     /// Bytes of the tensor that have not come yet.
@@ -117,7 +123,7 @@ impl TensorHasher {
             return Err(wrong_len(self.seen, self.dtype, &self.shape, self.len));
         }
         let hash = *self.hasher.finalize().as_bytes();
-        Ok((Description::dense(&self.shape, type_name(self.dtype, None), self.len, hash).id(), hash))
+        Ok((Self::id_of_hash(self.dtype, &self.shape, hash)?, hash))
     }
 }
 

@@ -171,7 +171,7 @@ pub fn fold(
     let tensors = std::sync::Mutex::new(BTreeMap::new());
     let names: Vec<&str> = deltas.by_tensor.keys().copied().filter(|name| !removed.contains(name)).collect();
     parallel::for_each(options.threads, names, |name| {
-        let made = fold_tensor(&deltas, name, base, &kind, type_of(name), options);
+        let made = fold_tensor(&deltas, name, base, &kind, type_of(name));
         let made = made.map_err(|error| error.in_tensor(name))?;
         if let (Some(made), Ok(mut tensors)) = (made, tensors.lock()) {
             tensors.insert(name.to_owned(), made);
@@ -257,7 +257,7 @@ impl Form {
                 Ok(Form { encoding, compression: PayloadCompression::Zstd, checksum, as_they_are: true })
             }
             Some(&(encoding, compression, _)) if has_base => {
-                Ok(Form { encoding, compression, checksum: options.checksum, as_they_are: false })
+                Ok(Form { encoding, compression, checksum: options.checksum(), as_they_are: false })
             }
             _ => Err(Error::invalid(
                 "only zstd deltas of one encoding and one checksum are folded without the base: give the model \
@@ -279,7 +279,6 @@ fn fold_tensor(
     base: Option<&Reader>,
     form: &Form,
     type_of: Option<(DType, crate::catalog::Shape)>,
-    options: &PublishOptions,
 ) -> Result<Option<FoldedTensor>> {
     let steps = &deltas.by_tensor[name];
     let described = deltas.entry(name);
@@ -338,7 +337,7 @@ fn fold_tensor(
         (None, PayloadCompression::Z4ai) => payload::encode_whole(&of, &new, 1)?,
         (None, PayloadCompression::Zstd) => return Err(Error::not_found("the base does not have it")),
     };
-    let digest = options.checksum.of(&new);
+    let digest = form.checksum.of(&new);
     let entry = described.map(|(first, last)| TensorEntry {
         base: first.base.filter(|_| old.is_some()),
         payload: super::checksum::xxh3(&payload),

@@ -31,8 +31,9 @@ pub struct PublishOptions {
     pub encoding: Encoding,
     /// How payloads are compressed.
     pub compression: PayloadCompression,
-    /// The checksum of each tensor's new state.
-    pub checksum: ChecksumFormat,
+    /// The checksum of each tensor's new state. By default XXH3-128, which other receivers know; with z4ai, which they
+    /// do not, BLAKE3, which is computed for the content ids anyway.
+    pub checksum: Option<ChecksumFormat>,
     /// When a full version is published instead of a delta.
     pub anchors: Anchors,
     /// A folder whose configuration and tokenizer files full versions get.
@@ -48,12 +49,22 @@ pub struct PublishOptions {
     pub snapshot_folder: Option<PathBuf>,
 }
 
+impl PublishOptions {
+    /// The checksum of each tensor.
+    pub(crate) fn checksum(&self) -> ChecksumFormat {
+        self.checksum.unwrap_or(match self.compression {
+            PayloadCompression::Z4ai => ChecksumFormat::Blake3,
+            PayloadCompression::Zstd => ChecksumFormat::Xxh3,
+        })
+    }
+}
+
 impl Default for PublishOptions {
     fn default() -> Self {
         PublishOptions {
             encoding: Encoding::Xor,
             compression: PayloadCompression::Zstd,
-            checksum: ChecksumFormat::Xxh3,
+            checksum: None,
             anchors: Anchors::default(),
             files_from: None,
             threads: 0,
@@ -187,7 +198,7 @@ impl Publisher {
         if stream.layout() == Layout::SkyRl {
             return Err(Error::unsupported("streams of SkyRL are read, not written"));
         }
-        if options.checksum == ChecksumFormat::Sha256 {
+        if options.checksum() == ChecksumFormat::Sha256 {
             return Err(Error::unsupported("this format has no sha256 checksums"));
         }
         let mut publisher = Publisher {
@@ -421,7 +432,7 @@ impl Publisher {
                     changed: elements,
                     norm: None,
                 };
-                let digest = self.options.checksum.of(&kept.bytes);
+                let digest = self.options.checksum().of(&kept.bytes);
                 draft.tensors.insert(tensor.name.to_owned(), Encoded { rank, payload, digest, entry });
             }
             self.kept.insert(tensor.name.to_owned(), Mutex::new(kept));
@@ -454,8 +465,8 @@ impl Publisher {
         let poisoned = || Error::invalid("a thread that published this tensor panicked");
         let kept = self.kept.get(tensor.name).ok_or_else(poisoned)?;
         let mut kept = kept.lock().map_err(|_| poisoned())?;
-        let PublishOptions { compression, checksum, .. } = self.options;
-        let format = PayloadFormat { compression, encoding, checksum };
+        let compression = self.options.compression;
+        let format = PayloadFormat { compression, encoding, checksum: self.options.checksum() };
         let mut buffer = self.buffers.lock().ok().and_then(|mut free| free.pop()).unwrap_or_default();
         let advanced = kept.advance(tensor.bytes, format, threads, &mut buffer)?;
         if let Ok(mut free) = self.buffers.lock() {

@@ -65,7 +65,7 @@ impl Publisher {
                 base: self.version.clone(),
                 encoding: self.encoding(),
                 compression: self.options.compression,
-                checksum: self.options.checksum,
+                checksum: self.options.checksum(),
             },
             weight_map,
             extras: Some(Extras {
@@ -189,7 +189,7 @@ impl Publisher {
             }
             for (name, kept) in group {
                 if named {
-                    let digest = self.options.checksum.of(&kept.bytes);
+                    let digest = self.options.checksum().of(&kept.bytes);
                     list.attributes.insert(name.clone(), digest.into());
                 }
                 let entry = TensorEntry {
@@ -215,7 +215,7 @@ impl Publisher {
         }
         let index = Index {
             version: Some(version.to_owned()),
-            kind: Kind::Full { checksum: named.then_some(self.options.checksum) },
+            kind: Kind::Full { checksum: named.then_some(self.options.checksum()) },
             weight_map,
             extras: Some(Extras {
                 stream_id: self.stream_id.clone(),
