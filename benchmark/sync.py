@@ -12,7 +12,8 @@ synced, except where it says so. A claim is the median of the ratios within a ro
 
 Limits are measured in the same way and the same run, as ratios to the same peer: of publishing the
 time of BLAKE3 alone over the new state, which its content ids are; of applying the time of one pass
-of XXH3 over the tensors, by which wrong ones are noticed before any changes.
+of XXH3 over the tensors, by which wrong ones are noticed before any changes; of a folder the time
+to read and write every page of it once, on one thread.
 
 The floor of a delta's size is the entropy of the positions (log2 of the number of ways to choose
 the changed elements of each tensor) and of the values (order-0 entropy of the differences of the
@@ -424,6 +425,20 @@ class Bench:
             payloads = {key: (value[0], wanted[key]) for key, value in peer_payloads(peer).items()}
             peer_apply(payloads, places.__getitem__, count)
 
+        def rewrite() -> None:
+            """Every page of the file is read and written once."""
+            path = work / "theirs/model.safetensors"
+            block = bytearray(256 << 10)
+            with open(path, "r+b", buffering=0) as file:
+                at = 0
+                while count := file.readinto(block):
+                    file.seek(at)
+                    file.write(memoryview(block)[:count])
+                    at += count
+
+        for count in threads:
+            limit = self.turns(rewrite, lambda count=count: peer_turn(count), lambda: None)
+            self.note("local folder", f"limit of a folder, {count} thread(s)", limit)
         for form in ("z4ai", "zstd"):
             local = work / f"local {form}"
             subscriber = sync.Subscriber(work / form, local, base=base, durable=False)
