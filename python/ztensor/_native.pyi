@@ -220,7 +220,7 @@ _Tensors: TypeAlias = Sequence[tuple[str, str, Sequence[int], object]]
 _Publish: TypeAlias = tuple[
     str,
     str,
-    str,
+    str | None,
     int | None,
     float | None,
     str | PathLike[str] | None,
