@@ -6,8 +6,9 @@ source "$(dirname "$0")/common.sh"
 target=aarch64-unknown-linux-gnu
 wanted=${*:-z4ai portable ztensor cli python}
 
+# procps: tests send signals by `kill`.
 inside() {
-    debian "$TOOLS_SUITE" $BUILD_PACKAGES libstd-rust-dev:arm64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross libc6:arm64 libgcc-s1:arm64 qemu-user -- "$@"
+    debian "$TOOLS_SUITE" $BUILD_PACKAGES libstd-rust-dev:arm64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross libc6:arm64 libgcc-s1:arm64 qemu-user procps -- "$@"
 }
 
 # All crates at once, so that each is compiled with one set of features.

@@ -23,7 +23,8 @@ trap 'rm -rf "$outputs"' EXIT
 run() { # PROGRAM ARGUMENT...
     local name start=$SECONDS status=0
     name=$(basename "$1")
-    "${runner[@]}" "$@" </dev/null >"$outputs/$name" 2>&1 || status=$?
+    # Tests send SIGHUP, which `nohup` would have ignored here and in what is started here.
+    env --default-signal=HUP "${runner[@]}" "$@" </dev/null >"$outputs/$name" 2>&1 || status=$?
     flock "$outputs" cat "$outputs/$name"
     # In a file: bash forgets how a job ended once it has been listed.
     [ $status = 0 ] || echo "$name: exit status $status" | tee -a "$outputs/.failed"
