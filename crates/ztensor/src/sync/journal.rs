@@ -12,7 +12,7 @@ use std::sync::Mutex;
 
 use twox_hash::XxHash3_128;
 
-use super::patch::Runs;
+use super::patch::{Runs, copy_short};
 use super::state::{INCOMING, JOURNAL, Ledger, Locked, stamp_of};
 use crate::base::{CACHE_BLOCK, parallel};
 use crate::error::{Error, Result};
@@ -332,7 +332,7 @@ fn apply_changes(folder: &Path, journal: &Parsed<'_>, threads: usize, durable: b
                     }
                     let now;
                     (now, bytes) = bytes.split_at(bytes.len().min(part.end - start));
-                    block[start - part.start..][..now.len()].copy_from_slice(now);
+                    copy_short(&mut block[start - part.start..][..now.len()], now);
                     start += now.len();
                 }
             }

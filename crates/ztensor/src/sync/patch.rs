@@ -21,6 +21,20 @@ fn is_same(old: &[u8; LINE], new: &[u8; LINE]) -> bool {
     words.fold(0, |all, (old, new)| all | (u64::from_le_bytes(*old) ^ u64::from_le_bytes(*new))) == 0
 }
 
+/// A bit for every byte of a line: whether it differs. Without a branch, since no predictor knows which do.
+#[inline(always)]
+fn differing(old: &[u8; LINE], new: &[u8; LINE]) -> u64 {
+    /// The lowest seven bits of every byte, and the factor that gathers the lowest bits of all bytes in the highest byte.
+    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    const GATHER: u64 = 0x0102_0408_1020_4080;
+    let words = old.as_chunks::<8>().0.iter().zip(new.as_chunks::<8>().0);
+    words.enumerate().fold(0, |mask, (word, (old, new))| {
+        let changed = u64::from_le_bytes(*old) ^ u64::from_le_bytes(*new);
+        let highest = ((changed & LOW) + LOW | changed) & !LOW;
+        mask | ((highest >> 7).wrapping_mul(GATHER) >> 56) << (8 * word)
+    })
+}
+
 /// Calls `each` with ranges that cover all bytes in which two buffers of equal length differ, in
 /// rising order. Unchanged bytes between two differences that are close belong to a range too.
 pub(crate) fn for_each_run(old: &[u8], new: &[u8], mut each: impl FnMut(std::ops::Range<usize>)) {
@@ -42,14 +56,12 @@ pub(crate) fn for_each_run(old: &[u8], new: &[u8], mut each: impl FnMut(std::ops
         if is_same(old, new) {
             continue;
         }
-        for (word, (old, new)) in old.as_chunks::<8>().0.iter().zip(new.as_chunks::<8>().0).enumerate() {
-            let changed = u64::from_le_bytes(*old) ^ u64::from_le_bytes(*new);
-            if changed != 0 {
-                let start = at * LINE + word * 8;
-                let first = changed.trailing_zeros() as usize / 8;
-                let last = 7 - changed.leading_zeros() as usize / 8;
-                add(start + first, start + last + 1);
-            }
+        let mut mask = differing(old, new);
+        while mask != 0 {
+            let start = mask.trailing_zeros();
+            let end = start + (mask >> start).trailing_ones();
+            add(at * LINE + start as usize, at * LINE + end as usize);
+            mask &= u64::MAX.checked_shl(end).unwrap_or(0);
         }
     }
     let start = old_lines.len() * LINE;
@@ -69,12 +81,31 @@ pub(crate) fn push_runs(out: &mut Vec<u8>, old: &[u8], new: &[u8]) -> bool {
     let before = out.len();
     let mut end = 0;
     for_each_run(old, new, |run| {
-        push_number(out, (run.start - end) as u64);
-        push_number(out, run.len() as u64);
-        out.extend_from_slice(&new[run.clone()]);
+        push_run(out, (run.start - end) as u64, new, run.clone());
         end = run.end;
     });
     out.len() > before
+}
+
+/// Appends one run of `new`, `gap` bytes behind the last one.
+fn push_run(out: &mut Vec<u8>, gap: u64, new: &[u8], run: std::ops::Range<usize>) {
+    /// The longest run that is copied as an array: most are shorter, and a copy of a few bytes takes a call.
+    const SHORT: usize = 16;
+    let short = new[run.start..].first_chunk::<SHORT>().filter(|_| run.len() <= SHORT && gap < 1 << 14);
+    let Some(bytes) = short else {
+        push_number(out, gap);
+        push_number(out, run.len() as u64);
+        return out.extend_from_slice(&new[run]);
+    };
+    let two = usize::from(gap >= 0x80);
+    let mut record = [0; 3 + SHORT];
+    record[0] = gap as u8 & 0x7f | (two as u8) << 7;
+    record[1] = (gap >> 7) as u8; // or overwritten
+    record[1 + two] = run.len() as u8;
+    record[2 + two..2 + two + SHORT].copy_from_slice(bytes);
+    let start = out.len();
+    out.extend_from_slice(&record);
+    out.truncate(start + 2 + two + run.len());
 }
 
 /// A patch of a range that is compared part by part.
@@ -97,9 +128,7 @@ impl Patch {
         }
         for_each_run(old, new, |run| {
             let start = at + run.start as u64;
-            push_number(runs, start - *end);
-            push_number(runs, run.len() as u64);
-            runs.extend_from_slice(&new[run.clone()]);
+            push_run(runs, start - *end, new, run.clone());
             *end = start + run.len() as u64;
         });
     }
@@ -134,6 +163,7 @@ impl<'a> Runs<'a> {
         Runs { rest: patch, at: 0, span }
     }
 
+    #[inline(always)]
     fn take(&mut self) -> Result<Option<(usize, &'a [u8])>> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -151,9 +181,20 @@ impl<'a> Runs<'a> {
     }
 }
 
+/// Copies bytes of one length: of one or two, as most runs have, without a call.
+#[inline(always)]
+pub(crate) fn copy_short(to: &mut [u8], from: &[u8]) {
+    match (&mut *to, from) {
+        ([to], [from]) => *to = *from,
+        ([first, second], [a, b]) => (*first, *second) = (*a, *b),
+        _ => to.copy_from_slice(from),
+    }
+}
+
 impl<'a> Iterator for Runs<'a> {
     type Item = Result<(usize, &'a [u8])>;
 
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         let run = self.take().transpose();
         if matches!(run, Some(Err(_))) {
@@ -171,7 +212,22 @@ fn push_number(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
+#[inline(always)]
 fn read_number(bytes: &mut &[u8]) -> Option<u64> {
+    match **bytes {
+        [byte @ ..0x80, ..] => {
+            *bytes = &bytes[1..];
+            Some(byte.into())
+        }
+        [low, high @ 1..0x80, ..] => {
+            *bytes = &bytes[2..];
+            Some(u64::from(low & 0x7f) | u64::from(high) << 7)
+        }
+        _ => read_long_number(bytes),
+    }
+}
+
+fn read_long_number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {
         let (&byte, rest) = bytes.split_first()?;
@@ -371,6 +427,37 @@ mod tests {
             for run in Runs::new(&patch, span) {
                 let Ok((start, bytes)) = run else { break };
                 prop_assert!(start + bytes.len() <= span);
+            }
+        }
+    }
+
+    #[test]
+    fn runs_of_any_gap_and_length_come_back() {
+        let old: Vec<u8> = (0..200_000u32).map(|at| (at % 251) as u8).collect();
+        for gap in [1, 7, 8, 9, 63, 64, 127, 128, 129, 500, (1 << 14) - 1, 1 << 14, 70_000] {
+            for len in [1, 2, 3, 15, 16, 17, 64, 200] {
+                let mut new = old.clone();
+                new.chunks_mut(gap + len)
+                    .for_each(|part| part.iter_mut().skip(gap).for_each(|byte| *byte ^= 0x81));
+                let mut patch = Vec::new();
+                assert!(push_runs(&mut patch, &old, &new));
+                let mut made = old.clone();
+                for run in Runs::new(&patch, made.len()) {
+                    let (start, bytes) = run.unwrap();
+                    copy_short(&mut made[start..start + bytes.len()], bytes);
+                }
+                assert!(made == new, "{len} of {gap}");
+            }
+        }
+    }
+
+    #[test]
+    fn masks_have_the_bytes_that_differ() {
+        let old: [u8; LINE] = std::array::from_fn(|at| (at * 37) as u8);
+        for bits in [0u64, 1, 1 << 63, u64::MAX, 0x8001_0180_0f00_f010, 0x5555_aaaa_0102_0480] {
+            for change in [1u8, 0x80, 0x7f, 0xff] {
+                let new = std::array::from_fn(|at| old[at] ^ if bits >> at & 1 == 1 { change } else { 0 });
+                assert_eq!(differing(&old, &new), bits);
             }
         }
     }
