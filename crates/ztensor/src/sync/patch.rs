@@ -30,7 +30,7 @@ fn differing(old: &[u8; LINE], new: &[u8; LINE]) -> u64 {
     let words = old.as_chunks::<8>().0.iter().zip(new.as_chunks::<8>().0);
     words.enumerate().fold(0, |mask, (word, (old, new))| {
         let changed = u64::from_le_bytes(*old) ^ u64::from_le_bytes(*new);
-        let highest = ((changed & LOW) + LOW | changed) & !LOW;
+        let highest = (((changed & LOW) + LOW) | changed) & !LOW;
         mask | ((highest >> 7).wrapping_mul(GATHER) >> 56) << (8 * word)
     })
 }
