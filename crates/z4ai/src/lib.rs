@@ -26,6 +26,7 @@ mod memory;
 mod options;
 mod parallel;
 mod progress;
+mod reused;
 mod search;
 mod simd;
 mod wire;

@@ -22,6 +22,7 @@ use crate::layout::delta::{Body, Delta, Difference, Elements, Hashes, magnitudes
 use crate::layout::{ChunkLayout, split};
 use crate::memory;
 use crate::options::{Effort, Options};
+use crate::reused::{Last, Reusable, Reused};
 use crate::search::dense;
 
 /// Bytes that a raw chunk adds to its content. (structural: the longest description of a raw chunk)
@@ -125,7 +126,7 @@ fn chunks_into(
     encode: impl Fn(&mut DeltaEncoder, usize, &mut chunks::Encoded) + Sync,
 ) -> Result<()> {
     let (header_len, chunks) = (out.len(), plan.chunk_count());
-    let encode = |Reused(encoder): &mut Reused, i: usize, encoded: &mut chunks::Encoded| {
+    let encode = |Reused(encoder): &mut Reused<DeltaEncoder>, i: usize, encoded: &mut chunks::Encoded| {
         encode(encoder, i, encoded);
         plan.chunk(i).len()
     };
@@ -150,27 +151,12 @@ fn changes_little(current: &[u8], reference: &[u8], size: usize) -> bool {
 }
 
 thread_local! {
-    /// The buffers of this thread's last delta. Callers make many deltas in a row, one per tensor,
-    /// and page faults of fresh buffers would cost as much as the encoding; the public functions
-    /// have no argument to pass buffers in.
     static LAST: Cell<Option<Box<DeltaEncoder>>> = const { Cell::new(None) };
 }
 
-/// Buffers that the thread's next delta reuses.
-struct Reused(Box<DeltaEncoder>);
-
-impl Default for Reused {
-    fn default() -> Self {
-        Self(LAST.take().unwrap_or_default())
-    }
-}
-
-impl Drop for Reused {
-    fn drop(&mut self) {
-        // Histograms are cleared after their use, which a panic may have cut short.
-        if !std::thread::panicking() {
-            LAST.set(Some(std::mem::take(&mut self.0)));
-        }
+impl Reusable for DeltaEncoder {
+    fn last() -> &'static Last<Self> {
+        &LAST
     }
 }
 

@@ -17,6 +17,7 @@ use crate::layout::split;
 use crate::layout::split::classes::Hint;
 use crate::layout::{ChunkLayout, palette};
 use crate::options::{Effort, Options};
+use crate::reused::{Last, Reusable, Reused};
 use crate::search::{self, structure};
 use crate::simd::prefetch::{CACHE_LINE, Hint as CacheHint, Prefetcher, prefetch};
 use crate::{memory, parallel};
@@ -130,7 +131,7 @@ pub(crate) fn groups(
 ) -> Result<Option<chunks::Encoded>> {
     let groups = plan.groups(group(plan, options));
     let workers = parallel::workers(options.threads, groups.len());
-    let encode = |Reused(scratch): &mut Reused, i: usize, encoded: &mut chunks::Encoded| {
+    let encode = |Reused(scratch): &mut Reused<ChunkEncoder>, i: usize, encoded: &mut chunks::Encoded| {
         // The data that this worker will probably encode next, to prefetch.
         let next = groups.get(i + workers).map_or(&[][..], |next| &literals[plan.span(next)]);
         scratch.split.coder.prefetch = Prefetcher::at_rate(next, options.kind.size());
@@ -141,26 +142,12 @@ pub(crate) fn groups(
 }
 
 thread_local! {
-    /// The buffers of this thread's last frame. Callers make many frames in a row, one per tensor, and page
-    /// faults of fresh buffers take as long as half of the encoding.
     static LAST: Cell<Option<Box<ChunkEncoder>>> = const { Cell::new(None) };
 }
 
-/// Buffers that the thread's next frame reuses.
-struct Reused(Box<ChunkEncoder>);
-
-impl Default for Reused {
-    fn default() -> Self {
-        Self(LAST.take().unwrap_or_default())
-    }
-}
-
-impl Drop for Reused {
-    fn drop(&mut self) {
-        // Histograms are cleared after their use, which a panic may have cut short.
-        if !std::thread::panicking() {
-            LAST.set(Some(std::mem::take(&mut self.0)));
-        }
+impl Reusable for ChunkEncoder {
+    fn last() -> &'static Last<Self> {
+        &LAST
     }
 }
 
