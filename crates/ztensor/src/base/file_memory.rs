@@ -15,7 +15,7 @@ pub(crate) struct FileMemory(Option<MmapMut>);
 impl FileMemory {
     /// A copy of `bytes` in a file in `folder`, which is gone when it is dropped, however the process ends.
     pub(crate) fn copy_of(bytes: &[u8], folder: &Path) -> Result<FileMemory> {
-        let failed = |error| Error::io("cannot make a file for a snapshot", error).in_file(folder);
+        let failed = |error| Error::io("cannot make a temporary file", error).in_file(folder);
         if bytes.is_empty() {
             return Ok(FileMemory(None)); // nothing cannot be mapped
         }
@@ -59,6 +59,9 @@ mod tests {
         memory.copy_from_slice(&other);
         assert!(*memory == other[..]);
         assert!(FileMemory::copy_of(&[], dir.path()).unwrap().is_empty());
+        // On Windows it has a name until it is closed.
+        assert!(cfg!(windows) || std::fs::read_dir(dir.path()).unwrap().count() == 0);
+        drop(memory);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(FileMemory::copy_of(&bytes, &dir.path().join("none")).is_err());
     }

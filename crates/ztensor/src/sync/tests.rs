@@ -84,7 +84,7 @@ fn pull_options(base: &Path, version: &str) -> PullOptions<'static> {
 #[test]
 fn a_killed_pull_leaves_the_old_or_the_new_state() {
     for form in FORMS {
-        for full in [false, true] {
+        for (full, durable) in [(false, true), (false, false), (true, true)] {
             let dir = tempfile::tempdir().unwrap();
             let path = |name: &str| dir.path().join(name);
             save(&base(), &path("base"));
@@ -100,20 +100,21 @@ fn a_killed_pull_leaves_the_old_or_the_new_state() {
             loop {
                 let local = path("local");
                 let _ = std::fs::remove_dir_all(&local);
-                pull(&stream, &local, &pull_options(&path("base"), "0")).unwrap();
+                let options = |version| PullOptions { durable, ..pull_options(&path("base"), version) };
+                pull(&stream, &local, &options("0")).unwrap();
                 let killed = watch::killed_at(at, || {
-                    let _ = pull(&stream, &local, &pull_options(&path("base"), "2"));
+                    let _ = pull(&stream, &local, &options("2"));
                 });
                 let verified = verify(&local, 1).unwrap();
                 assert_eq!(
                     (verified.differ.len(), verified.unknown.len()),
                     (0, 0),
-                    "{form:?} {full} step {at}"
+                    "{form:?} {full} {durable} step {at}"
                 );
                 let version: usize = verified.version.unwrap().parse().unwrap();
-                assert_eq!(load(&local), states[version], "{form:?} {full} step {at}: a mixture");
+                assert_eq!(load(&local), states[version], "{form:?} {full} {durable} step {at}: a mixture");
                 unfinished += usize::from(version == 0);
-                pull(&stream, &local, &pull_options(&path("base"), "2")).unwrap();
+                pull(&stream, &local, &options("2")).unwrap();
                 assert_eq!(load(&local), states[2]);
                 let left: Vec<_> = std::fs::read_dir(local.join(".weight_sync"))
                     .unwrap()
