@@ -26,9 +26,10 @@ compile() {
         python3 "$here/programs.py" >"$build/windows.list"
 }
 
+# The server is started first: two programs at once would both do it, and one of them fails.
 wine() { # CRATE, then arguments of its tests
     debian trixie wine wine64 -- env WINEDEBUG=-all WINEPREFIX=/var/tmp/wine XDG_RUNTIME_DIR=/tmp \
-        bash -c '"$@"; status=$?; wineserver -k; exit $status' wine \
+        bash -c 'wine wineboot --init && wineserver --persistent && "$@"; status=$?; wineserver -k; exit $status' wine \
         "$here/run.sh" "$build/windows.list" "$1" wine -- "${@:2}"
 }
 

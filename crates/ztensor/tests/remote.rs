@@ -1,6 +1,7 @@
 //! Files on a web server: how few requests they take, and what happens when it misbehaves.
 #![cfg(feature = "remote")]
 
+mod common;
 #[path = "remote/server.rs"]
 mod server;
 
@@ -408,7 +409,7 @@ fn remote_files_are_converted_and_copied() {
         let options = WriteOptions { compression: Compression::Zstd(1), checksum: Checksum::Crc32c };
         writer.write_from(&reader, &names, options, None).unwrap();
         writer.finish().unwrap();
-        check_all(&ztensor::open(format!("file://{}", path.display())).unwrap());
+        check_all(&ztensor::open(common::file_url(&path)).unwrap());
         let path = folder.path().join("copy.safetensors");
         server.requests();
         ztensor::export::export(&reader, &path, ExportFormat::Safetensors, &ExportOptions::default())

@@ -292,7 +292,8 @@ fn a_file_larger_than_memory_is_mapped_and_read_in_part() {
     assert_eq!(&reader.view("w").unwrap()[1000 << 20..][..8], b"row 1000");
     assert_eq!(&reader.read_rows("w", 1000..1001).unwrap()[..8], b"row 1000");
     let source = reader.catalog().sources.get(0).unwrap();
-    assert!(source.copy_on_write().is_some(), "a copy-on-write mapping needs no swap");
+    // Windows charges a copy of every page to memory and page file, and refuses what they cannot hold.
+    assert!(source.copy_on_write().is_some() || cfg!(windows), "a copy-on-write mapping needs no swap");
     let limited = OpenOptions::default().max_component(1 << 30).open(&path).unwrap();
     assert_eq!(limited.read("w").unwrap_err().kind(), ErrorKind::Limit);
 }

@@ -90,12 +90,12 @@ pub fn open(path: &Path) -> Result<Arc<dyn Source>, Failure> {
         let bytes = ztensor::remote::store::read(path, LONGEST_BODY, &Default::default())?;
         return Ok(Arc::new(MemorySource::new(bytes)));
     }
-    let mut file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_dir() {
+    // Before it is opened: Windows says of a folder only that access is denied.
+    if path.is_dir() {
         return Err(Failure::usage(format!("{} is a folder, not a file", name(path))));
     }
-    if metadata.is_file() {
+    let mut file = File::open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.is_file() {
         let source = FileSource::from_file(file.try_clone().map_err(failed)?, path, MapMode::Auto)?;
         if source.is_mapped() {
             return Ok(Arc::new(source));

@@ -233,5 +233,9 @@ fn the_documentation_is_current_and_complete() {
         std::fs::write(&path, &made).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(made == committed, "docs/cli.md is not current: run with UPDATE_DOCS=1");
+    let differ = made.lines().zip(committed.lines()).find(|(made, committed)| made != committed);
+    assert!(
+        made == committed,
+        "docs/cli.md is not current: run with UPDATE_DOCS=1; first difference: {differ:#?}"
+    );
 }

@@ -80,6 +80,8 @@ pub fn apply_in_place(
     let written: u64 = changed.iter().filter_map(|name| target.find(name)).map(Object::byte_len).sum();
     advance(options.observer, target.catalog().sources.get(0)?.len().saturating_sub(written))?;
     finish(options.observer)?;
+    // The mapping of the file: Windows shortens no file that is mapped, by which an edit that fails is undone.
+    drop((target, restored));
     stats.len = writer.finish()?;
     Ok(stats)
 }

@@ -188,7 +188,7 @@ pub fn place(path: &Path) -> Result<Place> {
         if !rest.starts_with('/') {
             return Err(bad("of a file names another machine: write file:///folder/name"));
         }
-        return Ok(Place::Local(PathBuf::from(decoded(rest).ok_or_else(|| bad("is not UTF-8"))?)));
+        return Ok(Place::Local(file_path(decoded(rest).ok_or_else(|| bad("is not UTF-8"))?)));
     }
     if name == "hf" {
         return place(Path::new(&hub::url(rest)?));
@@ -217,6 +217,23 @@ pub fn place(path: &Path) -> Result<Place> {
         // What stands before an @ may be a password.
         if authority.contains('@') || query.is_some() { error } else { error.in_file(path) }
     })
+}
+
+/// The file that the path of a `file:` URL names: on Windows `/C:/folder` is `C:/folder`.
+fn file_path(path: String) -> PathBuf {
+    let has_drive =
+        |path: &str| matches!(path.as_bytes(), [b'/', drive, b':', ..] if drive.is_ascii_alphabetic());
+    match cfg!(windows) && has_drive(&path) {
+        true => PathBuf::from(&path[1..]),
+        false => PathBuf::from(path),
+    }
+}
+
+/// The `file:` URL of an absolute path.
+#[cfg(test)]
+pub(crate) fn file_url(path: &Path) -> String {
+    let path = path.display().to_string().replace('\\', "/");
+    format!("file:///{}", path.trim_start_matches('/'))
 }
 
 /// The file of this machine that a path means, for what can be done only to those.
@@ -327,6 +344,8 @@ mod tests {
     fn urls_of_files_are_files() {
         let local = |url: &str| place(Path::new(url)).unwrap();
         assert_eq!(local("file:///a%20b/c"), Place::Local("/a b/c".into()));
+        let drive = if cfg!(windows) { "C:/a/b" } else { "/C:/a/b" };
+        assert_eq!(local("file:///C:/a/b"), Place::Local(drive.into()));
         assert_eq!(local("file://localhost/c"), Place::Local("/c".into()));
         assert_eq!(local("a/b:c"), Place::Local("a/b:c".into()));
         assert_eq!(local("1:://x"), Place::Local("1:://x".into()));

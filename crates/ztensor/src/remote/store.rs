@@ -374,7 +374,7 @@ mod tests {
         let path = join(join(dir.path(), "a/b"), "c.json");
         assert!(!exists(&path, &options).unwrap());
         write(&path, b"{}", &options).unwrap();
-        let url = format!("file://{}", dir.path().display());
+        let url = crate::remote::location::file_url(dir.path());
         assert_eq!(list(&url, &options).unwrap(), [Entry { name: "a/b/c.json".into(), len: 2 }]);
         assert_eq!(read(format!("{url}/a/b/c.json"), 2, &options).unwrap(), b"{}");
         assert!(read(&path, 1, &options).is_err());

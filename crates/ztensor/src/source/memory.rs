@@ -1,6 +1,9 @@
 use crate::error::Result;
 use crate::source::{Source, check_range};
 
+/// What every source in memory is called.
+pub(crate) const LABEL: &str = "<memory>";
+
 /// Bytes in memory, owned by anything that can show them as a slice.
 pub struct MemorySource<T>(T);
 
@@ -23,7 +26,7 @@ impl<T: AsRef<[u8]> + Send + Sync> Source for MemorySource<T> {
     }
 
     fn label(&self) -> &str {
-        "<memory>"
+        LABEL
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {

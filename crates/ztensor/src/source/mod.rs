@@ -2,7 +2,7 @@
 
 mod cursor;
 mod file;
-mod memory;
+pub(crate) mod memory;
 mod pieces;
 mod remote;
 pub(crate) mod sibling;

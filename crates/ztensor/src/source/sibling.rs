@@ -140,9 +140,11 @@ mod tests {
         ] {
             assert_eq!(check(bad).unwrap_err().rule(), Some("path.outside"), "{bad:?}");
         }
-        for good in ["weights.bin", "a/b/c", "./a", "a b", "..a", "a..b/c.", "ünï"] {
+        for good in ["weights.bin", "a/b/c", "./a", "a b", "..a", "a..b/c", "ünï"] {
             check(good).unwrap();
         }
+        // Windows drops a dot at the end of a name.
+        assert_eq!(check("a/b.").is_ok(), cfg!(not(windows)));
         assert!(check(&"x".repeat(5000)).is_err());
     }
 

@@ -31,6 +31,12 @@ pub fn processor_time() -> std::time::Duration {
     std::time::Duration::from_nanos(100 * (kernel + user))
 }
 
+/// The `file:` URL of an absolute path, on every system.
+pub fn file_url(path: &std::path::Path) -> String {
+    let path = path.display().to_string().replace('\\', "/");
+    format!("file:///{}", path.trim_start_matches('/'))
+}
+
 /// Writes all bytes at an offset, on every system; moves the position of the file.
 pub fn write_all_at(mut file: &std::fs::File, bytes: &[u8], offset: u64) -> std::io::Result<()> {
     use std::io::{Seek, Write};

@@ -13,9 +13,10 @@ use ztensor::{
 use super::*;
 
 fn convert(reader: &Reader, options: &ExportOptions<'_>) -> Reader {
-    let file = tempfile::NamedTempFile::with_suffix(".zt").unwrap();
-    export(reader, file.path(), ExportFormat::Zt2, options).unwrap();
-    let bytes = std::fs::read(file.path()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.zt");
+    export(reader, &path, ExportFormat::Zt2, options).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
     let reader = Reader::from_bytes(bytes).unwrap();
     reader.verify_all(None).unwrap();
     reader

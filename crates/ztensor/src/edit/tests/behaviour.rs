@@ -252,7 +252,9 @@ fn what_is_no_current_file_cannot_be_edited() {
     let text = folder.path().join("notes.txt");
     std::fs::write(&text, "no tensors").unwrap();
     assert_eq!(refused(&text, Writer::append_unit).kind(), ErrorKind::Unsupported);
-    assert_eq!(Writer::append_unit(folder.path()).unwrap_err().kind(), ErrorKind::Io);
+    // Unix opens no folder to write to it.
+    let of_a_folder = if cfg!(windows) { ErrorKind::InvalidArgument } else { ErrorKind::Io };
+    assert_eq!(Writer::append_unit(folder.path()).unwrap_err().kind(), of_a_folder);
     assert_eq!(Writer::append_unit(&folder.path().join("nothing.zt")).unwrap_err().kind(), ErrorKind::Io);
 
     let several = folder.path().join("several");
@@ -289,6 +291,8 @@ fn an_edit_through_a_symlink_changes_the_file_it_leads_to() {
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
 }
 
+/// Windows lets nobody replace or remove a file that is open.
+#[cfg(not(windows))]
 #[test]
 fn a_file_or_folder_that_vanishes_is_noticed() {
     let (folder, path) = base();

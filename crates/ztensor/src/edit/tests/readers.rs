@@ -46,6 +46,8 @@ fn a_reader_that_opens_at_any_step_sees_the_old_file_or_the_new() {
     }
 }
 
+/// Windows does not shorten a file that is mapped: edits wait for mapped readers to be closed, or fail.
+#[cfg(not(windows))]
 #[test]
 fn views_that_are_open_never_change() {
     for edit in EDITS {
@@ -81,7 +83,9 @@ fn readers_in_other_threads_always_find_a_whole_file() {
     plain(&path);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for mode in [MapMode::Auto, MapMode::Never] {
+        // Windows does not shorten a file that is mapped.
+        let first = if cfg!(windows) { MapMode::Never } else { MapMode::Auto };
+        for mode in [first, MapMode::Never] {
             let (path, stop) = (&path, &stop);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {

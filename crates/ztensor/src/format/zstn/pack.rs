@@ -189,7 +189,9 @@ fn foreign(source: &Arc<dyn Source>, error: Error) -> Result<Catalog> {
     if matches!(error.kind(), ErrorKind::Io | ErrorKind::Limit) {
         return Err(error);
     }
-    let context = Context { path: Some(source.label().into()), ..Context::default() };
+    // Memory has no journal and no files beside it.
+    let path = (source.label() != source::memory::LABEL).then(|| source.label().into());
+    let context = Context { path, ..Context::default() };
     // Its error is the better message: it says what the file is.
     let catalog = crate::format::parse(source.clone(), &context).map_err(Error::into_unsupported)?;
     match catalog.format {
