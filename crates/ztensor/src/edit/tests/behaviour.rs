@@ -291,7 +291,7 @@ fn an_edit_through_a_symlink_changes_the_file_it_leads_to() {
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
 }
 
-/// Windows lets nobody replace or remove a file that is open.
+/// Windows does not replace or remove a file that is open.
 #[cfg(not(windows))]
 #[test]
 fn a_file_or_folder_that_vanishes_is_noticed() {
