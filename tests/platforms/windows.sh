@@ -29,7 +29,7 @@ compile() {
 # The server is started first: two programs at once would both do it, and one of them fails.
 wine() { # CRATE, then arguments of its tests
     debian trixie wine wine64 -- env WINEDEBUG=-all WINEPREFIX=/var/tmp/wine XDG_RUNTIME_DIR=/tmp \
-        bash -c 'wine wineboot --init && wineserver --persistent && "$@"; status=$?; wineserver -k; exit $status' wine \
+        bash -c 'wine wineboot --init && "$@"; status=$?; wineserver -k; exit $status' wine \
         "$here/run.sh" "$build/windows.list" "$1" wine -- "${@:2}"
 }
 
