@@ -112,7 +112,8 @@ fn readers_in_other_threads_always_find_a_whole_file() {
                 0 => drop(writer.finish().unwrap()),
                 _ => drop(writer),
             }
-            if round % 10 == 9 {
+            // Windows does not replace a file that is open.
+            if round % 10 == 9 && !cfg!(windows) {
                 compact(&path).unwrap();
             }
         }
