@@ -158,7 +158,8 @@ fn document() -> String {
     prepare_z4ai(&place);
     prepare_tuned(&place);
     describe(&place, "z4ai", &SHOWN_Z4AI, &mut text);
-    text
+    // What the programs are called on Windows.
+    text.replace("ztensor.exe ", "ztensor ").replace("z4ai.exe ", "z4ai ")
 }
 
 /// The heading of the options that every command has.
