@@ -21,7 +21,6 @@ mod changed;
 mod encode;
 mod in_place;
 mod parsed;
-mod undo;
 
 use std::ops::Range;
 
@@ -39,7 +38,6 @@ pub use changed::Comparison;
 pub use encode::EncodedChunk;
 pub use parsed::ParsedDelta;
 use parsed::Version;
-pub use undo::{UndoLog, roll_back};
 
 /// Encodes the difference from `reference` to `current`, which must be of equal length.
 ///

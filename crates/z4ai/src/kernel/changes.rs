@@ -149,61 +149,6 @@ fn compare_lanes<L: Lane, S: Second>(
     at
 }
 
-dispatch_wide! {
-    /// Compares vectors of elements of `size` bytes without hashing them: marks the elements that differ, and collects
-    /// those of the second buffer in a list with room for all and [`VECTOR`] bytes behind them. Returns the bytes that
-    /// were compared, whole vectors, and those that were collected.
-    pub(crate) fn collect_changed(
-        size: usize,
-        both: [&[u8]; 2],
-        marks: &mut [u8],
-        list: &mut [u8],
-    ) -> (usize, usize) = collect_changed_with
-}
-
-#[inline(always)]
-fn collect_changed_with(
-    isa: impl Vector,
-    size: usize,
-    both: [&[u8]; 2],
-    marks: &mut [u8],
-    list: &mut [u8],
-) -> (usize, usize) {
-    let [first, second] = both.map(|buffer| buffer.as_chunks::<VECTOR>().0);
-    let collected = for_lane!(size, L, collect_lanes::<L>(isa, first, second, marks, list));
-    (first.len() * VECTOR, collected)
-}
-
-#[inline(always)]
-fn collect_lanes<L: Lane>(
-    isa: impl Vector,
-    first: &[[u8; VECTOR]],
-    second: &[[u8; VECTOR]],
-    marks: &mut [u8],
-    list: &mut [u8],
-) -> usize {
-    let ones = isa.splat::<u8>(0xff);
-    let mut at = 0;
-    for ((a, b), marks) in first.iter().zip(second).zip(marks.chunks_exact_mut(L::COUNT / 8)) {
-        let (a, b) = (isa.load(a), isa.load(b));
-        let mask = isa.test_mask::<L>(isa.xor(a, b), ones);
-        marks.copy_from_slice(&mask.to_le_bytes()[..L::COUNT / 8]);
-        if mask == 0 {
-            continue;
-        }
-        let Some(list) = list[at..].first_chunk_mut() else {
-            unreachable!("the list has room for all elements")
-        };
-        if mask.count_ones() <= PICKED {
-            pick::<L>(mask, &isa.bytes(b), list);
-        } else {
-            isa.compress::<L>(mask, b, list);
-        }
-        at += mask.count_ones() as usize * L::SIZE;
-    }
-    at
-}
-
 /// Elements of a vector, at most, that are copied one by one. (case: `delta.py`, make, `Z4AI_CPU=avx2`)
 const PICKED: u32 = 2;
 

@@ -1,19 +1,17 @@
 //! Changing a local checkpoint whole: deltas in place, a full version, a checkpoint from a base.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::path::Path;
-
-use z4ai::delta::UndoLog;
 
 use super::checkpoint::{Apply, Checkpoint, Place};
 use super::deltas::{Deltas, check_base, check_target};
 use super::index::{INDEX_NAME, Kind};
 use super::journal;
-use super::payload;
+use super::patch::Patch;
+use super::payload::BLOCK;
 use super::state::{INCOMING, Known, Ledger, Locked};
 use super::stream::{Stream, Version};
-use crate::base::{CACHE_BLOCK, parallel};
+use crate::base::parallel;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Format;
 use crate::format::json::push_string;
@@ -23,17 +21,13 @@ use crate::read::OpenOptions;
 use crate::remote::store;
 use crate::tensor::Tensor;
 use crate::write::destination::Destination;
-use crate::write::disk;
 use crate::write::export::{ExportFormat, ExportOptions, TensorList, export};
 
 /// Bytes of tensors per file when a checkpoint is written anew.
 const SHARD_LEN: u64 = 4 << 30;
 
-/// Applies deltas to a checkpoint in place, under a journal. After an error the checkpoint is as it was.
-///
-/// Payloads and the base are compared first, as far as their checksums are known. Where all are, the checkpoint is read
-/// once: each block is restored, what undoes it is journaled, and it is written. Otherwise, and where the disk must have
-/// the journal first, a first pass journals all tensors and compares their checksums, and a second one writes them.
+/// Applies deltas to a checkpoint in place, under a journal. Nothing changes unless every tensor
+/// is restored with its checksum.
 pub(crate) fn apply_deltas(
     locked: &Locked,
     stream: &Stream,
@@ -43,11 +37,10 @@ pub(crate) fn apply_deltas(
 ) -> Result<(BTreeSet<String>, u64)> {
     let folder = locked.folder();
     let checkpoint = Checkpoint::open(folder)?;
-    let mut deltas = Deltas::open(stream, versions, apply.threads)?;
+    let deltas = Deltas::open(stream, versions, apply.threads)?;
     let Some(last) = versions.last() else { return Ok(Default::default()) };
     let trusted = ledger.filter(|ledger| ledger.is_fresh(folder));
     check_base(&deltas, trusted.as_ref())?;
-    let known = trusted.as_ref().is_some_and(|ledger| deltas.start_from(ledger));
     let changed: BTreeSet<String> = deltas.by_tensor.keys().map(|name| (*name).to_owned()).collect();
     let mut next = trusted.unwrap_or_default();
     if next.tensors.is_empty() {
@@ -66,156 +59,37 @@ pub(crate) fn apply_deltas(
         rewrite(locked, checkpoint, &deltas, &removed, next, apply)?;
         return Ok((changed, deltas.len()));
     }
-    deltas.check_payloads(&locked.path(""), apply.threads)?;
-    let one_pass = known && !apply.durable;
-    let in_place = InPlace::new(locked, &checkpoint, &deltas)?;
-    let changes = match one_pass {
-        true => in_place.run(Pass::JournalAndWrite, apply),
-        false => in_place
-            .run(Pass::Journal, apply)
-            .and_then(|()| if apply.durable { in_place.journal.sync() } else { in_place.journal.flush() })
-            .and_then(|()| in_place.run(Pass::Write, apply)),
-    };
-    let changes = changes.and_then(|()| if apply.durable { in_place.sync() } else { Ok(()) });
-    let InPlace { journal, .. } = in_place;
-    match changes.and_then(|()| crate::progress::finish(apply.observer)) {
+    let journal = journal::Writer::create(locked)?;
+    let written =
+        checkpoint.files.iter().try_for_each(|(name, len)| journal.file(name, *len)).and_then(|()| {
+            let mut names: Vec<&str> = deltas.by_tensor.keys().copied().collect();
+            // The largest first: the threads then end at about the same time.
+            names.sort_by_key(|name| std::cmp::Reverse(checkpoint.tensors.get(*name).map(|place| place.len)));
+            parallel::for_each(apply.threads, names, |name| {
+                let place = checkpoint.tensors.get(name).ok_or_else(|| unknown(name))?;
+                let write = |at: u64, span: u64, runs: &[u8]| {
+                    let span = u32::try_from(span).map_err(|_| Error::limit("a patch of more than 4 GiB"))?;
+                    journal.patch(place.file, place.offset + at, span, runs)
+                };
+                let mut patch = Patch::default();
+                deltas.restore_parts(name, checkpoint.bytes(name)?, |old, new| {
+                    for (old, new) in old.chunks(BLOCK).zip(new.chunks(BLOCK)) {
+                        patch.add(old, new);
+                        if patch.span() >= BLOCK as u64 {
+                            patch.take(write)?;
+                        }
+                    }
+                    Ok(())
+                })?;
+                patch.take(write)?;
+                advance(apply.observer, place.len)
+            })
+        });
+    match written.and_then(|()| crate::progress::finish(apply.observer)) {
         Ok(()) => journal.commit(&next, apply.threads, apply.durable)?,
-        Err(error) => return journal.abandon(apply.threads, apply.durable).and(Err(error)),
+        Err(error) => return journal.abandon().and(Err(error)),
     }
     Ok((changed, deltas.len()))
-}
-
-/// What is done with the blocks that deltas change.
-#[derive(Clone, Copy, PartialEq)]
-enum Pass {
-    Journal,
-    Write,
-    JournalAndWrite,
-}
-
-/// A checkpoint that is changed in place.
-struct InPlace<'a> {
-    checkpoint: &'a Checkpoint,
-    deltas: &'a Deltas<'a>,
-    /// Its files, opened to write.
-    files: Vec<File>,
-    folder: &'a Path,
-    journal: journal::Writer<'a>,
-}
-
-impl<'a> InPlace<'a> {
-    fn new(locked: &'a Locked, checkpoint: &'a Checkpoint, deltas: &'a Deltas<'a>) -> Result<InPlace<'a>> {
-        let folder = locked.folder();
-        let open = |(name, len): &(String, u64)| journal::open_to_change(folder, name, *len);
-        let files = checkpoint.files.iter().map(open).collect::<Result<_>>()?;
-        let journal = journal::Writer::create(locked)?;
-        Ok(InPlace { checkpoint, deltas, files, folder, journal })
-    }
-
-    /// Restores all tensors that change, and compares their checksums.
-    fn run(&self, pass: Pass, apply: &Apply<'_>) -> Result<()> {
-        let Checkpoint { files, tensors, .. } = self.checkpoint;
-        if pass != Pass::Write {
-            files.iter().try_for_each(|(name, len)| self.journal.file(name, *len))?;
-        }
-        let mut names: Vec<&str> = self.deltas.by_tensor.keys().copied().collect();
-        // The largest first: the threads then end at about the same time.
-        names.sort_by_key(|name| std::cmp::Reverse(tensors.get(*name).map(|place| place.len)));
-        parallel::for_each(apply.threads, names, |name| {
-            let place = tensors.get(name).ok_or_else(|| unknown(name))?;
-            let mut block = ChangedBlock::new(self, pass, place);
-            self.deltas.restore_parts(name, self.checkpoint.bytes(name)?, |old, new| block.add(old, new))?;
-            block.finish()?;
-            match pass {
-                Pass::Journal => Ok(()),
-                Pass::Write | Pass::JournalAndWrite => advance(apply.observer, place.len),
-            }
-        })
-    }
-
-    /// Waits until the disk has the files.
-    fn sync(&self) -> Result<()> {
-        self.files.iter().zip(&self.checkpoint.files).try_for_each(|(file, (name, _))| {
-            disk::sync(file).map_err(|error| Error::io("cannot sync", error).in_file(self.folder.join(name)))
-        })
-    }
-}
-
-/// The block of a tensor that is being restored.
-struct ChangedBlock<'a> {
-    to: &'a InPlace<'a>,
-    pass: Pass,
-    place: &'a Place,
-    /// Where the block starts in the tensor.
-    start: u64,
-    /// Its new bytes, in the second-level cache.
-    bytes: Vec<u8>,
-    /// Bytes of an element.
-    size: usize,
-    /// What turns them back.
-    undo: UndoLog,
-}
-
-impl<'a> ChangedBlock<'a> {
-    fn new(to: &'a InPlace<'a>, pass: Pass, place: &'a Place) -> Self {
-        let bytes = Vec::with_capacity(CACHE_BLOCK.min(place.len as usize));
-        let size = payload::element_size(place.dtype);
-        let size = if place.len.is_multiple_of(size as u64) { size } else { 1 };
-        ChangedBlock { to, pass, place, start: 0, bytes, size, undo: UndoLog::default() }
-    }
-
-    /// Adds the next part of the tensor.
-    fn add(&mut self, mut old: &[u8], mut new: &[u8]) -> Result<()> {
-        if std::ptr::eq(old, new) && !new.is_empty() {
-            // A part that does not change is left out.
-            self.finish()?;
-            self.start += new.len() as u64;
-            return Ok(());
-        }
-        while !new.is_empty() {
-            let len = new.len().min(CACHE_BLOCK - self.bytes.len());
-            let (before, now);
-            (before, old) = old.split_at(len);
-            (now, new) = new.split_at(len);
-            if !len.is_multiple_of(self.size) {
-                // Only frames of other encoders have such chunks.
-                self.finish()?;
-                self.size = 1;
-            }
-            self.undo.add(self.size, before, now);
-            self.bytes.extend_from_slice(now);
-            // Marks are whole bytes but for the last ones of a block.
-            if self.bytes.len() == CACHE_BLOCK || !len.is_multiple_of(8 * self.size) {
-                self.finish()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends the block: it is journaled and written, if it differs.
-    fn finish(&mut self) -> Result<()> {
-        let Self { to, pass, place, .. } = *self;
-        let (offset, len) = (place.offset + self.start, self.bytes.len());
-        if !self.undo.is_empty() {
-            if pass != Pass::Write {
-                to.journal.undo(place.file, offset, len as u32, self.size, &self.undo)?;
-            }
-            if pass == Pass::JournalAndWrite {
-                to.journal.flush()?;
-            }
-            if pass != Pass::Journal {
-                let file = place.file as usize;
-                disk::write_at(&to.files[file], offset, &self.bytes).map_err(|error| {
-                    let path = to.folder.join(&to.checkpoint.files[file].0);
-                    Error::io("cannot write", error).in_file(path)
-                })?;
-            }
-        }
-        self.start += len as u64;
-        self.bytes.clear();
-        self.undo.clear();
-        Ok(())
-    }
 }
 
 fn unknown(name: &str) -> Error {
@@ -360,7 +234,7 @@ fn swap(locked: &Locked, files: &[String], ledger: &Ledger, apply: &Apply<'_>) -
     };
     match record() {
         Ok(()) => journal.commit(ledger, apply.threads, apply.durable)?,
-        Err(error) => return journal.abandon(apply.threads, apply.durable).and(Err(error)),
+        Err(error) => return journal.abandon().and(Err(error)),
     }
     let incoming = locked.path(INCOMING);
     let _ = std::fs::remove_dir(&incoming); // empty now; the next apply would remove it too

@@ -1,7 +1,6 @@
 //! The deltas on the way to a version, read together.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use z4ai::delta::{ParsedDelta, is_delta};
 
@@ -9,8 +8,7 @@ use super::checksum::{ChecksumFormat, Hasher};
 use super::index::{Kind, PayloadCompression, TensorEntry};
 use super::payload::{self, Step};
 use super::state::{Known, Ledger};
-use super::stream::{Payload, Shard, Stream, Version};
-use crate::base::file_memory::FileMemory;
+use super::stream::{Shard, Stream, Version};
 use crate::base::parallel;
 use crate::catalog::Shape;
 use crate::decode::{broken_frame, decode_options};
@@ -25,8 +23,6 @@ pub(crate) struct Deltas<'a> {
     shards: Vec<BTreeMap<String, Shard>>,
     /// The versions that change each tensor.
     pub(crate) by_tensor: BTreeMap<&'a str, Vec<usize>>,
-    /// Payloads of remote shards that are read request by request, by version and tensor: downloaded once.
-    downloaded: BTreeMap<(usize, &'a str), FileMemory>,
 }
 
 impl<'a> Deltas<'a> {
@@ -56,8 +52,7 @@ impl<'a> Deltas<'a> {
             }
             Ok(())
         })?;
-        let shards = shards.into_inner().unwrap_or_default();
-        Ok(Deltas { versions, shards, by_tensor, downloaded: BTreeMap::new() })
+        Ok(Deltas { versions, shards: shards.into_inner().unwrap_or_default(), by_tensor })
     }
 
     /// Bytes that are read for them.
@@ -128,45 +123,8 @@ impl<'a> Deltas<'a> {
         &self.versions[version].index.kind
     }
 
-    pub(crate) fn payload(&self, version: usize, name: &str) -> Result<Payload> {
-        let (of, shard) = (&self.versions[version], self.shard(version, name)?);
-        match self.downloaded.get(&(version, name)) {
-            Some(bytes) => shard.checked_payload(of, name, bytes.to_vec()),
-            None => shard.payload(of, name),
-        }
-    }
-
-    /// Reads all payloads and compares them with their checksums in the indexes, where these have any. Downloads are
-    /// kept in files without names in `folder`, since payloads are read again when they are applied.
-    pub(crate) fn check_payloads(&mut self, folder: &Path, threads: usize) -> Result<()> {
-        let all =
-            self.by_tensor.iter().flat_map(|(name, steps)| steps.iter().map(move |step| (*step, *name)));
-        let downloaded = std::sync::Mutex::new(BTreeMap::new());
-        parallel::for_each(threads, all.collect(), |(step, name)| {
-            let payload = self.payload(step, name)?;
-            if self.shard(step, name)?.is_read_by_requests {
-                let kept = FileMemory::copy_of(&payload.bytes, folder)?;
-                if let Ok(mut downloaded) = downloaded.lock() {
-                    downloaded.insert((step, name), kept);
-                }
-            }
-            Ok(())
-        })?;
-        self.downloaded = downloaded.into_inner().unwrap_or_default();
-        Ok(())
-    }
-
-    /// Whether the tensors of a ledger are known to be what the deltas start from, and the indexes have checksums of
-    /// all payloads.
-    pub(crate) fn start_from(&self, ledger: &Ledger) -> bool {
-        let has_checksums = |steps: &[usize], name: &str| {
-            let mut extras = steps.iter().map(|step| self.versions[*step].index.extras.as_ref());
-            extras.all(|extras| extras.is_some_and(|extras| extras.tensors.contains_key(name)))
-        };
-        self.by_tensor.iter().all(|(name, steps)| {
-            let held = ledger.tensors.get(*name).and_then(|known| known.id);
-            held.is_some() && held == self.base_id(name) && has_checksums(steps, name)
-        })
+    pub(crate) fn payload(&self, version: usize, name: &str) -> Result<super::stream::Payload> {
+        self.shard(version, name)?.payload(&self.versions[version], name)
     }
 
     fn shard(&self, version: usize, name: &str) -> Result<&Shard> {

@@ -1,21 +1,20 @@
-//! The journal of an apply: how what it changes is undone, and what remains to be done once it is complete.
+//! The journal of an apply: all that is about to be written, as absolute bytes.
 //!
-//! An undo log: it has the elements that a change in place overwrites, and they are in the file before the checkpoint
-//! changes. A journal without its end belongs to an interrupted apply, which is rolled back; after the end only whole
-//! files are moved and removed, and the ledger is written. Each record gives the same result however often it is applied.
+//! It is complete before the first byte of the checkpoint changes, and is replayed after a crash.
+//! Each of its records gives the same result however often it is applied. A journal without its end
+//! belongs to an apply that had changed nothing yet, and is dropped.
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::hash::Hasher as _;
 use std::io;
 use std::path::Path;
 use std::sync::Mutex;
 
-use twox_hash::XxHash3_64;
-use z4ai::delta::{UndoLog, roll_back};
+use twox_hash::XxHash3_128;
 
+use super::patch::{Runs, copy_short};
 use super::state::{INCOMING, JOURNAL, Ledger, Locked, stamp_of};
-use crate::base::huge_pages::zeroed_vec;
-use crate::base::parallel;
+use crate::base::{CACHE_BLOCK, parallel};
 use crate::error::{Error, Result};
 use crate::format::shards::is_plain_name;
 use crate::platform;
@@ -24,16 +23,13 @@ use crate::trusted::{self, Access, Found};
 use crate::write::atomic::move_file;
 use crate::write::disk;
 
-const MAGIC: &[u8; 8] = b"ZTSYNC02";
-/// Journals whose patches had the new bytes, and were applied after the end.
-const REDO_MAGIC: &[u8; 8] = b"ZTSYNC01";
-/// Kind, length of the body, and XXH3-64 of both and of the body.
-const RECORD_HEADER: usize = 17;
-/// File, offset, length of the range and size of an element, before marks and elements.
-const UNDO_HEADER: usize = 17;
+const MAGIC: &[u8; 8] = b"ZTSYNC01";
+/// Kind and length of the body.
+const RECORD_HEADER: usize = 9;
 
 const FILE: u8 = 1;
-const UNDO: u8 = 2;
+const PATCH: u8 = 2;
+const BYTES: u8 = 3;
 const MOVE: u8 = 4;
 const REMOVE: u8 = 5;
 const LEDGER: u8 = 6;
@@ -51,6 +47,7 @@ struct Inner {
     /// Bytes that were not written yet.
     buffer: Vec<u8>,
     at: u64,
+    hasher: XxHash3_128,
 }
 
 /// Bytes that are collected before they are written.
@@ -62,8 +59,10 @@ impl<'a> Writer<'a> {
         let failed = |error| Error::io("cannot create the journal", error).in_file(&path);
         let file = trusted::create(&path, Access::Write, 0o600).map_err(failed)?;
         disk::created(&path, &file).map_err(failed)?;
-        let inner = Inner { file, buffer: MAGIC.to_vec(), at: 0 };
-        Ok(Writer { locked, inner: Mutex::new(inner) })
+        let inner = Inner { file, buffer: Vec::new(), at: 0, hasher: XxHash3_128::new() };
+        let writer = Writer { locked, inner: Mutex::new(inner) };
+        writer.with(|inner| inner.push(MAGIC))?;
+        Ok(writer)
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Inner) -> io::Result<T>) -> Result<T> {
@@ -77,28 +76,10 @@ impl<'a> Writer<'a> {
         self.with(|inner| inner.record(FILE, &[&len.to_le_bytes(), name.as_bytes()]))
     }
 
-    /// What undoes a change of the `span` bytes at `offset` of a file, elements of `size` bytes. It may be in the buffer
-    /// until the next [`flush`](Self::flush).
-    pub(crate) fn undo(&self, file: u32, offset: u64, span: u32, size: usize, log: &UndoLog) -> Result<()> {
-        let mut header = [size as u8; UNDO_HEADER];
-        header[..4].copy_from_slice(&file.to_le_bytes());
-        header[4..12].copy_from_slice(&offset.to_le_bytes());
-        header[12..16].copy_from_slice(&span.to_le_bytes());
-        self.with(|inner| inner.record(UNDO, &[&header, log.marks(), log.elements()]))
-    }
-
-    /// Writes all records so far: what they undo may be changed then, if a kill is all that is feared.
-    pub(crate) fn flush(&self) -> Result<()> {
-        self.with(Inner::flush)
-    }
-
-    /// The same for power cuts: the disk has the records.
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.with(|inner| {
-            inner.flush()?;
-            disk::sync(&inner.file)
-        })?;
-        crate::write::atomic::sync_folder(&self.locked.path(JOURNAL))
+    /// A patch of `span` bytes at `offset` of a file.
+    pub(crate) fn patch(&self, file: u32, offset: u64, span: u32, runs: &[u8]) -> Result<()> {
+        let (file, offset, span) = (file.to_le_bytes(), offset.to_le_bytes(), span.to_le_bytes());
+        self.with(|inner| inner.record(PATCH, &[&file, &offset, &span, runs]))
     }
 
     /// A file that lies ready takes its place.
@@ -111,43 +92,52 @@ impl<'a> Writer<'a> {
         self.with(|inner| inner.record(REMOVE, &[name.as_bytes()]))
     }
 
-    /// Completes the journal, and does what remains: from then on nothing is undone.
+    /// Completes the journal; from then on it is replayed until it is gone.
     pub(crate) fn commit(self, ledger: &Ledger, threads: usize, durable: bool) -> Result<()> {
         let completed = self
             .with(|inner| {
                 inner.record(LEDGER, &[ledger.to_json().as_bytes()])?;
                 inner.record(STATE, &[ledger.version.as_bytes()])?;
-                inner.record(END, &[])?;
-                inner.flush()
+                let header = record_header(END, 16);
+                inner.push(&header)?;
+                let hash = inner.hasher.finish_128();
+                inner.push(&hash.to_le_bytes())?;
+                inner.flush()?;
+                if durable {
+                    disk::sync(&inner.file)?;
+                }
+                Ok(())
             })
-            .and_then(|()| if durable { self.sync() } else { Ok(()) });
+            .and_then(|()| match durable {
+                true => crate::write::atomic::sync_folder(&self.locked.path(JOURNAL)),
+                false => Ok(()),
+            });
         if let Err(error) = completed {
-            return self.abandon(threads, durable).and(Err(error));
+            return self.abandon().and(Err(error)); // nothing was changed yet
         }
-        finish(self.locked, threads, durable)
+        replay(self.locked, threads, durable)
     }
 
-    /// Gives up: what was changed is undone.
-    pub(crate) fn abandon(self, threads: usize, durable: bool) -> Result<()> {
-        finish(self.locked, threads, durable)
+    /// Gives up: nothing was changed yet.
+    pub(crate) fn abandon(self) -> Result<()> {
+        drop_journal(self.locked)
     }
 }
 
 impl Inner {
-    fn record(&mut self, kind: u8, parts: &[&[u8]]) -> io::Result<()> {
-        let len: usize = parts.iter().map(|part| part.len()).sum();
-        let len = (len as u64).to_le_bytes();
-        self.buffer.push(kind);
-        self.buffer.extend_from_slice(&len);
-        self.buffer.extend_from_slice(&hash_of(kind, &len, parts));
-        parts.iter().for_each(|part| self.buffer.extend_from_slice(part));
+    fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hasher.write(bytes);
+        self.buffer.extend_from_slice(bytes);
         if self.buffer.len() >= BUFFER { self.flush() } else { Ok(()) }
     }
 
+    fn record(&mut self, kind: u8, parts: &[&[u8]]) -> io::Result<()> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        self.push(&record_header(kind, len as u64))?;
+        parts.iter().try_for_each(|part| self.push(part))
+    }
+
     fn flush(&mut self) -> io::Result<()> {
-        if self.buffer.is_empty() {
-            return Ok(());
-        }
         disk::write_at(&self.file, self.at, &self.buffer)?;
         self.at += self.buffer.len() as u64;
         self.buffer.clear();
@@ -155,107 +145,76 @@ impl Inner {
     }
 }
 
-/// The checksum of a record.
-fn hash_of(kind: u8, len: &[u8; 8], parts: &[&[u8]]) -> [u8; 8] {
-    let mut hasher = XxHash3_64::new();
-    hasher.write(&[kind]);
-    hasher.write(len);
-    parts.iter().for_each(|part| hasher.write(part));
-    hasher.finish().to_le_bytes()
+fn record_header(kind: u8, len: u64) -> [u8; RECORD_HEADER] {
+    let mut header = [kind; RECORD_HEADER];
+    header[1..].copy_from_slice(&len.to_le_bytes());
+    header
 }
 
-fn remove(locked: &Locked, durable: bool) -> Result<()> {
+fn drop_journal(locked: &Locked) -> Result<()> {
     let path = locked.path(JOURNAL);
     match disk::remove(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(Error::io("cannot remove the journal", error).in_file(path));
+            Err(Error::io("cannot remove the journal", error).in_file(path))
         }
-        _ => {}
+        _ => Ok(()),
     }
-    if durable { crate::write::atomic::sync_folder(&path) } else { Ok(()) }
 }
 
-/// What a journal says.
+/// What a complete journal says.
 #[derive(Default)]
 struct Parsed<'a> {
     files: Vec<(&'a str, u64)>,
-    changes: Vec<Undo<'a>>,
+    /// Kind, file, offset and the rest of the body.
+    changes: Vec<(u8, usize, u64, &'a [u8])>,
     moves: Vec<&'a str>,
     removals: Vec<&'a str>,
     ledger: &'a str,
     version: &'a str,
-    /// Whether it has a valid end.
-    complete: bool,
-}
-
-/// A range of a file before it changed.
-struct Undo<'a> {
-    file: u32,
-    offset: u64,
-    span: u32,
-    size: u8,
-    marks: &'a [u8],
-    elements: &'a [u8],
 }
 
 impl<'a> Parsed<'a> {
-    /// Up to the end, or to the first record that is not whole: nothing was changed after that one.
-    fn parse(bytes: &'a [u8]) -> Parsed<'a> {
+    /// `None`: it has no valid end, so nothing was changed by it.
+    fn parse(bytes: &'a [u8]) -> Option<Parsed<'a>> {
         let mut parsed = Parsed::default();
-        let mut rest = bytes.strip_prefix(MAGIC).unwrap_or_default();
-        while let Some(after) = parsed.record(rest) {
+        let mut rest = bytes.strip_prefix(MAGIC)?;
+        loop {
+            let (&[kind, ref len @ ..], after) = rest.split_first_chunk::<RECORD_HEADER>()?;
+            let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;
+            let (body, after) = after.split_at_checked(len)?;
+            let end = bytes.len() - after.len() - len;
             rest = after;
-        }
-        parsed
-    }
-
-    /// Takes the first record of `rest` in; returns what follows it.
-    fn record(&mut self, rest: &'a [u8]) -> Option<&'a [u8]> {
-        let (&[kind, ref len @ ..], rest) = rest.split_first_chunk::<9>()?;
-        let (hash, after) = rest.split_first_chunk::<{ RECORD_HEADER - 9 }>()?;
-        let (body, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
-        if *hash != hash_of(kind, len, &[body]) {
-            return None;
-        }
-        let text = || std::str::from_utf8(body).ok();
-        match kind {
-            FILE => {
-                let (len, name) = body.split_first_chunk::<8>()?;
-                let name = std::str::from_utf8(name).ok().filter(|name| is_plain_name(name))?;
-                self.files.push((name, u64::from_le_bytes(*len)));
+            let text = || std::str::from_utf8(body).ok();
+            match kind {
+                FILE => {
+                    let (len, name) = body.split_first_chunk::<8>()?;
+                    let name = std::str::from_utf8(name).ok().filter(|name| is_plain_name(name))?;
+                    parsed.files.push((name, u64::from_le_bytes(*len)));
+                }
+                PATCH | BYTES => {
+                    let (file, body) = body.split_first_chunk::<4>()?;
+                    let (offset, body) = body.split_first_chunk::<8>()?;
+                    let file = u32::from_le_bytes(*file) as usize;
+                    parsed.changes.push((kind, file, u64::from_le_bytes(*offset), body));
+                }
+                MOVE => parsed.moves.push(text().filter(|name| is_plain_name(name))?),
+                REMOVE => parsed.removals.push(text().filter(|name| is_plain_name(name))?),
+                LEDGER => parsed.ledger = text()?,
+                STATE => parsed.version = text()?,
+                END => {
+                    let hash = u128::from_le_bytes(*body.first_chunk::<16>()?);
+                    let whole = rest.is_empty() && len == 16 && hash == XxHash3_128::oneshot(&bytes[..end]);
+                    return whole.then_some(parsed);
+                }
+                _ => return None,
             }
-            UNDO => self.changes.push(Undo::parse(body)?),
-            MOVE => self.moves.push(text().filter(|name| is_plain_name(name))?),
-            REMOVE => self.removals.push(text().filter(|name| is_plain_name(name))?),
-            LEDGER => self.ledger = text()?,
-            STATE => self.version = text()?,
-            END => {
-                self.complete = after.is_empty();
-                return None;
-            }
-            _ => return None,
         }
-        Some(after)
     }
 }
 
-impl<'a> Undo<'a> {
-    fn parse(body: &'a [u8]) -> Option<Undo<'a>> {
-        let (file, rest) = body.split_first_chunk()?;
-        let (offset, rest) = rest.split_first_chunk()?;
-        let (span, rest) = rest.split_first_chunk()?;
-        let (&[size], rest) = rest.split_first_chunk()?;
-        let span = u32::from_le_bytes(*span);
-        let (marks, elements) =
-            rest.split_at_checked((span as usize).checked_div(size.into())?.div_ceil(8))?;
-        let (file, offset) = (u32::from_le_bytes(*file), u64::from_le_bytes(*offset));
-        Some(Undo { file, offset, span, size, marks, elements })
-    }
-}
-
-/// Undoes what an interrupted apply changed, or does what remains of one that was complete.
+/// Finishes what an interrupted apply began, or drops its journal if it had changed nothing.
 pub(crate) fn recover(locked: &Locked, threads: usize, durable: bool) -> Result<()> {
-    finish(locked, threads, durable)?;
+    replay(locked, threads, durable)?;
     // What was made ready for an apply that did not happen.
     let incoming = locked.path(INCOMING);
     match std::fs::remove_dir_all(&incoming) {
@@ -266,13 +225,12 @@ pub(crate) fn recover(locked: &Locked, threads: usize, durable: bool) -> Result<
     }
 }
 
-/// Whether an apply was interrupted.
+/// Whether an apply was interrupted and is to be finished.
 pub(crate) fn is_pending(folder: &Path) -> bool {
     folder.join(super::state::STATE_FOLDER).join(JOURNAL).exists()
 }
 
-/// Does what the journal asks for, and removes it.
-fn finish(locked: &Locked, threads: usize, durable: bool) -> Result<()> {
+fn replay(locked: &Locked, threads: usize, durable: bool) -> Result<()> {
     let path = locked.path(JOURNAL);
     let failed = |error| Error::io("cannot read the journal", error).in_file(&path);
     let file = match trusted::open(&path, Access::Read, None).map_err(failed)? {
@@ -283,17 +241,9 @@ fn finish(locked: &Locked, threads: usize, durable: bool) -> Result<()> {
     let source = FileSource::from_file(file, &path, MapMode::Auto)?;
     let source: &dyn Source = &source;
     let bytes = source.bytes(0, source.len())?;
-    if bytes.starts_with(REDO_MAGIC) {
-        let message = "an interrupted apply of an earlier version of this library: finish it with that version, or \
-                       make the checkpoint anew";
-        return Err(Error::unsupported(message).in_file(&path));
-    }
-    let journal = Parsed::parse(&bytes);
+    let Some(journal) = Parsed::parse(&bytes) else { return drop_journal(locked) };
     let folder = locked.folder();
-    if !journal.complete {
-        undo_changes(folder, &journal, threads, durable)?;
-        return remove(locked, durable);
-    }
+    apply_changes(folder, &journal, threads, durable)?;
     for name in &journal.moves {
         let from = locked.path(INCOMING).join(name);
         // Moved already, before a crash.
@@ -316,7 +266,11 @@ fn finish(locked: &Locked, threads: usize, durable: bool) -> Result<()> {
     let stamped = stamp(folder, journal.ledger);
     locked.write_ledger(&stamped, durable)?;
     locked.write_state(journal.version, durable)?;
-    remove(locked, durable)
+    drop_journal(locked)?;
+    if durable {
+        crate::write::atomic::sync_folder(&path)?;
+    }
+    Ok(())
 }
 
 /// The ledger with the lengths and times of the files as they are.
@@ -328,48 +282,72 @@ fn stamp(folder: &Path, ledger: &str) -> String {
     ledger.to_json()
 }
 
-/// Opens a file of a checkpoint to change it; it must have the length that it had.
-pub(crate) fn open_to_change(folder: &Path, name: &str, len: u64) -> Result<File> {
-    let path = folder.join(name);
-    let failed = |error| Error::io("cannot open", error).in_file(&path);
-    let file = File::options().read(true).write(true).open(&path).map_err(failed)?;
-    match file.metadata().map_err(failed)?.len() == len {
-        true => Ok(file),
-        false => {
-            let message = "a file of the checkpoint has another length than when the apply began";
-            Err(Error::corrupt("sync.journal", message).in_file(&path))
-        }
-    }
-}
-
-/// Puts the elements from before the changes back.
-fn undo_changes(folder: &Path, journal: &Parsed<'_>, threads: usize, durable: bool) -> Result<()> {
-    if journal.changes.is_empty() {
-        return Ok(());
-    }
+fn apply_changes(folder: &Path, journal: &Parsed<'_>, threads: usize, durable: bool) -> Result<()> {
     let broken = |message: &str| Error::corrupt("sync.journal", message).in_file(folder);
-    let mut files = Vec::new();
-    for (name, len) in &journal.files {
-        files.push((open_to_change(folder, name, *len)?, folder.join(name), *len));
-    }
-    parallel::for_each(threads, journal.changes.iter().collect(), |change| {
-        let (file, path, len) =
-            files.get(change.file as usize).ok_or_else(|| broken("a change names no file"))?;
-        if change.offset.checked_add(change.span.into()).is_none_or(|end| end > *len) {
-            return Err(broken("a change is outside its file"));
+    let mut files = BTreeMap::new();
+    for (index, (name, len)) in journal.files.iter().enumerate() {
+        let path = folder.join(name);
+        let failed = |error| Error::io("cannot open", error).in_file(&path);
+        let file = File::options().read(true).write(true).open(&path).map_err(failed)?;
+        if file.metadata().map_err(failed)?.len() != *len {
+            return Err(broken(
+                "a file of the checkpoint has another length than when the journal was written",
+            ));
         }
-        let mut block = zeroed_vec::<u8>(change.span.into())?;
-        platform::read_exact_at(file, &mut block, change.offset)
-            .map_err(|error| Error::io("cannot read", error).in_file(path))?;
-        roll_back(change.size.into(), change.marks, change.elements, &mut block)
-            .map_err(|error| broken(&error.to_string()))?;
-        disk::write_at(file, change.offset, &block)
-            .map_err(|error| Error::io("cannot write", error).in_file(path))
+        files.insert(index, (file, path, *len));
+    }
+    // Several changes of a thread at a time: starting a thread costs more than a change.
+    let groups: Vec<_> = journal.changes.chunks(8).collect();
+    parallel::for_each(threads, groups, |group| {
+        let mut block = Vec::new();
+        for &(kind, file, offset, body) in group {
+            let (file, path, len) = files.get(&file).ok_or_else(|| broken("a change names no file"))?;
+            let failed = |error| Error::io("cannot write", error).in_file(path);
+            if kind == BYTES {
+                check_span(offset, body.len() as u64, *len)
+                    .ok_or_else(|| broken("a change is outside its file"))?;
+                disk::write_at(file, offset, body).map_err(failed)?;
+                continue;
+            }
+            let (span, patch) =
+                body.split_first_chunk::<4>().ok_or_else(|| broken("a patch has no range"))?;
+            let span = u32::from_le_bytes(*span);
+            check_span(offset, span.into(), *len).ok_or_else(|| broken("a patch is outside its file"))?;
+            // Of each part of the range that a second-level cache holds: read, changed and written.
+            let write = |part: &std::ops::Range<usize>, block: &[u8]| match part.is_empty() {
+                true => Ok(()),
+                false => disk::write_at(file, offset + part.start as u64, block).map_err(failed),
+            };
+            let mut part = 0..0;
+            for run in Runs::new(patch, span as usize) {
+                let (mut start, mut bytes) = run?;
+                while !bytes.is_empty() {
+                    if start >= part.end {
+                        write(&part, &block)?;
+                        let from = start / CACHE_BLOCK * CACHE_BLOCK;
+                        part = from..(from + CACHE_BLOCK).min(span as usize);
+                        block.resize(part.len(), 0);
+                        platform::read_exact_at(file, &mut block, offset + from as u64)
+                            .map_err(|error| Error::io("cannot read", error).in_file(path))?;
+                    }
+                    let now;
+                    (now, bytes) = bytes.split_at(bytes.len().min(part.end - start));
+                    copy_short(&mut block[start - part.start..][..now.len()], now);
+                    start += now.len();
+                }
+            }
+            write(&part, &block)?;
+        }
+        Ok(())
     })?;
     if durable {
-        for (file, path, _) in &files {
+        for (file, path, _) in files.values() {
             disk::sync(file).map_err(|error| Error::io("cannot sync", error).in_file(path))?;
         }
     }
     Ok(())
+}
+
+fn check_span(offset: u64, span: u64, len: u64) -> Option<()> {
+    (offset.checked_add(span)? <= len).then_some(())
 }

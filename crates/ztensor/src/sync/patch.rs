@@ -108,6 +108,48 @@ fn push_run(out: &mut Vec<u8>, gap: u64, new: &[u8], run: std::ops::Range<usize>
     out.truncate(start + 2 + two + run.len());
 }
 
+/// A patch of a range that is compared part by part.
+#[derive(Default)]
+pub(crate) struct Patch {
+    /// Where the range begins and ends.
+    range: std::ops::Range<u64>,
+    /// The end of the last run.
+    end: u64,
+    runs: Vec<u8>,
+}
+
+impl Patch {
+    /// Adds the next part of the range, which turns from `old` into `new`.
+    pub(crate) fn add(&mut self, old: &[u8], new: &[u8]) {
+        let (runs, end, at) = (&mut self.runs, &mut self.end, self.range.end);
+        self.range.end += new.len() as u64;
+        if std::ptr::eq(old, new) {
+            return;
+        }
+        for_each_run(old, new, |run| {
+            let start = at + run.start as u64;
+            push_run(runs, start - *end, new, run.clone());
+            *end = start + run.len() as u64;
+        });
+    }
+
+    /// Bytes of the range so far.
+    pub(crate) fn span(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Where the range begins, its length and the runs, if there are any; the next range begins at its end.
+    pub(crate) fn take<T>(&mut self, take: impl FnOnce(u64, u64, &[u8]) -> Result<T>) -> Result<Option<T>> {
+        let taken = match self.runs.is_empty() {
+            true => None,
+            false => Some(take(self.range.start, self.span(), &self.runs)?),
+        };
+        self.runs.clear();
+        (self.range.start, self.end) = (self.range.end, self.range.end);
+        Ok(taken)
+    }
+}
+
 /// The runs of a patch: position and bytes.
 pub(crate) struct Runs<'a> {
     rest: &'a [u8],
@@ -136,6 +178,16 @@ impl<'a> Runs<'a> {
         let (bytes, rest) = self.rest.split_at_checked(len).ok_or_else(broken)?;
         (self.rest, self.at) = (rest, end);
         Ok(Some((start, bytes)))
+    }
+}
+
+/// Copies bytes of one length: of one or two, as most runs have, without a call.
+#[inline(always)]
+pub(crate) fn copy_short(to: &mut [u8], from: &[u8]) {
+    match (&mut *to, from) {
+        ([to], [from]) => *to = *from,
+        ([first, second], [a, b]) => (*first, *second) = (*a, *b),
+        _ => to.copy_from_slice(from),
     }
 }
 
@@ -348,6 +400,24 @@ mod tests {
                 mixed[*start..start + bytes.len()].copy_from_slice(bytes);
             }
             prop_assert_eq!(&mixed, &new);
+            // The same in parts, of ranges that end anywhere.
+            let (mut patch, mut patched) = (Patch::default(), old.clone());
+            let mut apply = |start: u64, span: u64, runs: &[u8]| {
+                for run in Runs::new(runs, span as usize) {
+                    let (at, bytes) = run?;
+                    let at = start as usize + at;
+                    patched[at..at + bytes.len()].copy_from_slice(bytes);
+                }
+                Ok(())
+            };
+            for (old, new) in old.chunks(applied.index(90) + 1).zip(new.chunks(applied.index(90) + 1)) {
+                patch.add(old, new);
+                if patch.span() > 100 {
+                    patch.take(&mut apply).unwrap();
+                }
+            }
+            patch.take(&mut apply).unwrap();
+            prop_assert_eq!(&patched, &new);
             let found = change(DType::U8, &old, &new).elements;
             prop_assert_eq!(found, old.iter().zip(&new).filter(|(a, b)| a != b).count() as u64);
         }
@@ -374,7 +444,7 @@ mod tests {
                 let mut made = old.clone();
                 for run in Runs::new(&patch, made.len()) {
                     let (start, bytes) = run.unwrap();
-                    made[start..start + bytes.len()].copy_from_slice(bytes);
+                    copy_short(&mut made[start..start + bytes.len()], bytes);
                 }
                 assert!(made == new, "{len} of {gap}");
             }

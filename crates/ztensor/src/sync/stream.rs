@@ -366,19 +366,17 @@ impl Stream {
         let path = self.path(&version.folder, file);
         let far = remote::is_url(&self.root) && self.local()?.is_none();
         let known_len = version.index.extras.as_ref().and_then(|extras| extras.shards.get(file)).copied();
-        let open = || -> Result<(Arc<dyn Source>, bool)> {
+        let open = || -> Result<Arc<dyn Source>> {
             if far && known_len.is_some_and(|len| len <= WHOLE_SHARD) {
-                let bytes = store::read(&path, WHOLE_SHARD, &self.remote)?;
-                return Ok((Arc::new(MemorySource::new(bytes)), false));
+                return Ok(Arc::new(MemorySource::new(store::read(&path, WHOLE_SHARD, &self.remote)?)));
             }
             let source = source::open(&path, MapMode::Never, &self.remote)?;
             if far && source.len() <= WHOLE_SHARD {
-                let bytes = source.bytes(0, source.len())?.into_owned();
-                return Ok((Arc::new(MemorySource::new(bytes)), false));
+                return Ok(Arc::new(MemorySource::new(source.bytes(0, source.len())?.into_owned())));
             }
-            Ok((source, far))
+            Ok(source)
         };
-        let (source, is_read_by_requests) = open().map_err(|error| match is_absent(&error) {
+        let source = open().map_err(|error| match is_absent(&error) {
             true => Error::not_found("this shard is missing, although the index names it").in_file(&path),
             false => error,
         })?;
@@ -388,7 +386,7 @@ impl Stream {
         }
         let catalog =
             safetensors::parse(source.into(), &Context::default()).map_err(|error| error.in_file(&path))?;
-        Ok(Shard { path, catalog, is_read_by_requests })
+        Ok(Shard { path, catalog })
     }
 }
 
@@ -404,8 +402,6 @@ pub(crate) fn is_absent(error: &Error) -> bool {
 pub(crate) struct Shard {
     path: PathBuf,
     catalog: Catalog,
-    /// Whether it is remote, and too large to be fetched whole.
-    pub(crate) is_read_by_requests: bool,
 }
 
 /// The payload of one tensor of a delta.
@@ -462,20 +458,15 @@ impl Shard {
 
     /// Reads the payload of a tensor.
     pub(crate) fn payload(&self, version: &Version, name: &str) -> Result<Payload> {
-        let key = version.keys.get(name).map_or(name, String::as_str);
-        let bytes = self.catalog.sources.bytes(self.extent(key, name)?)?.into_owned();
-        self.checked_payload(version, name, bytes)
-    }
-
-    /// The payload of a tensor, compared with the checksum that the index has.
-    pub(crate) fn checked_payload(&self, version: &Version, name: &str, bytes: Vec<u8>) -> Result<Payload> {
         let Kind::Delta { checksum, .. } = version.index.kind else {
             return Err(Error::invalid("a full version has no payloads"));
         };
+        let key = version.keys.get(name).map_or(name, String::as_str);
         let (checksum, digest) = match version.digests.get(name) {
             Some((format, digest)) => (*format, digest.clone()),
             None => (checksum, self.digest(name, checksum)?),
         };
+        let bytes = self.catalog.sources.bytes(self.extent(key, name)?)?.into_owned();
         if let Some(extras) = &version.index.extras
             && let Some(entry) = extras.tensors.get(name)
             && super::checksum::xxh3(&bytes) != entry.payload

@@ -1,6 +1,5 @@
 use proptest::prelude::*;
 
-use super::restore::BLOCK;
 use super::*;
 use crate::error::Result;
 use crate::sync::checksum::ChecksumFormat;
