@@ -18,9 +18,10 @@ use crate::sync::index::{Encoding, PayloadCompression};
 
 /// The largest window that a frame may ask for: level 1 never needs more than a fraction of it.
 const MAX_WINDOW_LOG: u32 = 27;
-/// Bytes of a tensor that are restored, hashed and compared at a time by a z4ai payload: the chunk of a sparse delta. By
-/// others it is what a second-level cache holds.
+/// Bytes of a tensor that are restored, hashed and compared at a time: the chunk of a sparse z4ai
+/// delta, which a second-level cache holds.
 pub(crate) const BLOCK: usize = 8 * (248 << 10);
+
 fn broken(message: impl Into<String>) -> Error {
     Error::corrupt("sync.payload", message)
 }
@@ -260,13 +261,9 @@ fn run(
 ) -> Result<()> {
     let reference = reference.filter(|reference| reference.len() == total);
     let mut decoder = Decoder::new(step, reference.is_some(), total as u64)?;
-    let len = match step.compression {
-        PayloadCompression::Z4ai => BLOCK,
-        PayloadCompression::Zstd => CACHE_BLOCK,
-    };
-    let mut block = zeroed_vec::<u8>(len.min(total) as u64)?;
-    for start in (0..total).step_by(len) {
-        let range = start..total.min(start + len);
+    let mut block = zeroed_vec::<u8>(BLOCK.min(total) as u64)?;
+    for start in (0..total).step_by(BLOCK) {
+        let range = start..total.min(start + BLOCK);
         let now = &mut block[..range.len()];
         decoder.restore(reference.unwrap_or_default(), range, now)?;
         each(start, now)?;
