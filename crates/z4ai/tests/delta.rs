@@ -5,7 +5,7 @@ mod common;
 use common::Random;
 use common::data::nudge;
 use proptest::prelude::*;
-use z4ai::delta::ParsedDelta;
+use z4ai::delta::{ChangedPlaces, ParsedDelta};
 use z4ai::{Array, DecodeOptions, Effort, ErrorKind, Kind, Options, delta};
 
 fn options(kind: Kind) -> Options {
@@ -76,10 +76,20 @@ fn check(current: &[u8], reference: &[u8], options: &Options) -> Vec<u8> {
     parsed.apply_verified(&mut buffer, &decoding).unwrap();
     assert!(buffer == current);
     let (mut buffer, mut seen) = (reference.to_vec(), 0);
-    let changes = parsed.verify_parts(reference, &decoding, |at, old, new| {
+    let changes = parsed.verify_parts(reference, &decoding, |at, old, new, changed| {
         let part = &mut buffer[at as usize..at as usize + new.len()];
         assert!(part == old);
-        part.copy_from_slice(new);
+        match changed {
+            None => part.copy_from_slice(new),
+            Some(ChangedPlaces { size, elements }) => {
+                assert!(elements.is_sorted_by(|a, b| a < b));
+                for range in
+                    elements.iter().map(|&element| element as usize * size..(element as usize + 1) * size)
+                {
+                    part[range.clone()].copy_from_slice(&new[range]);
+                }
+            }
+        }
         assert_eq!(at, seen);
         seen += new.len() as u64;
     });
@@ -241,7 +251,7 @@ fn another_reference_is_refused_before_anything_is_produced() {
         assert!(buffer == wrong);
         let parsed = ParsedDelta::parse(&frame).unwrap();
         assert_eq!(parsed.verify(&wrong, &decoding).unwrap_err().kind(), ErrorKind::Mismatch);
-        let error = parsed.verify_parts(&wrong, &decoding, |_, _, _| ()).unwrap_err();
+        let error = parsed.verify_parts(&wrong, &decoding, |_, _, _, _| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Mismatch);
     }
     let parsed = ParsedDelta::parse(&frame).unwrap();

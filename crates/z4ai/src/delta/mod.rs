@@ -34,6 +34,7 @@ use crate::options::{DecodeOptions, FrameInfo, Options};
 use crate::simd::prefetch::Prefetcher;
 use crate::{Error, Result, legacy, parallel};
 
+pub use crate::layout::delta::ChangedPlaces;
 pub use changed::Comparison;
 pub use encode::EncodedChunk;
 pub use parsed::ParsedDelta;
@@ -248,7 +249,7 @@ impl Applied<'_> {
             options.threads,
             self.frame.chunk_count(),
             || self.scratch(false),
-            |scratch, index| self.verify_chunk(index, &mut |_, _, _| (), scratch),
+            |scratch, index| self.verify_chunk(index, &mut |_, _, _, _| (), scratch),
         )
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{Applied, check_length, check_reference, hash_each, hashes_of, in_place};
 use crate::error::{Error, Result};
 use crate::frame::{Frame, decode};
-use crate::layout::delta::{Delta, DeltaScratch};
+use crate::layout::delta::{ChangedPlaces, Delta, DeltaScratch};
 use crate::legacy;
 use crate::options::{DecodeOptions, FrameInfo};
 
@@ -171,17 +171,17 @@ impl<'a> ParsedDelta<'a> {
     }
 
     /// As [`verify`](Self::verify), on one thread, and hands the content to `each` on the way, in parts that are mostly
-    /// in the first-level cache: their place, the bytes of the reference, and those of the content. What it got is only
-    /// right if there is no error in the end.
+    /// in the first-level cache: their place, the bytes of the reference, those of the content, and which elements
+    /// differ, if the delta lists them. What it got is only right if there is no error in the end.
     pub fn verify_parts(
         &self,
         reference: &[u8],
         options: &DecodeOptions,
-        mut each: impl FnMut(u64, &[u8], &[u8]),
+        mut each: impl FnMut(u64, &[u8], &[u8], Option<ChangedPlaces<'_>>),
     ) -> Result<()> {
         match &self.0 {
             Version::V1(frame) => {
-                each(0, reference, &legacy::decompress_delta(frame, reference, options)?);
+                each(0, reference, &legacy::decompress_delta(frame, reference, options)?, None);
                 Ok(())
             }
             Version::V2(frame) => {
@@ -191,7 +191,9 @@ impl<'a> ParsedDelta<'a> {
                 let mut scratch = DeltaScratch::default();
                 let decoded = (0..frame.chunk_count()).try_for_each(|index| {
                     let start = frame.content_of(index).start;
-                    let mut each = |at: usize, old: &[u8], new: &[u8]| each(start + at as u64, old, new);
+                    let mut each = |at: usize, old: &[u8], new: &[u8], changed: Option<ChangedPlaces<'_>>| {
+                        each(start + at as u64, old, new, changed);
+                    };
                     applied.verify_chunk(index, &mut each, &mut scratch)
                 });
                 decoded.or_else(|error| {

@@ -7,8 +7,8 @@ use super::checkpoint::{Apply, Checkpoint, Place};
 use super::deltas::{Deltas, check_base, check_target};
 use super::index::{INDEX_NAME, Kind};
 use super::journal;
-use super::patch::Patch;
-use super::payload::BLOCK;
+use super::patch::{Patcher, WindowPatch};
+use super::payload;
 use super::state::{INCOMING, Known, Ledger, Locked};
 use super::stream::{Stream, Version};
 use crate::base::parallel;
@@ -67,21 +67,11 @@ pub(crate) fn apply_deltas(
             names.sort_by_key(|name| std::cmp::Reverse(checkpoint.tensors.get(*name).map(|place| place.len)));
             parallel::for_each(apply.threads, names, |name| {
                 let place = checkpoint.tensors.get(name).ok_or_else(|| unknown(name))?;
-                let write = |at: u64, span: u64, runs: &[u8]| {
-                    let span = u32::try_from(span).map_err(|_| Error::limit("a patch of more than 4 GiB"))?;
-                    journal.patch(place.file, place.offset + at, span, runs)
-                };
-                let mut patch = Patch::default();
-                deltas.restore_parts(name, checkpoint.bytes(name)?, |old, new| {
-                    for (old, new) in old.chunks(BLOCK).zip(new.chunks(BLOCK)) {
-                        patch.add(old, new);
-                        if patch.span() >= BLOCK as u64 {
-                            patch.take(write)?;
-                        }
-                    }
-                    Ok(())
+                let mut write = |window: WindowPatch<'_>| journal.patch(place.file, place.offset, &window);
+                let mut patcher = Patcher::new(payload::element_size(place.dtype), place.offset, place.len);
+                deltas.restore_parts(name, checkpoint.bytes(name)?, |at, both, changed| {
+                    patcher.add(at, both, changed, &mut write)
                 })?;
-                patch.take(write)?;
                 advance(apply.observer, place.len)
             })
         });

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use z4ai::delta::{ParsedDelta, is_delta};
+use z4ai::delta::{ChangedPlaces, ParsedDelta, is_delta};
 
 use super::checksum::{ChecksumFormat, Hasher};
 use super::index::{Kind, PayloadCompression, TensorEntry};
@@ -181,13 +181,13 @@ impl<'a> Deltas<'a> {
         expected.check(hasher.map(Hasher::finish).unwrap_or_default()).map_err(at)
     }
 
-    /// The same for a tensor that keeps its length; `each` gets the old and the new bytes of parts of any length, in
-    /// order. They are in the caches.
+    /// The same for a tensor that keeps its length; `each` gets parts of any length in order: where they begin, their old
+    /// and new bytes, which are in the caches, and which elements changed if the delta lists them.
     pub(crate) fn restore_parts(
         &self,
         name: &str,
         old: &[u8],
-        mut each: impl FnMut(&[u8], &[u8]) -> Result<()>,
+        mut each: impl FnMut(u64, [&[u8]; 2], Option<ChangedPlaces<'_>>) -> Result<()>,
     ) -> Result<()> {
         let at = |error: Error| error.in_tensor(name);
         let (steps, expected) = self.steps(name)?;
@@ -199,10 +199,10 @@ impl<'a> Deltas<'a> {
                 // Chunks have checksums of what they decode to, and BLAKE3 was compared with the id.
                 let by_id = expected.format == ChecksumFormat::Blake3 && self.entry(name).is_some();
                 let mut hasher = (!by_id).then(|| expected.format.hasher());
-                let restored = delta.verify_parts(old, &options, |_, old, new| {
+                let restored = delta.verify_parts(old, &options, |start, old, new, changed| {
                     hasher.iter_mut().for_each(|hasher| hasher.update(new));
                     if taken.is_ok() {
-                        taken = each(old, new);
+                        taken = each(start, [old, new], changed);
                     }
                 });
                 taken?;
@@ -212,8 +212,8 @@ impl<'a> Deltas<'a> {
             _ => {
                 let mut hasher = Some(expected.format.hasher());
                 let len = old.len() as u64;
-                payload::restore(Some(old), len, &steps, &mut hasher, |_, old, new| {
-                    each(old.unwrap_or_default(), new)
+                payload::restore(Some(old), len, &steps, &mut hasher, |start, old, new| {
+                    each(start, [old.unwrap_or_default(), new], None)
                 })
                 .map_err(at)?;
                 expected.check(hasher.map(Hasher::finish).unwrap_or_default()).map_err(at)

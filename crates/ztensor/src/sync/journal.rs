@@ -12,7 +12,7 @@ use std::sync::Mutex;
 
 use twox_hash::XxHash3_128;
 
-use super::patch::{Runs, copy_short};
+use super::patch;
 use super::state::{INCOMING, JOURNAL, Ledger, Locked, stamp_of};
 use crate::base::{CACHE_BLOCK, parallel};
 use crate::error::{Error, Result};
@@ -23,7 +23,7 @@ use crate::trusted::{self, Access, Found};
 use crate::write::atomic::move_file;
 use crate::write::disk;
 
-const MAGIC: &[u8; 8] = b"ZTSYNC01";
+const MAGIC: &[u8; 8] = b"ZTSYNC02";
 /// Kind and length of the body.
 const RECORD_HEADER: usize = 9;
 
@@ -76,10 +76,12 @@ impl<'a> Writer<'a> {
         self.with(|inner| inner.record(FILE, &[&len.to_le_bytes(), name.as_bytes()]))
     }
 
-    /// A patch of `span` bytes at `offset` of a file.
-    pub(crate) fn patch(&self, file: u32, offset: u64, span: u32, runs: &[u8]) -> Result<()> {
-        let (file, offset, span) = (file.to_le_bytes(), offset.to_le_bytes(), span.to_le_bytes());
-        self.with(|inner| inner.record(PATCH, &[&file, &offset, &span, runs]))
+    /// The patch of a window of a tensor that begins at `offset` of a file.
+    pub(crate) fn patch(&self, file: u32, offset: u64, window: &patch::WindowPatch<'_>) -> Result<()> {
+        let start = (offset + window.start).to_le_bytes();
+        let (file, len, [head, positions, values]) =
+            (file.to_le_bytes(), window.len.to_le_bytes(), window.patch);
+        self.with(|inner| inner.record(PATCH, &[&file, &start, &len, head, positions, values]))
     }
 
     /// A file that lies ready takes its place.
@@ -298,45 +300,41 @@ fn apply_changes(folder: &Path, journal: &Parsed<'_>, threads: usize, durable: b
     }
     // Several changes of a thread at a time: starting a thread costs more than a change.
     let groups: Vec<_> = journal.changes.chunks(8).collect();
-    parallel::for_each(threads, groups, |group| {
-        let mut block = Vec::new();
-        for &(kind, file, offset, body) in group {
-            let (file, path, len) = files.get(&file).ok_or_else(|| broken("a change names no file"))?;
+    parallel::for_each(threads, groups, |mut group| {
+        let mut buffer = Vec::new();
+        while let Some((&(kind, index, offset, body), rest)) = group.split_first() {
+            let (file, path, len) = files.get(&index).ok_or_else(|| broken("a change names no file"))?;
             let failed = |error| Error::io("cannot write", error).in_file(path);
             if kind == BYTES {
                 check_span(offset, body.len() as u64, *len)
                     .ok_or_else(|| broken("a change is outside its file"))?;
                 disk::write_at(file, offset, body).map_err(failed)?;
+                group = rest;
                 continue;
             }
-            let (span, patch) =
-                body.split_first_chunk::<4>().ok_or_else(|| broken("a patch has no range"))?;
-            let span = u32::from_le_bytes(*span);
-            check_span(offset, span.into(), *len).ok_or_else(|| broken("a patch is outside its file"))?;
-            // Of each part of the range that a second-level cache holds: read, changed and written.
-            let write = |part: &std::ops::Range<usize>, block: &[u8]| match part.is_empty() {
-                true => Ok(()),
-                false => disk::write_at(file, offset + part.start as u64, block).map_err(failed),
-            };
-            let mut part = 0..0;
-            for run in Runs::new(patch, span as usize) {
-                let (mut start, mut bytes) = run?;
-                while !bytes.is_empty() {
-                    if start >= part.end {
-                        write(&part, &block)?;
-                        let from = start / CACHE_BLOCK * CACHE_BLOCK;
-                        part = from..(from + CACHE_BLOCK).min(span as usize);
-                        block.resize(part.len(), 0);
-                        platform::read_exact_at(file, &mut block, offset + from as u64)
-                            .map_err(|error| Error::io("cannot read", error).in_file(path))?;
-                    }
-                    let now;
-                    (now, bytes) = bytes.split_at(bytes.len().min(part.end - start));
-                    copy_short(&mut block[start - part.start..][..now.len()], now);
-                    start += now.len();
+            // Windows that lie side by side are read and written together, as long as a second-level cache holds them.
+            let (mut end, mut count) = (offset, 0);
+            for &(kind, next, start, body) in group {
+                let window = body.first_chunk::<4>().ok_or_else(|| broken("a patch has no range"))?;
+                let window = u64::from(u32::from_le_bytes(*window));
+                let adjacent = (kind, next, start) == (PATCH, index, end);
+                if count > 0 && !(adjacent && end + window - offset <= CACHE_BLOCK as u64) {
+                    break;
                 }
+                check_span(start, window, *len).ok_or_else(|| broken("a patch is outside its file"))?;
+                (end, count) = (start + window, count + 1);
             }
-            write(&part, &block)?;
+            let block = page_aligned(&mut buffer, (end - offset) as usize);
+            platform::read_exact_at(file, block, offset)
+                .map_err(|error| Error::io("cannot read", error).in_file(path))?;
+            let (now, later) = group.split_at(count);
+            for &(_, _, start, body) in now {
+                let (window, patch) = body.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
+                let start = (start - offset) as usize;
+                patch::apply(patch, &mut block[start..start + u32::from_le_bytes(*window) as usize])?;
+            }
+            disk::write_at(file, offset, block).map_err(failed)?;
+            group = later;
         }
         Ok(())
     })?;
@@ -346,6 +344,16 @@ fn apply_changes(folder: &Path, journal: &Parsed<'_>, threads: usize, durable: b
         }
     }
     Ok(())
+}
+
+/// `len` bytes of a buffer from the start of a page on: the kernel copies pages fastest to and from whole ones.
+fn page_aligned(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    const PAGE: usize = 4096;
+    if buffer.len() < len + PAGE {
+        buffer.resize(len + PAGE, 0);
+    }
+    let start = buffer.as_ptr().align_offset(PAGE).min(PAGE);
+    &mut buffer[start..start + len]
 }
 
 fn check_span(offset: u64, span: u64, len: u64) -> Option<()> {

@@ -8,7 +8,7 @@ use z4ai::delta::ParsedDelta;
 use super::checksum::{ChecksumFormat, Hasher};
 use super::deltas::{Deltas, check_base, check_target};
 use super::index::{Encoding, Index, Kind, PayloadCompression};
-use super::patch::{self, Runs};
+use super::patch::{self, Patcher, WindowPatch};
 use super::payload;
 use super::plan::{self, Way};
 use super::state::{Known, Ledger};
@@ -65,12 +65,17 @@ pub struct Applied {
     pub read: u64,
 }
 
-/// A part of a tensor that changes: where, how long, and the new bytes or a patch.
+/// A window of a tensor that changes: where it begins, its length, and its patch.
 struct Part {
-    at: usize,
-    span: usize,
-    patch: Option<Vec<u8>>,
-    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+    patch: Vec<u8>,
+}
+
+impl Part {
+    fn new(window: WindowPatch<'_>) -> Part {
+        Part { start: window.start as usize, len: window.len as usize, patch: window.patch.concat() }
+    }
 }
 
 impl Default for MemoryTarget {
@@ -254,7 +259,11 @@ impl MemoryTarget {
                 return Err(at(Error::mismatch(format!("its {format} checksum differs"))));
             }
             let mut parts = Vec::new();
-            push_part(&mut parts, 0, tensor.bytes, &new);
+            let mut patcher = Patcher::new(payload::element_size(tensor.dtype), 0, tensor.bytes.len() as u64);
+            patcher.add(0, [&*tensor.bytes, &new], None, &mut |window| {
+                parts.push(Part::new(window));
+                Ok(())
+            })?;
             if let Ok(mut made) = made.lock() {
                 made.insert(tensor.name, (id, parts));
             }
@@ -452,37 +461,20 @@ fn verify(frame: &[u8], old: &[u8]) -> Result<()> {
 /// The parts of a tensor that deltas change.
 fn changes(deltas: &Deltas<'_>, name: &str, old: &[u8]) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
+    let size = deltas.type_of(name).map_or(1, |(dtype, _)| payload::element_size(dtype));
+    let size = if old.len().is_multiple_of(size) { size } else { 1 };
+    let mut patcher = Patcher::new(size, 0, old.len() as u64);
     deltas.restore(name, Some(old), old.len() as u64, |at, old, new| {
-        push_part(&mut parts, at as usize, old.unwrap_or_default(), new);
-        Ok(())
+        patcher.add(at, [old.unwrap_or_default(), new], None, &mut |window| {
+            parts.push(Part::new(window));
+            Ok(())
+        })
     })?;
     Ok(parts)
 }
 
-fn push_part(parts: &mut Vec<Part>, at: usize, old: &[u8], new: &[u8]) {
-    let mut runs = Vec::new();
-    if !patch::push_runs(&mut runs, old, new) {
-        return;
-    }
-    let dense = runs.len() > new.len() / 2;
-    parts.push(match dense {
-        true => Part { at, span: new.len(), patch: None, bytes: new.to_vec() },
-        false => Part { at, span: new.len(), patch: Some(runs), bytes: Vec::new() },
-    });
-}
-
 fn write(parts: &[Part], tensor: &mut [u8]) -> Result<()> {
-    for part in parts {
-        let block = &mut tensor[part.at..part.at + part.span];
-        match &part.patch {
-            None => block.copy_from_slice(&part.bytes),
-            Some(patch) => {
-                for run in Runs::new(patch, block.len()) {
-                    let (start, bytes) = run?;
-                    block[start..start + bytes.len()].copy_from_slice(bytes);
-                }
-            }
-        }
-    }
-    Ok(())
+    parts
+        .iter()
+        .try_for_each(|part| patch::apply(&part.patch, &mut tensor[part.start..part.start + part.len]))
 }

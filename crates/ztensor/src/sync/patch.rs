@@ -1,9 +1,16 @@
-//! Differences of two buffers as absolute bytes at positions.
+//! Differences of two states of a tensor as elements with their new values, window by window.
 //!
 //! Such a patch gives the same result however often it is applied, and whatever part of it was
 //! applied before: what a journal needs.
+//!
+//! ```text
+//! patch of a window:  size | form | positions                          | new values
+//!                       1  |   1  | list: two bytes for every element  | `size` bytes for every element
+//!                          |      | marks: a bit for every element of the window
+//! ```
 
 use half::f16;
+use z4ai::delta::ChangedPlaces;
 
 use crate::base::simd::{self, Kernel};
 use crate::dtype::DType;
@@ -11,8 +18,12 @@ use crate::error::{Error, Result};
 
 /// Bytes that are compared at once.
 const LINE: usize = 64;
-/// Runs with fewer unchanged bytes between them become one: a run costs about that many.
-const JOINED: usize = 8;
+/// Elements of a window, whose positions take two bytes, and bytes: a second-level cache holds it. (structural)
+const WINDOW_ELEMENTS: usize = 1 << 16;
+const WINDOW_LEN: usize = 256 << 10;
+/// Forms of the positions.
+const LIST: u8 = 0;
+const MARKS: u8 = 1;
 
 /// Whether two lines are equal: with vector instructions, where comparing slices calls `memcmp` for each.
 #[inline(always)]
@@ -35,210 +46,244 @@ fn differing(old: &[u8; LINE], new: &[u8; LINE]) -> u64 {
     })
 }
 
-/// Calls `each` with ranges that cover all bytes in which two buffers of equal length differ, in
-/// rising order. Unchanged bytes between two differences that are close belong to a range too.
-pub(crate) fn for_each_run(old: &[u8], new: &[u8], mut each: impl FnMut(std::ops::Range<usize>)) {
-    let len = old.len().min(new.len());
-    let mut run = 0..0;
-    let mut add = |start: usize, end: usize| {
-        if run.end > 0 && start < run.end + JOINED {
-            run.end = end;
-            return;
+/// Finds the elements of `size` bytes that differ: their positions, rising.
+struct FindChanged<'a> {
+    size: usize,
+    old: &'a [u8],
+    new: &'a [u8],
+    places: &'a mut Vec<u32>,
+}
+
+impl Kernel for FindChanged<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let FindChanged { size, old, new, places } = self;
+        let (old_lines, old_rest) = old.as_chunks::<LINE>();
+        let (new_lines, new_rest) = new.as_chunks::<LINE>();
+        // The first byte of every element.
+        let firsts = (0..LINE).step_by(size).fold(0u64, |mask, byte| mask | 1 << byte);
+        for (line, (old, new)) in old_lines.iter().zip(new_lines).enumerate() {
+            if is_same(old, new) {
+                continue;
+            }
+            let mut mask = differing(old, new);
+            let mut width = 1;
+            while width < size {
+                mask |= mask >> width;
+                width *= 2;
+            }
+            mask &= firsts;
+            while mask != 0 {
+                places.push(((line * LINE + mask.trailing_zeros() as usize) / size) as u32);
+                mask &= mask - 1;
+            }
         }
-        if run.end > 0 {
-            each(run.clone());
+        let start = old_lines.len() * LINE / size;
+        for (at, (old, new)) in old_rest.chunks(size).zip(new_rest.chunks(size)).enumerate() {
+            if old != new {
+                places.push((start + at) as u32);
+            }
         }
-        run = start..end;
-    };
-    let (old_lines, old_rest) = old[..len].as_chunks::<LINE>();
-    let (new_lines, new_rest) = new[..len].as_chunks::<LINE>();
-    for (at, (old, new)) in old_lines.iter().zip(new_lines).enumerate() {
-        if is_same(old, new) {
-            continue;
-        }
-        let mut mask = differing(old, new);
-        while mask != 0 {
-            let start = mask.trailing_zeros();
-            let end = start + (mask >> start).trailing_ones();
-            add(at * LINE + start as usize, at * LINE + end as usize);
-            mask &= u64::MAX.checked_shl(end).unwrap_or(0);
-        }
-    }
-    let start = old_lines.len() * LINE;
-    for (at, (old, new)) in old_rest.iter().zip(new_rest).enumerate() {
-        if old != new {
-            add(start + at, start + at + 1);
-        }
-    }
-    if run.end > 0 {
-        each(run);
     }
 }
 
-/// Appends the patch that turns `old` into `new`: for each run the bytes since the last one and its
-/// own length, as LEB128 numbers, and its new bytes. Says whether there is any difference.
-pub(crate) fn push_runs(out: &mut Vec<u8>, old: &[u8], new: &[u8]) -> bool {
-    let before = out.len();
-    let mut end = 0;
-    for_each_run(old, new, |run| {
-        push_run(out, (run.start - end) as u64, new, run.clone());
-        end = run.end;
-    });
-    out.len() > before
+/// The patch of one window of a tensor.
+pub(crate) struct WindowPatch<'a> {
+    /// Where the window begins in the tensor.
+    pub(crate) start: u64,
+    /// Its bytes.
+    pub(crate) len: u32,
+    /// The patch, in parts.
+    pub(crate) patch: [&'a [u8]; 3],
 }
 
-/// Appends one run of `new`, `gap` bytes behind the last one.
-fn push_run(out: &mut Vec<u8>, gap: u64, new: &[u8], run: std::ops::Range<usize>) {
-    /// The longest run that is copied as an array: most are shorter, and a copy of a few bytes takes a call.
-    const SHORT: usize = 16;
-    let short = new[run.start..].first_chunk::<SHORT>().filter(|_| run.len() <= SHORT && gap < 1 << 14);
-    let Some(bytes) = short else {
-        push_number(out, gap);
-        push_number(out, run.len() as u64);
-        return out.extend_from_slice(&new[run]);
-    };
-    let two = usize::from(gap >= 0x80);
-    let mut record = [0; 3 + SHORT];
-    record[0] = gap as u8 & 0x7f | (two as u8) << 7;
-    record[1] = (gap >> 7) as u8; // or overwritten
-    record[1 + two] = run.len() as u8;
-    record[2 + two..2 + two + SHORT].copy_from_slice(bytes);
-    let start = out.len();
-    out.extend_from_slice(&record);
-    out.truncate(start + 2 + two + run.len());
+/// Collects the elements of a tensor that change, part by part.
+pub(crate) struct Patcher {
+    /// Bytes of an element: 1, 2, 4 or 8.
+    size: usize,
+    /// The window that is being filled, as bytes of the tensor.
+    window: std::ops::Range<u64>,
+    /// Bytes of the tensor.
+    len: u64,
+    /// Positions in the window, as list; the elements there.
+    positions: Vec<u8>,
+    values: Vec<u8>,
+    /// Positions as marks, if they are shorter so.
+    marks: Vec<u8>,
+    /// Places of a part.
+    places: Vec<u32>,
 }
 
-/// A patch of a range that is compared part by part.
-#[derive(Default)]
-pub(crate) struct Patch {
-    /// Where the range begins and ends.
-    range: std::ops::Range<u64>,
-    /// The end of the last run.
-    end: u64,
-    runs: Vec<u8>,
-}
-
-impl Patch {
-    /// Adds the next part of the range, which turns from `old` into `new`.
-    pub(crate) fn add(&mut self, old: &[u8], new: &[u8]) {
-        let (runs, end, at) = (&mut self.runs, &mut self.end, self.range.end);
-        self.range.end += new.len() as u64;
-        if std::ptr::eq(old, new) {
-            return;
-        }
-        for_each_run(old, new, |run| {
-            let start = at + run.start as u64;
-            push_run(runs, start - *end, new, run.clone());
-            *end = start + run.len() as u64;
-        });
-    }
-
-    /// Bytes of the range so far.
-    pub(crate) fn span(&self) -> u64 {
-        self.range.end - self.range.start
-    }
-
-    /// Where the range begins, its length and the runs, if there are any; the next range begins at its end.
-    pub(crate) fn take<T>(&mut self, take: impl FnOnce(u64, u64, &[u8]) -> Result<T>) -> Result<Option<T>> {
-        let taken = match self.runs.is_empty() {
-            true => None,
-            false => Some(take(self.range.start, self.span(), &self.runs)?),
+impl Patcher {
+    /// For a tensor of `len` bytes that begins at byte `offset` of its file: windows begin at multiples of their length
+    /// there, as far as elements do.
+    pub(crate) fn new(size: usize, offset: u64, len: u64) -> Patcher {
+        let full = window_len(size);
+        let first = match (full - offset % full) / size as u64 * size as u64 {
+            0 => full,
+            first => first,
         };
-        self.runs.clear();
-        (self.range.start, self.end) = (self.range.end, self.range.end);
-        Ok(taken)
-    }
-}
-
-/// The runs of a patch: position and bytes.
-pub(crate) struct Runs<'a> {
-    rest: &'a [u8],
-    at: usize,
-    span: usize,
-}
-
-impl<'a> Runs<'a> {
-    /// The runs of a patch of a buffer of `span` bytes.
-    pub(crate) fn new(patch: &'a [u8], span: usize) -> Runs<'a> {
-        Runs { rest: patch, at: 0, span }
-    }
-
-    #[inline(always)]
-    fn take(&mut self) -> Result<Option<(usize, &'a [u8])>> {
-        if self.rest.is_empty() {
-            return Ok(None);
-        }
-        let broken = || Error::corrupt("sync.journal", "a patch leads out of its range");
-        let gap = read_number(&mut self.rest).ok_or_else(broken)?;
-        let len = read_number(&mut self.rest).ok_or_else(broken)?;
-        let start = usize::try_from(gap).ok().and_then(|gap| self.at.checked_add(gap));
-        let start = start.ok_or_else(broken)?;
-        let len = usize::try_from(len).map_err(|_| broken())?;
-        let end = start.checked_add(len).filter(|end| *end <= self.span).ok_or_else(broken)?;
-        let (bytes, rest) = self.rest.split_at_checked(len).ok_or_else(broken)?;
-        (self.rest, self.at) = (rest, end);
-        Ok(Some((start, bytes)))
-    }
-}
-
-/// Copies bytes of one length: of one or two, as most runs have, without a call.
-#[inline(always)]
-pub(crate) fn copy_short(to: &mut [u8], from: &[u8]) {
-    match (&mut *to, from) {
-        ([to], [from]) => *to = *from,
-        ([first, second], [a, b]) => (*first, *second) = (*a, *b),
-        _ => to.copy_from_slice(from),
-    }
-}
-
-impl<'a> Iterator for Runs<'a> {
-    type Item = Result<(usize, &'a [u8])>;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<Self::Item> {
-        let run = self.take().transpose();
-        if matches!(run, Some(Err(_))) {
-            self.rest = &[];
-        }
-        run
-    }
-}
-
-fn push_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-#[inline(always)]
-fn read_number(bytes: &mut &[u8]) -> Option<u64> {
-    match **bytes {
-        [byte @ ..0x80, ..] => {
-            *bytes = &bytes[1..];
-            Some(byte.into())
-        }
-        [low, high @ 1..0x80, ..] => {
-            *bytes = &bytes[2..];
-            Some(u64::from(low & 0x7f) | u64::from(high) << 7)
-        }
-        _ => read_long_number(bytes),
-    }
-}
-
-fn read_long_number(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0u64;
-    for shift in (0..64).step_by(7) {
-        let (&byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        let part = u64::from(byte & 0x7F);
-        number |= part.checked_shl(shift).filter(|shifted| shifted >> shift == part)?;
-        if byte & 0x80 == 0 {
-            return Some(number);
+        let window = 0..first.min(len);
+        Patcher {
+            size,
+            window,
+            len,
+            positions: Vec::new(),
+            values: Vec::new(),
+            marks: Vec::new(),
+            places: Vec::new(),
         }
     }
-    None
+
+    /// Adds a part: its old and new bytes from byte `at` on, behind the part before it, and the elements that changed if
+    /// they are known. `write` gets each window that is complete.
+    pub(crate) fn add(
+        &mut self,
+        at: u64,
+        [old, new]: [&[u8]; 2],
+        changed: Option<ChangedPlaces<'_>>,
+        write: &mut impl FnMut(WindowPatch<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let size = self.size;
+        let mut found = std::mem::take(&mut self.places);
+        let places = match changed {
+            Some(changed) if changed.size == size => changed.elements,
+            _ => {
+                found.clear();
+                simd::run(FindChanged { size, old, new, places: &mut found });
+                &found
+            }
+        };
+        let (mut rest, mut start) = (places, 0);
+        let end = at + new.len() as u64;
+        while at + start as u64 != end {
+            let stop = new.len().min((self.window.end - at) as usize);
+            let (now, later) = rest.split_at(rest.partition_point(|&place| (place as usize) * size < stop));
+            // The part may begin before the window.
+            let first = (at as i64 - self.window.start as i64) / size as i64;
+            self.push(now, first, new);
+            (rest, start) = (later, stop);
+            if at + stop as u64 == self.window.end {
+                self.flush(write)?;
+            }
+        }
+        self.places = found;
+        Ok(())
+    }
+
+    /// Adds elements of `new`, which begins `first` elements behind the start of the window, or before it.
+    fn push(&mut self, places: &[u32], first: i64, new: &[u8]) {
+        let start = self.positions.len();
+        self.positions.resize(start + 2 * places.len(), 0);
+        for (to, &place) in self.positions[start..].as_chunks_mut::<2>().0.iter_mut().zip(places) {
+            *to = ((first + i64::from(place)) as u16).to_le_bytes();
+        }
+        match self.size {
+            1 => gather::<1>(places, new, &mut self.values),
+            2 => gather::<2>(places, new, &mut self.values),
+            4 => gather::<4>(places, new, &mut self.values),
+            _ => gather::<8>(places, new, &mut self.values),
+        }
+    }
+
+    /// Hands on the window that is complete, if anything in it changed, and begins the next one.
+    fn flush(&mut self, write: &mut impl FnMut(WindowPatch<'_>) -> Result<()>) -> Result<()> {
+        let (start, len) = (self.window.start, self.window.end - self.window.start);
+        if !self.positions.is_empty() {
+            let marks = marks_len(len as usize / self.size);
+            let (form, positions) = match self.positions.len() > marks {
+                true => {
+                    self.marks.clear();
+                    self.marks.resize(marks, 0);
+                    for position in self.positions.as_chunks::<2>().0 {
+                        let position = usize::from(u16::from_le_bytes(*position));
+                        self.marks[position / 8] |= 1 << (position % 8);
+                    }
+                    (MARKS, &self.marks)
+                }
+                false => (LIST, &self.positions),
+            };
+            // At most `WINDOW_LEN`.
+            write(WindowPatch {
+                start,
+                len: len as u32,
+                patch: [&[self.size as u8, form], positions, &self.values],
+            })?;
+            self.positions.clear();
+            self.values.clear();
+        }
+        self.window = self.window.end..self.len.min(self.window.end + window_len(self.size));
+        Ok(())
+    }
+}
+
+/// Bytes of a window of elements of `size` bytes.
+fn window_len(size: usize) -> u64 {
+    (WINDOW_ELEMENTS * size).min(WINDOW_LEN) as u64
+}
+
+/// Bytes of a bit for each of `elements`.
+fn marks_len(elements: usize) -> usize {
+    elements.div_ceil(8)
+}
+
+/// Appends the elements at `places`.
+fn gather<const SIZE: usize>(places: &[u32], from: &[u8], to: &mut Vec<u8>) {
+    let (from, start) = (from.as_chunks::<SIZE>().0, to.len());
+    to.resize(start + SIZE * places.len(), 0);
+    for (to, &place) in to[start..].as_chunks_mut::<SIZE>().0.iter_mut().zip(places) {
+        *to = from[place as usize];
+    }
+}
+
+/// Changes a window by its patch.
+pub(crate) fn apply(patch: &[u8], window: &mut [u8]) -> Result<()> {
+    let broken = || Error::corrupt("sync.journal", "a patch does not fit its window");
+    let ([size, form], patch) = patch.split_first_chunk::<2>().ok_or_else(broken)?;
+    let applied = match size {
+        1 => apply_elements::<1>(*form, patch, window),
+        2 => apply_elements::<2>(*form, patch, window),
+        4 => apply_elements::<4>(*form, patch, window),
+        8 => apply_elements::<8>(*form, patch, window),
+        _ => None,
+    };
+    applied.ok_or_else(broken)
+}
+
+fn apply_elements<const SIZE: usize>(form: u8, patch: &[u8], window: &mut [u8]) -> Option<()> {
+    let (window, []) = window.as_chunks_mut::<SIZE>() else { return None };
+    match form {
+        LIST => {
+            let count = patch.len() / (2 + SIZE);
+            let (positions, values) = patch.split_at_checked(2 * count)?;
+            let ((positions, []), (values, [])) = (positions.as_chunks::<2>(), values.as_chunks::<SIZE>())
+            else {
+                return None;
+            };
+            if positions.len() != values.len() {
+                return None;
+            }
+            for (position, value) in positions.iter().zip(values) {
+                *window.get_mut(usize::from(u16::from_le_bytes(*position)))? = *value;
+            }
+        }
+        MARKS => {
+            let (marks, values) = patch.split_at_checked(marks_len(window.len()))?;
+            let (values, []) = values.as_chunks::<SIZE>() else { return None };
+            let mut values = values.iter();
+            for (at, mut mark) in marks.iter().copied().enumerate().filter(|(_, mark)| *mark != 0) {
+                while mark != 0 {
+                    *window.get_mut(at * 8 + mark.trailing_zeros() as usize)? = *values.next()?;
+                    mark &= mark - 1;
+                }
+            }
+            if values.len() > 0 {
+                return None;
+            }
+        }
+        _ => return None,
+    }
+    Some(())
 }
 
 /// How much of a tensor changed.
@@ -375,80 +420,97 @@ mod tests {
 
     use super::*;
 
+    /// The patches of a tensor whose parts have `step` bytes.
+    fn patches(size: usize, offset: u64, both: [&[u8]; 2], step: usize) -> Vec<(usize, usize, Vec<u8>)> {
+        let (mut made, len) = (Vec::new(), both[1].len() as u64);
+        let mut patcher = Patcher::new(size, offset, len);
+        let mut write = |window: WindowPatch<'_>| {
+            made.push((window.start as usize, window.len as usize, window.patch.concat()));
+            Ok(())
+        };
+        let mut at = 0;
+        for (old, new) in both[0].chunks(step).zip(both[1].chunks(step)) {
+            patcher.add(at, [old, new], None, &mut write).unwrap();
+            at += new.len() as u64;
+        }
+        made
+    }
+
     proptest! {
         #[test]
         fn a_patch_makes_the_new_bytes_of_any_mixture(
-            old in prop::collection::vec(any::<u8>(), 0..500),
-            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..40),
-            applied in any::<prop::sample::Index>(),
+            (size, elements) in (prop::sample::select(vec![1usize, 2, 4, 8]), 0..300_000usize),
+            offset in 0..600_000u64,
+            share in prop::sample::select(vec![1.0f64, 0.3, 0.01, 0.000_01]),
+            step in 1..2000usize,
+            seed in any::<u64>(),
         ) {
-            let mut new = old.clone();
-            for (at, value) in changes {
-                if !new.is_empty() {
-                    let at = at.index(new.len());
-                    new[at] = value;
-                }
-            }
-            let mut patch = Vec::new();
-            prop_assert_eq!(push_runs(&mut patch, &old, &new), old != new);
-            let runs: Vec<_> = Runs::new(&patch, old.len()).collect::<Result<_>>().unwrap();
-            let mut mixed = old.clone();
-            for (start, bytes) in &runs[..applied.index(runs.len() + 1)] {
-                mixed[*start..start + bytes.len()].copy_from_slice(bytes);
-            }
-            for (start, bytes) in &runs {
-                mixed[*start..start + bytes.len()].copy_from_slice(bytes);
-            }
-            prop_assert_eq!(&mixed, &new);
-            // The same in parts, of ranges that end anywhere.
-            let (mut patch, mut patched) = (Patch::default(), old.clone());
-            let mut apply = |start: u64, span: u64, runs: &[u8]| {
-                for run in Runs::new(runs, span as usize) {
-                    let (at, bytes) = run?;
-                    let at = start as usize + at;
-                    patched[at..at + bytes.len()].copy_from_slice(bytes);
-                }
-                Ok(())
+            let mut state = seed | 1;
+            let mut random = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state >> 33
             };
-            for (old, new) in old.chunks(applied.index(90) + 1).zip(new.chunks(applied.index(90) + 1)) {
-                patch.add(old, new);
-                if patch.span() > 100 {
-                    patch.take(&mut apply).unwrap();
+            let len = elements * size;
+            let old: Vec<u8> = (0..len).map(|at| (at * 7 + at / 251) as u8).collect();
+            let mut new = old.clone();
+            let every = (1.0 / share) as u64;
+            for element in new.chunks_mut(size) {
+                if random() % every == 0 {
+                    element[random() as usize % size] ^= 1 + (random() % 255) as u8;
                 }
             }
-            patch.take(&mut apply).unwrap();
-            prop_assert_eq!(&patched, &new);
+            let made = patches(size, offset, [&old, &new], step * size);
+            prop_assert_eq!(made.is_empty(), old == new);
+            // Windows that were changed in part, and all of them twice.
+            let mut mixed = old.clone();
+            let done = random() as usize % (len + 1);
+            mixed[..done].copy_from_slice(&new[..done]);
+            for (start, len, patch) in made.iter().chain(&made) {
+                apply(patch, &mut mixed[*start..*start + *len]).unwrap();
+            }
+            prop_assert!(mixed == new);
+            // Elements that are known give the same patches.
+            let places: Vec<u32> =
+                (0..elements).filter(|i| old[i * size..][..size] != new[i * size..][..size]).map(|i| i as u32).collect();
+            let mut known = Vec::new();
+            let mut patcher = Patcher::new(size, offset, len as u64);
+            let changed = Some(ChangedPlaces { size, elements: &places });
+            patcher.add(0, [&old, &new], changed, &mut |window: WindowPatch<'_>| {
+                known.push((window.start as usize, window.len as usize, window.patch.concat()));
+                Ok(())
+            }).unwrap();
+            prop_assert!(known == made);
+            for (start, len, patch) in &made {
+                prop_assert!(patch.len() <= 2 + len / size / 8 + 1 + len);
+                let full = window_len(size) as usize;
+                prop_assert!(*len <= full && (*start == 0 || offset as usize % size != 0 || (offset as usize + start) % full == 0));
+            }
             let found = change(DType::U8, &old, &new).elements;
             prop_assert_eq!(found, old.iter().zip(&new).filter(|(a, b)| a != b).count() as u64);
         }
 
         #[test]
-        fn no_bytes_lead_out_of_the_range(patch in prop::collection::vec(any::<u8>(), 0..60), span in 0..200usize) {
-            for run in Runs::new(&patch, span) {
-                let Ok((start, bytes)) = run else { break };
-                prop_assert!(start + bytes.len() <= span);
-            }
+        fn no_bytes_lead_out_of_the_window(patch in prop::collection::vec(any::<u8>(), 0..60), len in 0..200usize, size in 0..9u8, form in 0..3u8) {
+            let mut window = vec![0; len];
+            let _ = apply(&patch, &mut window);
+            let _ = apply(&[&[size, form], &patch[..]].concat(), &mut window);
         }
     }
 
     #[test]
-    fn runs_of_any_gap_and_length_come_back() {
-        let old: Vec<u8> = (0..200_000u32).map(|at| (at % 251) as u8).collect();
-        for gap in [1, 7, 8, 9, 63, 64, 127, 128, 129, 500, (1 << 14) - 1, 1 << 14, 70_000] {
-            for len in [1, 2, 3, 15, 16, 17, 64, 200] {
-                let mut new = old.clone();
-                new.chunks_mut(gap + len)
-                    .for_each(|part| part.iter_mut().skip(gap).for_each(|byte| *byte ^= 0x81));
-                let mut patch = Vec::new();
-                assert!(push_runs(&mut patch, &old, &new));
-                let mut made = old.clone();
-                for run in Runs::new(&patch, made.len()) {
-                    let (start, bytes) = run.unwrap();
-                    copy_short(&mut made[start..start + bytes.len()], bytes);
-                }
-                assert!(made == new, "{len} of {gap}");
-            }
-        }
+    fn a_patch_that_does_not_fit_is_refused() {
+        let fits = |patch: &[u8], len: usize| apply(patch, &mut vec![0; len]).is_ok();
+        assert!(fits(&[2, LIST, 1, 0, 7, 7], 4));
+        assert!(!fits(&[2, LIST, 2, 0, 7, 7], 4), "behind the window");
+        assert!(!fits(&[2, LIST, 1, 0, 7], 4), "half a value");
+        assert!(!fits(&[2, LIST, 1, 0, 7, 7], 5), "half an element");
+        assert!(!fits(&[3, LIST], 3), "elements of three bytes");
+        assert!(!fits(&[2, 2, 1, 0, 7, 7], 4), "an unknown form");
+        assert!(!fits(&[2], 4), "no form");
+        assert!(fits(&[2, MARKS, 0b10, 7, 7], 4));
+        assert!(!fits(&[2, MARKS, 0b100, 7, 7], 4), "a mark behind the window");
+        assert!(!fits(&[2, MARKS, 0b10, 7, 7, 8, 8], 4), "a value without a mark");
+        assert!(!fits(&[2, MARKS, 0b11, 7, 7], 4), "a mark without a value");
     }
 
     #[test]

@@ -60,13 +60,19 @@ impl<'a> GapScatter<'a> {
     }
 
     /// Restores the listed elements of the next part, which holds the reference: the others are
-    /// restored already. `None` if there are more positions than values.
-    pub(crate) fn restore(&mut self, rule: Rule, size: usize, elements: &mut [u8]) -> Option<()> {
+    /// restored already. Their places are appended to `listed`. `None` if there are more positions than values.
+    pub(crate) fn restore(
+        &mut self,
+        rule: Rule,
+        size: usize,
+        elements: &mut [u8],
+        listed: &mut Vec<u32>,
+    ) -> Option<()> {
         match (size, self.values) {
-            (1, [a, ..]) => self.restore_each::<u8, 1>(rule, [a], elements),
-            (2, [a, b, ..]) => self.restore_each::<u16, 2>(rule, [a, b], elements),
-            (4, [a, b, c, d, ..]) => self.restore_each::<u32, 4>(rule, [a, b, c, d], elements),
-            (_, values) => self.restore_each::<u64, 8>(rule, values, elements),
+            (1, [a, ..]) => self.restore_each::<u8, 1>(rule, [a], elements, listed),
+            (2, [a, b, ..]) => self.restore_each::<u16, 2>(rule, [a, b], elements, listed),
+            (4, [a, b, c, d, ..]) => self.restore_each::<u32, 4>(rule, [a, b, c, d], elements, listed),
+            (_, values) => self.restore_each::<u64, 8>(rule, values, elements, listed),
         }
     }
 
@@ -77,6 +83,7 @@ impl<'a> GapScatter<'a> {
         rule: Rule,
         values: [&[u8]; SIZE],
         elements: &mut [u8],
+        listed: &mut Vec<u32>,
     ) -> Option<()> {
         let elements = elements.as_chunks_mut::<SIZE>().0;
         let (mut words, mut differences) = ([[0; SIZE]; TOGETHER], [[0; SIZE]; TOGETHER]);
@@ -89,13 +96,14 @@ impl<'a> GapScatter<'a> {
                 *plane = values.get(self.listed..end)?;
             }
             let places = &places[..count];
+            listed.extend_from_slice(places);
             for (i, &place) in places.iter().enumerate() {
-                words[i] = elements[place];
+                words[i] = elements[place as usize];
                 differences[i] = std::array::from_fn(|byte| planes[byte][i]);
             }
             W::restore(rule, differences[..count].as_flattened(), words[..count].as_flattened_mut());
             for (&place, word) in places.iter().zip(words) {
-                elements[place] = word;
+                elements[place as usize] = word;
             }
             self.listed = end;
             if count < TOGETHER {
@@ -107,7 +115,7 @@ impl<'a> GapScatter<'a> {
 
     /// The positions of the next listed elements of a part of `count` elements: as many as there is room for,
     /// or all that are left.
-    fn next_places(&mut self, count: usize, places: &mut [usize; TOGETHER]) -> usize {
+    fn next_places(&mut self, count: usize, places: &mut [u32; TOGETHER]) -> usize {
         let (mut found, mut at) = (0, self.at);
         let mut gaps = self.gaps.iter();
         while let Some(&gap) = gaps.as_slice().first() {
@@ -116,7 +124,7 @@ impl<'a> GapScatter<'a> {
             if place >= count as isize || found == TOGETHER {
                 break;
             }
-            places[found] = place as usize;
+            places[found] = place as u32;
             let listed = gap != SKIP;
             found += usize::from(listed);
             at = place + isize::from(listed);

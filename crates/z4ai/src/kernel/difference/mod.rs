@@ -591,10 +591,13 @@ mod tests {
                         restore_in_place(rule, size, &elements, &mut expected);
                         let mut list = GapScatter::new(&gaps, &planes);
                         assert!(list.lists_elements(size));
-                        let mut restored = reference;
-                        for part in restored.chunks_mut(size * 64) {
-                            list.restore(rule, size, part).unwrap();
+                        let (mut restored, mut places) = (reference, Vec::new());
+                        for (part, start) in restored.chunks_mut(size * 64).zip((0..).step_by(64)) {
+                            let before = places.len();
+                            list.restore(rule, size, part, &mut places).unwrap();
+                            places[before..].iter_mut().for_each(|place| *place += start);
                         }
+                        assert_eq!(places, found);
                         assert!(list.is_done());
                         assert_eq!(restored, expected, "{rule:?} {size}");
                     }

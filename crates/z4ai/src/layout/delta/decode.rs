@@ -45,7 +45,7 @@ impl Delta {
                         grow(whole, len);
                         let whole = &mut whole[..len];
                         let hash = layout.decode_hashed(payload, whole, Context::default(), literal)?;
-                        each(0, reference.unwrap_or_default(), whole);
+                        each(0, reference.unwrap_or_default(), whole, None);
                         Ok(hash)
                     }
                 }
@@ -92,12 +92,21 @@ pub(crate) enum Output<'a> {
     Memory(&'a mut [u8]),
     /// Memory for bytes that were verified before: they are not hashed.
     Verified(&'a mut [u8]),
-    /// A number of bytes that are hashed and not kept, but handed on in parts, mostly in the first-level cache: their
-    /// places, the reference there, and the parts.
+    /// A number of bytes that are hashed and not kept, but handed on in parts, mostly in the first-level cache.
     Parts(usize, EachPart<'a>),
 }
 
-pub(crate) type EachPart<'a> = &'a mut dyn FnMut(usize, &[u8], &[u8]);
+/// Gets the place of a part, the reference there, the part, and which of its elements differ where they are listed.
+pub(crate) type EachPart<'a> = &'a mut dyn FnMut(usize, &[u8], &[u8], Option<ChangedPlaces<'_>>);
+
+/// Elements of a part that may differ from the reference: the others do not.
+#[derive(Debug, Clone, Copy)]
+pub struct ChangedPlaces<'a> {
+    /// Bytes of an element.
+    pub size: usize,
+    /// Their positions from the start of the part, rising.
+    pub elements: &'a [u32],
+}
 
 impl Output<'_> {
     fn len(&self) -> usize {
@@ -122,6 +131,8 @@ pub(crate) struct DeltaScratch {
     listed: ListedClasses,
     class: ClassScratch,
     binned: BinnedScratch,
+    /// Listed elements of one part.
+    places: Vec<u32>,
     /// One part, and one chunk, of what is not kept.
     discarded: DiscardedPart,
     whole: Vec<u8>,
@@ -154,10 +165,14 @@ fn decode_binned(
             HashedOutput::discarded(len, &mut scratch.discarded)
         }
     };
-    let restore = Restore { reference, touch: true, each, part: &mut [], next: &mut scratch.next };
-    restore.fill(&mut out, |to, _| match to {
-        To::Other(reference, out) => opened.restore(Some(reference), out),
-        To::Reference(elements, _) => opened.restore(None, elements),
+    let DeltaScratch { next, places, .. } = scratch;
+    let restore = Restore { reference, touch: true, each, part: &mut [], next, places };
+    restore.fill(&mut out, |to, _, _| {
+        match to {
+            To::Other(reference, out) => opened.restore(Some(reference), out)?,
+            To::Reference(elements, _) => opened.restore(None, elements)?,
+        }
+        Ok(None)
     })?;
     opened.finish()?;
     Ok(out.finish())
@@ -199,7 +214,12 @@ impl Difference {
                 (Output::Verified(_), _) => 0,
                 (Output::Parts(_, each), reference) => {
                     let reference = reference.unwrap_or_default();
-                    each(0, reference, reference);
+                    each(
+                        0,
+                        reference,
+                        reference,
+                        Some(ChangedPlaces { size: self.elements.size, elements: &[] }),
+                    );
                     xxh3::hash(reference)
                 }
             });
@@ -228,14 +248,17 @@ impl Difference {
             }
         };
         grow(&mut scratch.part, HashedOutput::LEN);
-        let restore = Restore { reference, touch, each, part: &mut scratch.part, next: &mut scratch.next };
+        let DeltaScratch { part, next, places, .. } = scratch;
+        let restore = Restore { reference, touch, each, part, next, places };
         if let ([class], []) = (&self.classes[..], &self.thresholds[..]) {
             let mut class = class.open(payload, size, true, &mut scratch.class, coders)?;
             // Before anything changes: what follows cannot fail.
             class.check_fits(out.len() / size)?;
             match class.in_planes {
                 true => restore.fill_by_planes(&mut out, rule, &mut class)?,
-                false => restore.fill(&mut out, |to, part| class.restore(rule, to, part))?,
+                false => {
+                    restore.fill(&mut out, |to, part, places| class.restore(rule, to, part, places))?;
+                }
             }
             class.finish()?;
             return Ok(out.finish());
@@ -251,10 +274,10 @@ impl Difference {
                 opened.list(class.count as usize, elements, listed)?;
             }
             let mut classes = listed.restoring(size, &self.thresholds);
-            restore.fill(&mut out, |mut to, _| {
+            restore.fill(&mut out, |mut to, _, _| {
                 classes.next_part(to.reference());
                 classes.restore(rule, to.unchanged());
-                Ok(())
+                Ok(None)
             })?;
             return match classes.is_done() {
                 true => Ok(out.finish()),
@@ -273,11 +296,11 @@ impl Difference {
         }
         let lens: Vec<_> = self.classes.iter().map(|class| class.count as usize).collect();
         let mut classes = magnitude_classes::Classes::merging(size, &self.thresholds, &lens);
-        restore.fill(&mut out, |to, part| {
+        restore.fill(&mut out, |to, part, _| {
             let part = &mut part[..to.reference().len()];
             classes.merge(to.reference(), elements, part).ok_or_else(other_classes)?;
             to.restore(rule, size, part);
-            Ok(())
+            Ok(None)
         })?;
         if !classes.is_done() {
             return Err(other_classes());
@@ -297,16 +320,19 @@ struct Restore<'a> {
     /// Room for the differences of one part.
     part: &'a mut [u8],
     next: &'a mut Prefetcher,
+    /// Room for the places of one part's listed elements.
+    places: &'a mut Vec<u32>,
 }
 
 impl Restore<'_> {
-    /// Produces all of `out`; `restore` produces one part, given room for its differences.
+    /// Produces all of `out`; `restore` produces one part, given room for its differences. Where it lists the places of
+    /// all elements that differ, it returns their size.
     fn fill(
         self,
         out: &mut HashedOutput<'_>,
-        mut restore: impl FnMut(To<'_>, &mut [u8]) -> Result<()>,
+        mut restore: impl FnMut(To<'_>, &mut [u8], &mut Vec<u32>) -> Result<Option<usize>>,
     ) -> Result<()> {
-        let Restore { touch, mut each, part, next, .. } = self;
+        let Restore { touch, mut each, part, next, places, .. } = self;
         let mut references = self.reference.map(|reference| reference.chunks(HashedOutput::LEN));
         let mut at = 0;
         while !out.is_done() {
@@ -317,9 +343,10 @@ impl Restore<'_> {
                     Some(reference) => To::Other(reference, &mut *out),
                     None => To::Reference(&mut *out, touch),
                 };
-                restore(to, &mut *part)?;
+                places.clear();
+                let listed = restore(to, &mut *part, places)?;
                 if let (Some(each), Some(reference)) = (&mut each, reference) {
-                    each(at, reference, out);
+                    each(at, reference, out, listed.map(|size| ChangedPlaces { size, elements: places }));
                 }
                 at += out.len();
                 Ok(())
@@ -354,7 +381,7 @@ impl Restore<'_> {
                     None => difference::restore_planes_in_place(rule, size, planes, out),
                 }
                 if let (Some(each), Some(reference)) = (&mut each, reference) {
-                    each(at, reference, out);
+                    each(at, reference, out, None);
                 }
                 Ok(())
             })?;
@@ -495,18 +522,25 @@ impl<'a> Opened<'a> {
     }
 
     /// Restores the next elements: a multiple of eight, unless they are the last. `part` has room
-    /// for their differences.
-    fn restore(&mut self, rule: Rule, mut to: To<'_>, part: &mut [u8]) -> Result<()> {
+    /// for their differences. Returns the size of elements if `places` has all that differ.
+    fn restore(
+        &mut self,
+        rule: Rule,
+        mut to: To<'_>,
+        part: &mut [u8],
+        places: &mut Vec<u32>,
+    ) -> Result<Option<usize>> {
         // Few elements changed: only those are computed.
         if let Listed::Gaps(list) = &mut self.list
             && list.lists_elements(self.size)
         {
-            return list.restore(rule, self.size, to.unchanged()).ok_or_else(damaged_list);
+            list.restore(rule, self.size, to.unchanged(), places).ok_or_else(damaged_list)?;
+            return Ok(Some(self.size));
         }
         let part = &mut part[..to.reference().len()];
         self.next(part)?;
         to.restore(rule, self.size, part);
-        Ok(())
+        Ok(None)
     }
 
     /// Appends all differences that are not zero, of the class's `count` elements. `elements` is scratch.

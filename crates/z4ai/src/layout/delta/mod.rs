@@ -19,5 +19,6 @@ pub(crate) mod differences;
 pub(crate) mod magnitudes;
 mod wire;
 
+pub use decode::ChangedPlaces;
 pub(crate) use decode::{DeltaScratch, EachPart, Output};
 pub(crate) use wire::{Body, Class, Delta, Difference, Elements, Hashes, List, Places};

@@ -9,7 +9,7 @@ use crate::catalog::Shape;
 use crate::dtype::DType;
 
 pub(crate) use encode::{MAX_OVERWRITE, ZstdEncoder, delta_options, element_size, encode, encode_whole};
-pub(crate) use restore::{BLOCK, Overwrite, Step, restore, xor_in_place, xor_len, xor_payloads};
+pub(crate) use restore::{Overwrite, Step, restore, xor_in_place, xor_len, xor_payloads};
 
 /// A tensor's type and shape.
 #[derive(Debug, Clone, PartialEq, Eq)]

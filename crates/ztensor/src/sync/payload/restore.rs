@@ -20,7 +20,7 @@ use crate::sync::index::{Encoding, PayloadCompression};
 const MAX_WINDOW_LOG: u32 = 27;
 /// Bytes of a tensor that are restored, hashed and compared at a time: the chunk of a sparse z4ai
 /// delta, which a second-level cache holds.
-pub(crate) const BLOCK: usize = 8 * (248 << 10);
+pub(super) const BLOCK: usize = 8 * (248 << 10);
 
 fn broken(message: impl Into<String>) -> Error {
     Error::corrupt("sync.payload", message)

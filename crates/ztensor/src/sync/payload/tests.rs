@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::restore::BLOCK;
 use super::*;
 use crate::error::Result;
 use crate::sync::checksum::ChecksumFormat;
