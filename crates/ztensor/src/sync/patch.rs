@@ -437,6 +437,9 @@ mod tests {
     }
 
     proptest! {
+        // Each has some hundred thousand elements.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn a_patch_makes_the_new_bytes_of_any_mixture(
             (size, elements) in (prop::sample::select(vec![1usize, 2, 4, 8]), 0..300_000usize),

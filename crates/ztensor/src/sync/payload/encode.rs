@@ -57,16 +57,27 @@ fn changes_little(of: &TensorType, [old, new]: [&[u8]; 2]) -> bool {
     /// Windows of the sample, and bytes of each. (flat)
     const WINDOWS: usize = 64;
     const WINDOW: usize = 256;
-    let size = of.dtype.size().unwrap_or(1);
+    let size = element_size(of.dtype);
     let step = (new.len() / WINDOWS / size * size).max(WINDOW);
     let (mut seen, mut changed) = (0, 0);
     for start in (0..WINDOWS).map(|window| window * step).take_while(|start| *start < new.len()) {
-        let end = new.len().min(start + WINDOW);
-        let pairs = old[start..end].chunks(size).zip(new[start..end].chunks(size));
-        seen += pairs.len();
-        changed += pairs.filter(|(old, new)| old != new).count();
+        let window = start..new.len().min(start + WINDOW);
+        let (old, new) = (&old[window.clone()], &new[window]);
+        seen += new.len() / size;
+        changed += match size {
+            1 => count_changed::<1>(old, new),
+            2 => count_changed::<2>(old, new),
+            4 => count_changed::<4>(old, new),
+            _ => count_changed::<8>(old, new),
+        };
     }
     changed * FEW_CHANGED <= seen
+}
+
+/// Elements of `SIZE` bytes that differ, compared as arrays: slices of a few bytes are compared by a call each.
+fn count_changed<const SIZE: usize>(old: &[u8], new: &[u8]) -> usize {
+    let pairs = old.as_chunks::<SIZE>().0.iter().zip(new.as_chunks::<SIZE>().0);
+    pairs.filter(|(old, new)| old != new).count()
 }
 
 /// A tensor without predecessor, which only z4ai deltas can have.
