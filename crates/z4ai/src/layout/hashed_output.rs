@@ -162,13 +162,8 @@ impl<'a> HashedOutput<'a> {
         made
     }
 
-    /// Produces the next part: `fill` fills it.
-    pub(crate) fn next(&mut self, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
-        self.next_of(Self::LEN, fill)
-    }
-
-    /// As [`next`](Self::next), of a part that has `len` bytes unless it is the last: whole blocks
-    /// of the hash.
+    /// Produces the next part, which has `len` bytes unless it is the last: whole blocks of the hash, and at most
+    /// [`LEN`](Self::LEN). `fill` fills it.
     pub(crate) fn next_of(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
         debug_assert!(len <= Self::LEN && len.is_multiple_of(xxh3::HASH_BLOCK));
         let len = (self.len - self.done).min(len);
@@ -260,7 +255,7 @@ mod tests {
                         done += out.len();
                         Ok(())
                     };
-                    parts.next(fill).unwrap();
+                    parts.next_of(HashedOutput::LEN, fill).unwrap();
                 }
                 assert_eq!(parts.finish(), XxHash3_64::oneshot(&content), "{len} bytes at {at}");
                 assert_eq!(memory[at..at + len], content, "{len} bytes at {at}");
@@ -280,7 +275,7 @@ mod tests {
             let mut rest = &content[..];
             while !parts.is_done() {
                 parts
-                    .next(|out| {
+                    .next_of(HashedOutput::LEN, |out| {
                         let now;
                         (now, rest) = rest.split_at(out.len());
                         out.copy_from_slice(now);
@@ -294,7 +289,7 @@ mod tests {
             let mut done = 0;
             while !parts.is_done() {
                 parts
-                    .next(|out| {
+                    .next_of(HashedOutput::LEN, |out| {
                         out.copy_from_slice(&content[done..done + out.len()]);
                         done += out.len();
                         Ok(())
