@@ -23,13 +23,14 @@ use crate::trusted::{self, Access, Found};
 use crate::write::atomic::move_file;
 use crate::write::disk;
 
+/// Start of the journals of every version of this library, and of these.
+const ANY_MAGIC: &[u8; 6] = b"ZTSYNC";
 const MAGIC: &[u8; 8] = b"ZTSYNC02";
 /// Kind and length of the body.
 const RECORD_HEADER: usize = 9;
 
 const FILE: u8 = 1;
 const PATCH: u8 = 2;
-const BYTES: u8 = 3;
 const MOVE: u8 = 4;
 const REMOVE: u8 = 5;
 const LEDGER: u8 = 6;
@@ -167,8 +168,8 @@ fn drop_journal(locked: &Locked) -> Result<()> {
 #[derive(Default)]
 struct Parsed<'a> {
     files: Vec<(&'a str, u64)>,
-    /// Kind, file, offset and the rest of the body.
-    changes: Vec<(u8, usize, u64, &'a [u8])>,
+    /// File, offset and the rest of the body.
+    changes: Vec<(usize, u64, &'a [u8])>,
     moves: Vec<&'a str>,
     removals: Vec<&'a str>,
     ledger: &'a str,
@@ -193,11 +194,11 @@ impl<'a> Parsed<'a> {
                     let name = std::str::from_utf8(name).ok().filter(|name| is_plain_name(name))?;
                     parsed.files.push((name, u64::from_le_bytes(*len)));
                 }
-                PATCH | BYTES => {
+                PATCH => {
                     let (file, body) = body.split_first_chunk::<4>()?;
                     let (offset, body) = body.split_first_chunk::<8>()?;
                     let file = u32::from_le_bytes(*file) as usize;
-                    parsed.changes.push((kind, file, u64::from_le_bytes(*offset), body));
+                    parsed.changes.push((file, u64::from_le_bytes(*offset), body));
                 }
                 MOVE => parsed.moves.push(text().filter(|name| is_plain_name(name))?),
                 REMOVE => parsed.removals.push(text().filter(|name| is_plain_name(name))?),
@@ -243,6 +244,11 @@ fn replay(locked: &Locked, threads: usize, durable: bool) -> Result<()> {
     let source = FileSource::from_file(file, &path, MapMode::Auto)?;
     let source: &dyn Source = &source;
     let bytes = source.bytes(0, source.len())?;
+    if bytes.starts_with(ANY_MAGIC) && bytes.len() >= MAGIC.len() && !bytes.starts_with(MAGIC) {
+        let message = "another release of this library was interrupted while it changed this checkpoint: finish it with \
+                       that one (sync pull), or remove the folder and pull again";
+        return Err(Error::unsupported(message).in_file(&path));
+    }
     let Some(journal) = Parsed::parse(&bytes) else { return drop_journal(locked) };
     let folder = locked.folder();
     apply_changes(folder, &journal, threads, durable)?;
@@ -302,22 +308,15 @@ fn apply_changes(folder: &Path, journal: &Parsed<'_>, threads: usize, durable: b
     let groups: Vec<_> = journal.changes.chunks(8).collect();
     parallel::for_each(threads, groups, |mut group| {
         let mut buffer = Vec::new();
-        while let Some((&(kind, index, offset, body), rest)) = group.split_first() {
+        while let Some(&(index, offset, _)) = group.first() {
             let (file, path, len) = files.get(&index).ok_or_else(|| broken("a change names no file"))?;
             let failed = |error| Error::io("cannot write", error).in_file(path);
-            if kind == BYTES {
-                check_span(offset, body.len() as u64, *len)
-                    .ok_or_else(|| broken("a change is outside its file"))?;
-                disk::write_at(file, offset, body).map_err(failed)?;
-                group = rest;
-                continue;
-            }
             // Windows that lie side by side are read and written together, as long as a second-level cache holds them.
             let (mut end, mut count) = (offset, 0);
-            for &(kind, next, start, body) in group {
+            for &(next, start, body) in group {
                 let window = body.first_chunk::<4>().ok_or_else(|| broken("a patch has no range"))?;
                 let window = u64::from(u32::from_le_bytes(*window));
-                let adjacent = (kind, next, start) == (PATCH, index, end);
+                let adjacent = (next, start) == (index, end);
                 if count > 0 && !(adjacent && end + window - offset <= CACHE_BLOCK as u64) {
                     break;
                 }
@@ -328,7 +327,7 @@ fn apply_changes(folder: &Path, journal: &Parsed<'_>, threads: usize, durable: b
             platform::read_exact_at(file, block, offset)
                 .map_err(|error| Error::io("cannot read", error).in_file(path))?;
             let (now, later) = group.split_at(count);
-            for &(_, _, start, body) in now {
+            for &(_, start, body) in now {
                 let (window, patch) = body.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
                 let start = (start - offset) as usize;
                 patch::apply(patch, &mut block[start..start + u32::from_le_bytes(*window) as usize])?;

@@ -256,3 +256,65 @@ fn verifying_a_missing_checkpoint_makes_no_folder() {
     assert_eq!(error.io_error().unwrap().kind(), std::io::ErrorKind::NotFound);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
+
+#[test]
+fn a_journal_of_another_release_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    save(&base(), &path("base"));
+    let stream = Arc::new(Stream::new(path("stream"), Layout::Numbered, Default::default()));
+    let reader = Reader::open(path("base")).unwrap();
+    let mut publisher = Publisher::new(stream.clone(), &reader, publish_options(FORMS[2], false)).unwrap();
+    publisher.publish(&inputs(&stepped(base(), 3))).unwrap();
+    let local = path("local");
+    pull(&stream, &local, &pull_options(&path("base"), "0")).unwrap();
+    let journal = local.join(".weight_sync/journal");
+    std::fs::write(&journal, b"ZTSYNC01 and records that are not known").unwrap();
+    crate::platform::set_mode(&journal, 0o600).unwrap();
+    let error = pull(&stream, &local, &pull_options(&path("base"), "1")).unwrap_err();
+    assert_eq!(error.kind(), crate::error::ErrorKind::Unsupported, "{error}");
+    assert!(journal.exists() && load(&local) == base());
+}
+
+/// Tensors of many windows, of which no offset need be a multiple of anything.
+#[test]
+fn windows_of_large_tensors_are_changed_wherever_they_begin() {
+    let bytes = |len: usize| (0..len).map(|at| (at / 2 * 40_503 >> 5) as u8).collect::<Vec<u8>>();
+    let old =
+        [("a", DType::U8, bytes(77)), ("b", DType::BF16, bytes(700_002)), ("c", DType::F32, bytes(900_000))];
+    for (every, form) in [1, 3, 150, 40_000].into_iter().flat_map(|every| FORMS.map(|form| (every, form))) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir(path("base")).unwrap();
+        let mut list = TensorList::default();
+        let shape = |dtype: DType, bytes: &[u8]| vec![bytes.len() as u64 / dtype.size().unwrap() as u64];
+        for (name, dtype, bytes) in &old {
+            let tensor = Tensor::from_bytes(shape(*dtype, bytes), *dtype, bytes.clone()).unwrap();
+            list.tensors.push(((*name).to_owned(), tensor));
+        }
+        export(&list, path("base/model.safetensors"), ExportFormat::Safetensors, &Default::default())
+            .unwrap();
+        let mut new = old.clone();
+        for (_, dtype, bytes) in &mut new {
+            let elements = bytes.chunks_mut(dtype.size().unwrap());
+            elements.skip(every / 2).step_by(every).for_each(|element| element[0] ^= 1);
+        }
+        let stream = Arc::new(Stream::new(path("stream"), Layout::Numbered, Default::default()));
+        let reader = Reader::open(path("base")).unwrap();
+        let mut publisher = Publisher::new(stream.clone(), &reader, publish_options(form, false)).unwrap();
+        let inputs: Vec<_> = new
+            .iter()
+            .map(|(name, dtype, bytes)| TensorInput {
+                name,
+                dtype: *dtype,
+                shape: shape(*dtype, bytes).into(),
+                bytes,
+            })
+            .collect();
+        publisher.publish(&inputs).unwrap();
+        pull(&stream, path("local"), &pull_options(&path("base"), "1")).unwrap();
+        let found = load(&path("local"));
+        assert!(new.iter().all(|(name, _, bytes)| found[*name] == *bytes), "{every} {form:?}");
+        assert!(verify(&path("local"), 1).unwrap().differ.is_empty());
+    }
+}
