@@ -31,7 +31,8 @@ const SHARED_PRICE: Price = Price { must_save: 0, moves: 3, per_class: PER_CELL 
 const CELLS: u8 = 4;
 /// Bytes that classes are compared by, about. (unmeasured)
 const COUNTED: usize = 1 << 16;
-/// What a class that shares its streams takes, about, in bytes. (structural: levels of a packed shape, and changes)
+/// What a class that shares its streams takes, about, in bytes: its shape, and what that misses of the counts. (case: `entropy.py`, fp8;
+/// with 30, e4m3 is up to 0.05 % larger and decodes at 0.9 of the speed)
 const PER_CELL: u64 = 80;
 /// Contexts of neighbours replace classes where they save one part in this many. (case: `entropy.py`, fp8)
 const MIN_ORDER_SAVING: u64 = 100;

@@ -39,7 +39,7 @@ const MIN_EXPLAINED: f64 = 100.0;
 /// Bits of a description for each symbol of a context, about. (structural: the number of a number's bits, and those)
 const PER_LISTED_SYMBOL: u64 = 7;
 
-/// As [`PER_LISTED_SYMBOL`], of all symbols of a context that has a shape. (structural: 40 bytes of levels, and some changes)
+/// As [`PER_LISTED_SYMBOL`], of all symbols of a context that has a shape. (structural: levels of a packed shape, and some changes)
 const PER_SHAPE: u64 = 8 * 20;
 
 /// The tables of all contexts.
