@@ -96,9 +96,12 @@ class Pooled:
         runs = [bytearray() for _ in sizes]
         for length in self.lengths:
             bits, place = Bits(payload.take(length)), 0
-            states = [bits.take(self.log, 25), bits.take(self.log, 25)]
-            for table, size, run in zip(self.tables, sizes, runs, strict=True):
-                for _ in range(size // 4):
+            left = [
+                min(-(-size // 4), size - len(run)) for size, run in zip(sizes, runs, strict=True)
+            ]
+            states = [bits.take(self.log, 25), bits.take(self.log, 25)] if any(left) else [0, 0]
+            for table, number, run in zip(self.tables, left, runs, strict=True):
+                for _ in range(number):
                     assert table is not None
                     symbol, width, base = table[states[place % 2]]
                     run.append(symbol)
@@ -113,12 +116,18 @@ class Blocks:
 
     def __init__(self, index: Cursor, kind: int, length: int) -> None:
         number = index.number(1)
-        pooled, number = number >= 128, number % 128
+        pooled, relative, number = number >= 128, number >> 6 & 1, number % 64
         if number not in BLOCK_TYPES:
             raise ValueError(f"block type {number} is not known")
         self.bytes, self.parameters, self.quants, self.groups, self.form = BLOCK_TYPES[number]
         check(SIZES[kind] == 1 and length % self.bytes == 0, 27)
         self.blocks = length // self.bytes
+        relations = index.number(1) if relative else 0
+        self.relative_halves, self.pairs = relations % 2, relations >> 1
+        check(relations in (1, 2, 3) or not relative, 36)
+        shifted = self.form in ("offset", "integers", "nibbles")
+        check(shifted or not self.relative_halves, 36)
+        check(self.form == "integers" or not self.pairs, 36)
         self.run = index.number(4)
         self.scales, self.offsets = (
             [index.number(4) for _ in range(index.number(1))] for _ in range(2)
@@ -128,12 +137,12 @@ class Blocks:
             for levels in (self.scales, self.offsets)
         )
         classes = (len(self.scales) + 1) * (len(self.offsets) + 1)
-        shifted = self.form in ("offset", "integers", "nibbles")
         check(classes <= 16 and all(sorted(set(t)) == t for t in (self.scales, self.offsets)), 28)
         check(bool(self.form) or not self.scales, 28)
         check(shifted or not self.offsets, 28)
         check((self.run > 0) == bool(self.scales) and self.run <= self.blocks * self.groups, 28)
-        counts = [n for p in self.parameters for n in ([8, 8] if p.packed == "4" else [p.count])]
+        eights = [16] if self.pairs else [8, 8]
+        counts = [n for p in self.parameters for n in (eights if p.packed == "4" else [p.count])]
         self.streams = [Stream(index, self.blocks * count) for count in counts]
         self.symbols = 0
         if self.quants:
@@ -156,6 +165,16 @@ class Blocks:
 
     def decode(self, payload: Cursor) -> bytes:
         streams = [stream.decode(payload) for stream in self.streams]
+        if self.relative_halves:
+            sums = [
+                (low + more_low + 256 * (high + more_high)) % 65536
+                for low, high, more_low, more_high in zip(*streams[:4], strict=True)
+            ]
+            streams[2:4] = bytes(each % 256 for each in sums), bytes(each >> 8 for each in sums)
+        if self.pairs:
+            pairs = streams.pop()
+            check(all(byte >> 6 == i % 2 for i, byte in enumerate(pairs)), 36)
+            streams += [pairs[0::2], bytes(byte % 64 for byte in pairs[1::2])]
         classes = self.classify(streams)
         check(
             [classes.count(i) for i in range(len(self.classes))] == [n for n, _ in self.classes], 28

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 
-from .blocks import Blocks
+from .blocks import Blocks, Pooled
 from .streams import (
     EXPONENT_BITS,
     SIZES,
@@ -331,9 +331,13 @@ class Classed:
     """Bytes in classes of rows or columns."""
 
     def __init__(self, index: Cursor, kind: int, length: int) -> None:
-        self.length = length
-        axis, period, width = index.number(1), index.number(4), index.number(1)
-        check(SIZES[kind] == 1 and axis in (1, 2), 30)
+        self.length, self.pooled = length, None
+        axis, period = index.number(1), index.number(4)
+        check(SIZES[kind] == 1 and axis in (1, 2, 4), 30)
+        if axis == 4:
+            self.read_cells(index, period)
+            return
+        width = index.number(1)
         check(1 <= period <= length and width in (1, 2), 15)
         units = period if axis == 2 else -(-length // period)
         classes = low_bits_first(index.take(-(-units * width // 8)), width, units, 15)
@@ -342,8 +346,28 @@ class Classed:
         self.streams = [Stream(index, size) for size in sizes]
         self.stored = sum(stream.stored for stream in self.streams)
 
+    def read_cells(self, index: Cursor, period: int) -> None:
+        """Classes of rows and columns, which share their streams."""
+        check(1 <= period <= self.length, 15)
+        numbers = []
+        for units in (-(-self.length // period), period):
+            width = index.number(1)
+            check(width <= 2, 15)
+            numbers.append(low_bits_first(index.take(-(-units * width // 8)), width, units, 15))
+        rows, columns = numbers
+        each = max(columns) + 1
+        self.class_of = [rows[i // period] * each + columns[i % period] for i in range(self.length)]
+        self.classes = (max(rows) + 1) * each
+        check(self.classes > 1, 34)
+        self.pooled = Pooled(index, self.classes)
+        self.stored = sum(self.pooled.lengths)
+
     def decode(self, payload: Cursor) -> bytes:
-        runs = [iter(stream.decode(payload)) for stream in self.streams]
+        if self.pooled:
+            sizes = [self.class_of.count(number) for number in range(self.classes)]
+            runs = [iter(run) for run in self.pooled.decode(payload, sizes)]
+        else:
+            runs = [iter(stream.decode(payload)) for stream in self.streams]
         return bytes(next(runs[number]) for number in self.class_of)
 
 

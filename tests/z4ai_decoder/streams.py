@@ -208,29 +208,108 @@ def read_shape(index: Cursor) -> tuple[int, list[tuple[int, int, int]]]:
     log, width, distance, last = (index.number(1) for _ in range(4))
     check(9 <= log <= 12 and width in (3, 4, 8) and distance <= (5 if width == 8 else 0), 32)
     if width < 8:
-        given = index.take(1 << width)
-        digits = max(1, -(-last.bit_length() // width))
-        parts = [
-            [given[symbol >> (i * width) & ((1 << width) - 1)] for i in range(digits)]
-            for symbol in range(last + 1)
-        ]
-        levels = [0 if 0 in part else sum(part) for part in parts]
-    elif distance == 0:
-        levels = list(index.take(last + 1))
+        levels = levels_of_digits(index.take(1 << width), width, last)
     else:
-        given, step = index.take((last >> distance) + 2), 1 << distance
-        levels = [
-            (given[s // step] * (step - s % step) + given[s // step + 1] * (s % step) + step // 2)
-            // step
-            for s in range(last + 1)
-        ]
+        number = last + 1 if distance == 0 else (last >> distance) + 2
+        levels = curve(index.take(number), distance, last)
+    read_changes(index, levels)
+    return log, table_of_levels(log, levels)
+
+
+def read_packed_shape(index: Cursor) -> tuple[int, list[tuple[int, int, int]]]:
+    head = index.number(1)
+    log, kind, rice = 9 + head % 4, head >> 2 & 3, head >> 4 & 7
+    if kind < 2:
+        last = index.number(1)
+        given = read_levels(index, 1 << (3 + kind), rice)
+        levels = levels_of_digits(given, 3 + kind, last)
+    elif kind == 2:
+        distance, first, last = (index.number(1) for _ in range(3))
+        check(distance <= 5 and first <= last, 35)
+        number = last - first + 1 if distance == 0 else ((last - first) >> distance) + 2
+        given = read_levels(index, number, rice)
+        levels = [0] * first + curve(given, distance, last - first)
+    else:
+        both, last = index.number(1), index.number(1)
+        distance, mantissa = both % 16, both >> 4
+        check(mantissa in (2, 3) and 1 <= distance <= mantissa and last < 128, 35)
+        given = read_levels(index, (last >> distance) + 2, rice)
+        levels = curve(given, distance, last)
+        for i in range(1 << mantissa, last + 1):
+            if levels[i]:
+                part = (0, 1, 3, 4, 5, 6, 6, 7)[i % (1 << mantissa) * (8 >> mantissa)]
+                levels[i] = max(1, levels[i] - part)
+        levels += [0] * (127 - last)
+        levels += levels
+    if head >> 7:
+        read_changes(index, levels)
+    return log, table_of_levels(log, levels, nearest=True)
+
+
+def read_levels(index: Cursor, number: int, rice: int) -> list[int]:
+    """Levels by their distance from the line through the two before."""
+    left = word = 0
+
+    def take(width: int) -> int:
+        nonlocal left, word
+        while left < width:
+            word |= index.number(1) << left
+            left += 8
+        value = word & ((1 << width) - 1)
+        word >>= width
+        left -= width
+        return value
+
+    levels = [take(8)]
+    while len(levels) < number:
+        unary = 0
+        while unary < 11 and take(1):
+            unary += 1
+        if unary == 11:
+            levels.append(take(8))
+            continue
+        code = unary << rice | take(rice)
+        line = 2 * levels[-1] - levels[-2] if len(levels) > 1 else levels[-1]
+        level = min(255, max(0, line)) + (-(code + 1) // 2 if code % 2 else code // 2)
+        check(0 <= level < 256, 35)
+        levels.append(level)
+    check(word == 0, 35)
+    return levels
+
+
+def levels_of_digits(given: bytes | list[int], width: int, last: int) -> list[int]:
+    digits = max(1, -(-last.bit_length() // width))
+    parts = [
+        [given[symbol >> (i * width) & ((1 << width) - 1)] for i in range(digits)]
+        for symbol in range(last + 1)
+    ]
+    return [0 if 0 in part else sum(part) for part in parts]
+
+
+def curve(given: bytes | list[int], distance: int, last: int) -> list[int]:
+    step = 1 << distance
+    if step == 1:
+        return list(given)
+    return [
+        (given[s // step] * (step - s % step) + given[s // step + 1] * (s % step) + step // 2)
+        // step
+        for s in range(last + 1)
+    ]
+
+
+def read_changes(index: Cursor, levels: list[int]) -> None:
     before = -1
     for _ in range(index.number(1)):
         symbol, change = index.number(1), index.number(1)
         check(symbol > before, 32)
         before = symbol
-        if symbol <= last and levels[symbol]:
+        if symbol < len(levels) and levels[symbol]:
             levels[symbol] = max(1, levels[symbol] + change - 128) if change else 0
+
+
+def table_of_levels(
+    log: int, levels: list[int], nearest: bool = False
+) -> list[tuple[int, int, int]]:
     known = {symbol: level for symbol, level in enumerate(levels) if level}
     check(len(known) >= 2, 32)
     highest, size = max(known.values()), 1 << log
@@ -239,10 +318,16 @@ def read_shape(index: Cursor) -> tuple[int, list[tuple[int, int, int]]]:
     total = sum(weights.values())
     shares = {symbol: max(0, weight * size - total) for symbol, weight in weights.items()}
     rest, every, at, counts = size - len(known), sum(shares.values()), 0, {}
+    if nearest:
+        counts = {s: 1 + (2 * share * rest + every) // (2 * every) for s, share in shares.items()}
+        missing = size - sum(counts.values())
+        for symbol in sorted(counts, key=lambda s: (-counts[s], s))[: abs(missing)]:
+            counts[symbol] += 1 if missing > 0 else -1
+        return table_of(log, counts)
     for symbol, share in shares.items():
         counts[symbol] = 1 + (at + share) * rest // every - at * rest // every
         at += share
-    return log, table_of(log, counts)
+    return table_of(log, counts)
 
 
 def read_contexts(index: Cursor) -> tuple[dict[int, int], int, list[list[tuple[int, int, int]]]]:
@@ -260,8 +345,8 @@ def read_contexts(index: Cursor) -> tuple[dict[int, int], int, list[list[tuple[i
 
 def read_table(index: Cursor, form: int, rule: int) -> tuple[int, list[tuple[int, int, int]]]:
     """States as numbers or as a shape."""
-    check(form in (1, 2), rule)
-    return read_states(index) if form == 1 else read_shape(index)
+    check(form in (1, 2, 3), rule)
+    return (read_states, read_shape, read_packed_shape)[form - 1](index)
 
 
 def table_of(log: int, counts: dict[int, int]) -> list[tuple[int, int, int]]:

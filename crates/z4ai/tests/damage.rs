@@ -146,6 +146,12 @@ fn large_frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let mut frames: Vec<_> = cases.into_iter().map(encode).collect();
     frames.push(blocks_in_classes());
     frames.push(blocks_of_a_convolution());
+    frames.push(blocks_with_relative_offsets());
+    frames.push(fp8_rows_and_columns());
+    frames.push(fp8_of_a_convolution());
+    // The golden frame of their name has shapes in bytes.
+    let (_, data, frame) = blocks_in_classes();
+    frames.push(("blocks in packed classes".to_owned(), data, frame));
     // Bytes of a smooth distribution, and of two smooth halves.
     let mut normal = |deviation: f32| ((next() + next() + next() + next()) * deviation).round() as i32;
     let curve = (0..20_000).map(|i| if i % 32 == 9 { 127 } else { normal(60.0) as u8 }).collect();
@@ -214,6 +220,97 @@ fn blocks_of_a_convolution() -> (String, Vec<u8>, Vec<u8>) {
     ("blocks of a convolution".to_owned(), data, frame)
 }
 
+/// Blocks whose offsets are about proportional to their scales.
+fn blocks_with_relative_offsets() -> (String, Vec<u8>, Vec<u8>) {
+    let mut state = 1u32;
+    let mut next = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+    };
+    let mut data = Vec::new();
+    for _ in 0..600 {
+        let scale = (0x1800 + ((next() + next()) * 2000.0) as i32) as u16;
+        let offset = (i32::from(scale) + 0x0c00 + (next() * 200.0) as i32) as u16;
+        data.extend([scale.to_le_bytes(), offset.to_le_bytes()].concat());
+        let scales: [u8; 8] = std::array::from_fn(|_| (42.0 + 40.0 * next()).clamp(0.0, 63.0) as u8);
+        let offsets = scales.map(|scale| (f32::from(scale) * (0.9 + 0.2 * next())).clamp(0.0, 63.0) as u8);
+        data.extend((0..4).map(|i| scales[i] | scales[i + 4] >> 4 << 6));
+        data.extend((0..4).map(|i| offsets[i] | offsets[i + 4] >> 4 << 6));
+        data.extend((0..4).map(|i| scales[i + 4] & 15 | offsets[i + 4] << 4));
+        let mut quant = || (8.0 + 6.0 * (next() + next())).clamp(0.0, 15.0) as u8;
+        data.extend((0..128).map(|_| quant() | quant() << 4));
+    }
+    let options = Options { kind: Kind::U8, blocks: Some(BlockType::Q4_K), ..Options::default() };
+    let frame = z4ai::compress(&data, &options).unwrap();
+    ("blocks with relative offsets".to_owned(), data, frame)
+}
+
+/// fp8 e4m3, rounded towards zero.
+fn fp8(value: f32) -> u8 {
+    let bits = value.abs().min(448.0).to_bits();
+    let exponent = (bits >> 23) as i32 - 127 + 7;
+    let magnitude = if exponent <= 0 { 0 } else { (exponent as u8) << 3 | (bits >> 20 & 7) as u8 };
+    magnitude | u8::from(value < 0.0) << 7
+}
+
+fn fp8_frame(name: &str, period: u64, data: Vec<u8>) -> (String, Vec<u8>, Vec<u8>) {
+    let shape = vec![data.len() as u64 / period, period];
+    let options = Options { kind: Kind::F8E4M3, shape, ..Options::default() };
+    let frame = z4ai::compress(&data, &options).unwrap();
+    (name.to_owned(), data, frame)
+}
+
+/// Rows and columns that differ in scale.
+fn fp8_rows_and_columns() -> (String, Vec<u8>, Vec<u8>) {
+    let mut state = 1u32;
+    let mut next = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+    };
+    let scale = |i: usize| 2f32.powi((i * 7 % 5) as i32 / 2) * 2f32.powi((i % 250 * 3 % 7) as i32 / 3);
+    let data =
+        (0..250 * 240).map(|i| fp8((next() + next() + next()) * scale(i / 250) * scale(i % 250))).collect();
+    fp8_frame("fp8 rows and columns", 250, data)
+}
+
+/// Elements that are close to the ones before.
+fn fp8_of_a_convolution() -> (String, Vec<u8>, Vec<u8>) {
+    let mut state = 1u32;
+    let mut next = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+    };
+    let mut value = 0f32;
+    let smooth = |_| {
+        value = 0.8 * value + next() + next();
+        fp8(value)
+    };
+    let data = (0..40_000).map(smooth).collect();
+    fp8_frame("fp8 of a convolution", 200, data)
+}
+
+#[test]
+fn classes_of_rows_and_columns_pay() {
+    let (_, data, frame) = fp8_rows_and_columns();
+    let alone = z4ai::compress(&data, &Options { kind: Kind::U8, ..Options::default() }).unwrap();
+    assert!(frame.len() * 100 < alone.len() * 94, "{} of {}", frame.len(), alone.len());
+    let (_, data, frame) = fp8_of_a_convolution();
+    let alone = z4ai::compress(&data, &Options { kind: Kind::U8, ..Options::default() }).unwrap();
+    assert!(frame.len() * 100 < alone.len() * 93, "{} of {}", frame.len(), alone.len());
+}
+
+#[test]
+fn relative_offsets_of_blocks_pay() {
+    let (_, _, frame) = blocks_with_relative_offsets();
+    let streams = z4ai::streams(&frame).unwrap();
+    let pairs = streams.iter().find(|stream| stream.coder == "order-1 tans").unwrap();
+    assert_eq!((pairs.role, pairs.content_len), ("block parameters", 600 * 16));
+    // Five bits for a scale, and three for an offset.
+    assert!(pairs.stored_len * 16 < pairs.content_len * 10, "{streams:?}");
+    let halves: u64 = streams.iter().filter(|s| s.content_len == 600).map(|s| s.stored_len).sum();
+    assert!(halves < 600 * 4, "{streams:?}");
+}
+
 #[test]
 fn neighbours_of_blocks_pay() {
     let (_, _, frame) = blocks_of_a_convolution();
@@ -240,6 +337,10 @@ fn flipped_bits_of_large_frames_are_noticed() {
         "contexts",
         "pooled tans",
         "order-1 tans",
+        "order-1 tans",
+        "pooled tans",
+        "order-1 tans",
+        "pooled tans",
         "shaped tans",
         "shaped tans",
     ]) {

@@ -3,7 +3,7 @@
 use twox_hash::XxHash3_64;
 
 use crate::coder::huffman::lengths::Lengths;
-use crate::coder::tans::{self, NormalizedCounts, Shape, order_one};
+use crate::coder::tans::{self, Described, NormalizedCounts, Shape, order_one};
 use crate::coder::{Coder, EncodeScratch, huffman};
 use crate::estimate::cost::{self, BIT};
 use crate::estimate::sampling;
@@ -353,7 +353,9 @@ fn code_finely(
             fine.len < huffman.unwrap_or(u64::MAX).min(bytes.len() as u64)
         };
         return match Fine::new(counts, ideal, least, states) {
-            Some(fine) if fine.len < least || whole(&fine) => fine.encode(bytes, payload, scratch),
+            Some(fine) if fine.len < least.min(bytes.len() as u64) || whole(&fine) => {
+                fine.encode(bytes, payload, scratch)
+            }
             _ => code_counted(bytes, counts, payload, scratch),
         };
     }
@@ -394,7 +396,7 @@ impl Fine {
     ) -> Option<Self> {
         // Coder, lengths of streams, the states that each starts with and what fills its last byte.
         let streams = 1 + tans::RUNS as u64 * (4 + 4);
-        let shaped = Shape::fit(counts, ideal).map(|(len, shape, states)| Self {
+        let shaped = Shape::fit(counts, ideal, Described::InBytes).map(|(len, shape, states)| Self {
             states,
             shape: Some(Box::new(shape)),
             len: streams + len,

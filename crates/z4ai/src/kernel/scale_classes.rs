@@ -55,18 +55,59 @@ impl ClassMap {
     }
 }
 
+/// Classes of rows and of columns: each row class has a class for each column class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CellMap {
+    /// Elements per row.
+    pub(crate) period: usize,
+    /// The class of each row, and of each column.
+    pub(crate) rows: Vec<u8>,
+    pub(crate) columns: Vec<u8>,
+}
+
+/// One more than the highest of these classes.
+fn highest(classes: &[u8]) -> usize {
+    usize::from(classes.iter().fold(0, |highest, &class| class.max(highest))) + 1
+}
+
+impl CellMap {
+    /// The numbers of classes of rows and of columns.
+    pub(crate) fn counts(&self) -> [usize; 2] {
+        [highest(&self.rows), highest(&self.columns)]
+    }
+
+    /// Elements in each class of a chunk of `count` elements: those of the first class of rows, then the others.
+    pub(crate) fn sizes(&self, count: usize) -> Vec<usize> {
+        let [rows, columns] = self.counts();
+        let mut sizes = vec![0; rows * columns];
+        let (whole, rest) = (count / self.period, count % self.period);
+        let mut per_row = [0; MAX_CLASSES];
+        self.columns.iter().for_each(|&class| per_row[usize::from(class)] += 1);
+        for &row in &self.rows[..whole] {
+            let own = &mut sizes[usize::from(row) * columns..][..columns];
+            own.iter_mut().zip(per_row).for_each(|(size, more)| *size += more);
+        }
+        if let Some(&row) = self.rows.get(whole) {
+            let cell = |&column: &u8| usize::from(row) * columns + usize::from(column);
+            self.columns[..rest].iter().for_each(|column| sizes[cell(column)] += 1);
+        }
+        sizes
+    }
+}
+
 /// The groups of one row, which may be several periods: the number of columns, and the column mask
 /// of each class.
 fn masks(map: &ClassMap) -> Vec<(usize, [u64; MAX_CLASSES])> {
     let columns = map.classes.repeat(MIN_COLUMNS.div_ceil(map.period));
-    let group = |classes: &[u8]| {
-        let mut masks = [0; MAX_CLASSES];
-        for (column, &class) in classes.iter().enumerate() {
-            masks[usize::from(class)] |= 1 << column;
-        }
-        (classes.len(), masks)
-    };
-    columns.chunks(VECTOR).map(group).collect()
+    columns.chunks(VECTOR).map(masks_of_group).collect()
+}
+
+fn masks_of_group(classes: &[u8]) -> (usize, [u64; MAX_CLASSES]) {
+    let mut masks = [0; MAX_CLASSES];
+    for (column, &class) in classes.iter().enumerate() {
+        masks[usize::from(class)] |= 1 << column;
+    }
+    (classes.len(), masks)
 }
 
 dispatch_wide! {
@@ -79,6 +120,94 @@ dispatch_wide! {
     /// Splits codes in element order into one run per class. Every buffer needs [`SLACK`] bytes
     /// behind its contents.
     pub(crate) fn scatter(map: &ClassMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) = scatter_with
+}
+
+dispatch_wide! {
+    /// As [`gather`], from runs per class of rows and columns.
+    pub(crate) fn gather_cells(map: &CellMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) = gather_cells_with
+}
+
+dispatch_wide! {
+    /// As [`scatter`], to runs per class of rows and columns.
+    pub(crate) fn scatter_cells(map: &CellMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) = scatter_cells_with
+}
+
+/// The groups of one row: the number of columns, and the column mask of each class.
+fn row_masks(columns: &[u8]) -> Vec<(usize, [u64; MAX_CLASSES])> {
+    columns.chunks(VECTOR).map(masks_of_group).collect()
+}
+
+#[inline(always)]
+fn gather_cells_with(isa: impl Vector, map: &CellMap, runs: &[&[u8]], count: usize, codes: &mut [u8]) {
+    let [_, columns] = map.counts();
+    let groups = row_masks(&map.columns);
+    let mut next = vec![0; runs.len()];
+    let whole = count / map.period;
+    for (number, &row) in map.rows[..whole].iter().enumerate() {
+        let first = usize::from(row) * columns;
+        let (runs, next) = (&runs[first..][..columns], &mut next[first..][..columns]);
+        let mut at = number * map.period;
+        if columns == 1 {
+            copy_row(&runs[0][next[0]..][..map.period], &mut codes[at..][..map.period]);
+            next[0] += map.period;
+            continue;
+        }
+        for (width, masks) in &groups {
+            let mut joined = isa.splat::<u8>(0);
+            for ((run, next), &mask) in runs.iter().zip(&mut *next).zip(masks) {
+                let from = run[*next..].first_chunk().expect("bytes behind every run");
+                joined = isa.or(joined, isa.expand::<u8>(mask, from));
+                *next += mask.count_ones() as usize;
+            }
+            // What is stored beyond the row is overwritten by the next one.
+            isa.store(joined, codes[at..].first_chunk_mut().expect("bytes behind the codes"));
+            at += width;
+        }
+    }
+    if let Some(&row) = map.rows.get(whole) {
+        for (code, &column) in codes[whole * map.period..count].iter_mut().zip(&map.columns) {
+            let cell = usize::from(row) * columns + usize::from(column);
+            *code = runs[cell][next[cell]];
+            next[cell] += 1;
+        }
+    }
+}
+
+#[inline(always)]
+fn scatter_cells_with(isa: impl Vector, map: &CellMap, codes: &[u8], count: usize, runs: &mut [Vec<u8>]) {
+    let [_, columns] = map.counts();
+    let groups = row_masks(&map.columns);
+    let mut next = vec![0; runs.len()];
+    let whole = count / map.period;
+    for (number, &row) in map.rows[..whole].iter().enumerate() {
+        let first = usize::from(row) * columns;
+        let (runs, next) = (&mut runs[first..][..columns], &mut next[first..][..columns]);
+        let mut at = number * map.period;
+        if columns == 1 {
+            copy_row(&codes[at..][..map.period], &mut runs[0][next[0]..][..map.period]);
+            next[0] += map.period;
+            continue;
+        }
+        for (width, masks) in &groups {
+            let bytes = isa.load(codes[at..].first_chunk().expect("bytes behind the codes"));
+            for ((run, next), &mask) in runs.iter_mut().zip(&mut *next).zip(masks) {
+                isa.compress::<u8>(
+                    mask,
+                    bytes,
+                    run[*next..].first_chunk_mut().expect("bytes behind every run"),
+                );
+                *next += mask.count_ones() as usize;
+            }
+            at += width;
+        }
+    }
+    if let Some(&row) = map.rows.get(whole) {
+        for (&code, &column) in codes[whole * map.period..count].iter().zip(&map.columns) {
+            let cell = usize::from(row) * columns + usize::from(column);
+            runs[cell][next[cell]] = code;
+            next[cell] += 1;
+        }
+    }
 }
 
 #[inline(always)]
@@ -203,7 +332,57 @@ mod tests {
         })
     }
 
+    fn cell_map() -> impl Strategy<Value = (CellMap, Vec<u8>)> {
+        (1u8..=4, 1u8..=4, 1usize..200, 1usize..2000, any::<u64>()).prop_map(
+            |(rows, columns, period, count, seed)| {
+                let mut state = seed | 1;
+                let mut next = || {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (state >> 33) as u8
+                };
+                let rows = (0..count.div_ceil(period)).map(|_| next() % rows).collect();
+                let columns = (0..period).map(|_| next() % columns).collect();
+                let codes = (0..count).map(|_| next()).collect();
+                (CellMap { period, rows, columns }, codes)
+            },
+        )
+    }
+
     proptest! {
+        #[test]
+        fn codes_of_cells_return_to_their_places((map, codes) in cell_map()) {
+            let (count, [rows, columns]) = (codes.len(), map.counts());
+            let cell_of = |i: usize| {
+                usize::from(map.rows[i / map.period]) * columns + usize::from(map.columns[i % map.period])
+            };
+            let naive: Vec<Vec<u8>> = (0..rows * columns)
+                .map(|cell| (0..count).filter(|&i| cell_of(i) == cell).map(|i| codes[i]).collect())
+                .collect();
+            let sizes = map.sizes(count);
+            prop_assert!(naive.iter().map(Vec::len).eq(sizes.iter().copied()));
+            let mut padded = codes.clone();
+            padded.resize(count + SLACK, 0);
+            for portable in [false, true] {
+                let mut runs: Vec<Vec<u8>> = sizes.iter().map(|&s| vec![0; s + SLACK]).collect();
+                if portable {
+                    scatter_cells_with(Portable, &map, &padded, count, &mut runs);
+                } else {
+                    scatter_cells(&map, &padded, count, &mut runs);
+                }
+                for (run, naive) in runs.iter().zip(&naive) {
+                    prop_assert_eq!(&run[..run.len() - SLACK], &naive[..]);
+                }
+                let runs: Vec<&[u8]> = runs.iter().map(Vec::as_slice).collect();
+                let mut back = vec![0; count + SLACK];
+                if portable {
+                    gather_cells_with(Portable, &map, &runs, count, &mut back);
+                } else {
+                    gather_cells(&map, &runs, count, &mut back);
+                }
+                prop_assert_eq!(&back[..count], &codes[..]);
+            }
+        }
+
         #[test]
         fn codes_return_to_their_places((map, codes) in map()) {
             let count = codes.len();

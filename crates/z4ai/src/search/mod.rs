@@ -23,8 +23,8 @@ pub(crate) fn dense(
     if !content.len().is_multiple_of(kind.size()) {
         ChunkLayout::Opaque(Coder::Raw)
     } else if kind.size() == 1 {
-        if let Some(classed) = classed::encode(content, options, hint, split, payload) {
-            return ChunkLayout::Classed(classed);
+        if let Some(layout) = classed::encode(content, options, hint, split, payload) {
+            return layout;
         }
         ChunkLayout::Opaque(choose::encode_bytes(content, options, payload, &mut split.coder))
     } else if options.effort <= Effort::Default {

@@ -210,10 +210,14 @@ impl NormalizedCounts {
         for _ in 0..4 {
             inverse = inverse.wrapping_mul(2usize.wrapping_sub(step.wrapping_mul(inverse)));
         }
-        let mut number = 0;
-        for state in 0..size {
-            each(state, handed_out[number % (1 << MAX_LOG)]);
-            number = number.wrapping_add(inverse) & (size - 1);
+        // Four at a time, which takes fewer instructions each.
+        let mut numbers = [0, inverse, inverse.wrapping_mul(2), inverse.wrapping_mul(3)];
+        for state in (0..size).step_by(4) {
+            for (i, number) in numbers.iter_mut().enumerate() {
+                *number &= size - 1;
+                each(state + i, handed_out[*number % (1 << MAX_LOG)]);
+                *number = number.wrapping_add(inverse.wrapping_mul(4));
+            }
         }
     }
 }

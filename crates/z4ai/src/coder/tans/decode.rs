@@ -82,7 +82,7 @@ impl Table {
     }
 
     /// Decodes parts by a table each, one after the other: a part starts with the states that the one before ended with.
-    /// All tables have as many states, and all parts a multiple of [`RUNS`] symbols.
+    /// All tables have as many states.
     pub(super) fn decode_parts(
         &mut self,
         parts: Vec<(&NormalizedCounts, &mut [u8])>,
@@ -91,16 +91,18 @@ impl Table {
     ) -> Result<()> {
         let log = parts.first().map_or(0, |(states, _)| states.log);
         let mut runs = Vec::with_capacity(RUNS);
-        for bits in split_streams(stored, lens)? {
+        for (index, bits) in split_streams(stored, lens)?.into_iter().enumerate() {
             let mut run = Run::new(bits, &mut [], log)?;
-            run.states = [run.take(log)?, run.take(log)?];
+            if parts.iter().any(|(_, symbols)| !run_range(index, RUNS, symbols.len()).is_empty()) {
+                run.states = [run.take(log)?, run.take(log)?];
+            }
             runs.push(run);
         }
         for (states, mut symbols) in parts {
             self.build(states);
-            let quarter = symbols.len() / RUNS;
-            for run in &mut runs {
-                (run.out, symbols) = symbols.split_at_mut(quarter);
+            let total = symbols.len();
+            for (index, run) in runs.iter_mut().enumerate() {
+                (run.out, symbols) = symbols.split_at_mut(run_range(index, RUNS, total).len());
                 run.done = 0;
             }
             if let Some(runs) = runs.first_chunk_mut() {
@@ -109,7 +111,7 @@ impl Table {
             for run in &mut runs {
                 run.finish_symbols::<false>(&self.0.entries)?;
                 // States take turns over all parts.
-                if quarter % 2 == 1 {
+                if run.out.len() % 2 == 1 {
                     run.states.swap(0, 1);
                 }
             }
@@ -167,7 +169,6 @@ dispatch! {
 fn fill_with(_: impl Isa, states: &NormalizedCounts, table: &mut [u32]) {
     /// Ranks whose entries are made once. (structural: where many symbols share a table, each has few states)
     const FEW: usize = 256;
-    let mut next = states.counts;
     let table = &mut table[..states.size()];
     // All of an entry but its symbol follows from the rank of the state among those of the symbol.
     let entry = |rank: u16| {
@@ -176,6 +177,7 @@ fn fill_with(_: impl Isa, states: &NormalizedCounts, table: &mut [u32]) {
     };
     let most = usize::from(states.counts.into_iter().max().unwrap_or(0));
     if 2 * most > FEW {
+        let mut next = states.counts;
         return states.for_each_state(|state, symbol| {
             let rank = &mut next[usize::from(symbol)];
             table[state] = entry(*rank) | u32::from(symbol) << 8;
@@ -184,10 +186,11 @@ fn fill_with(_: impl Isa, states: &NormalizedCounts, table: &mut [u32]) {
     }
     let mut by_rank = [0; FEW];
     (1..2 * most).for_each(|rank| by_rank[rank] = entry(rank as u16));
+    let mut next = states.counts.map(|count| count as u8);
     states.for_each_state(|state, symbol| {
         let rank = &mut next[usize::from(symbol)];
-        table[state] = by_rank[usize::from(*rank) % FEW] | u32::from(symbol) << 8;
-        *rank += 1;
+        table[state] = by_rank[usize::from(*rank)] | u32::from(symbol) << 8;
+        *rank = rank.wrapping_add(1);
     });
 }
 

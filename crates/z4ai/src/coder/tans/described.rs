@@ -1,6 +1,6 @@
-//! One of several tables of a size: described by numbers of states or by a shape, whichever is smaller.
+//! One of several tables of a size: described by numbers of states or by a shape in bits, whichever is smaller.
 
-use crate::coder::tans::{NormalizedCounts, Shape};
+use crate::coder::tans::{Described, NormalizedCounts, Shape};
 use crate::error::{Error, Result};
 use crate::estimate::cost::{self, BIT};
 use crate::wire::{Put, Reader};
@@ -8,6 +8,7 @@ use crate::wire::{Put, Reader};
 /// Forms of descriptions. (format)
 const LISTED: u8 = 1;
 const SHAPED: u8 = 2;
+const PACKED: u8 = 3;
 
 /// A table, and its shape if it has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,9 +19,9 @@ pub(super) struct DescribedTable {
 
 impl DescribedTable {
     /// The table whose description and symbols are smallest.
-    pub(super) fn new(counts: &[u32; 256], log: u32) -> Self {
+    pub(super) fn new(counts: &[u32; 256], log: u32, described: Described) -> Self {
         let ideal = cost::entropy(counts) / (8 * BIT);
-        let mut shaped = Shape::fit_to(counts, ideal, log);
+        let mut shaped = Shape::fit_to(counts, ideal, log, described);
         // Numbers of states take no less than this.
         let least = ideal + counts.iter().filter(|&&count| count > 0).count() as u64 / 2;
         if let Some((_, shape, states)) = shaped.take_if(|(len, ..)| *len < least) {
@@ -43,7 +44,7 @@ impl DescribedTable {
                 self.states.write(out);
             }
             Some(shape) => {
-                out.put_u8(SHAPED);
+                out.put_u8(if shape.packed { PACKED } else { SHAPED });
                 shape.write(out);
             }
         }
@@ -53,8 +54,11 @@ impl DescribedTable {
     pub(super) fn read(form: u8, reader: &mut Reader<'_>) -> Result<Self> {
         match form {
             LISTED => Ok(Self { states: NormalizedCounts::read(reader)?, shape: None }),
-            SHAPED => {
-                let (shape, states) = Shape::read(reader)?;
+            SHAPED | PACKED => {
+                let (shape, states) = match form {
+                    PACKED => Shape::read_packed(reader)?,
+                    _ => Shape::read(reader)?,
+                };
                 Ok(Self { states, shape: Some(shape) })
             }
             _ => Err(Error::corrupt(format_args!("a table described in form {form}"))),

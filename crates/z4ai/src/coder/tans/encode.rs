@@ -191,7 +191,7 @@ pub(crate) fn encode(
     out: &mut Vec<u8>,
     scratch: &mut TansScratch,
 ) -> [u32; RUNS] {
-    encode_runs::<_, 2, 2>(symbols, &Encoder::new(std::slice::from_ref(states)), out, scratch)
+    encode_runs::<_, 2, 2>(runs_of(symbols), &Encoder::new(std::slice::from_ref(states)), out, scratch)
 }
 
 /// As [`encode`] of the symbols in the lower halves by the tables of the upper halves, with one
@@ -202,7 +202,7 @@ pub(crate) fn encode_by_tables(
     out: &mut Vec<u8>,
     scratch: &mut TansScratch,
 ) -> [u32; RUNS] {
-    encode_runs::<_, 4, 1>(symbols, &Encoder::new(tables), out, scratch)
+    encode_runs::<_, 4, 1>(runs_of(symbols), &Encoder::new(tables), out, scratch)
 }
 
 /// As [`encode_by_tables`], with two interleaved states for each stream.
@@ -212,18 +212,35 @@ pub(super) fn encode_by_two_states(
     out: &mut Vec<u8>,
     scratch: &mut TansScratch,
 ) -> [u32; RUNS] {
-    encode_runs::<_, 2, 2>(symbols, &Encoder::new(tables), out, scratch)
+    encode_runs::<_, 2, 2>(runs_of(symbols), &Encoder::new(tables), out, scratch)
+}
+
+/// As [`encode_by_two_states`], of runs that are not longer than those before them.
+pub(super) fn encode_runs_by_two_states(
+    runs: [&[u16]; RUNS],
+    tables: &[NormalizedCounts],
+    out: &mut Vec<u8>,
+    scratch: &mut TansScratch,
+) -> [u32; RUNS] {
+    encode_runs::<_, 2, 2>(runs, &Encoder::new(tables), out, scratch)
+}
+
+/// Symbols as runs of one length, but for the last ones.
+fn runs_of<S>(symbols: &[S]) -> [&[S]; RUNS] {
+    std::array::from_fn(|index| &symbols[run_range(index, RUNS, symbols.len())])
 }
 
 /// Appends the bit streams of `symbols`, `INTERLEAVED` runs at a time, each with `STATES` states.
 fn encode_runs<S: Symbol, const INTERLEAVED: usize, const STATES: usize>(
-    symbols: &[S],
+    runs: [&[S]; RUNS],
     encoder: &Encoder,
     out: &mut Vec<u8>,
     scratch: &mut TansScratch,
 ) -> [u32; RUNS] {
-    assert!(S::end(symbols) <= encoder.transforms.len(), "a table for every symbol");
-    let runs: [&[S]; RUNS] = std::array::from_fn(|index| &symbols[run_range(index, RUNS, symbols.len())]);
+    for run in runs {
+        assert!(S::end(run) <= encoder.transforms.len(), "a table for every symbol");
+        assert!(run.len() <= runs[0].len() && run.len() >= runs[RUNS - 1].len(), "the longest run first");
+    }
     let room = ((runs[0].len() + STATES) * encoder.log as usize).div_ceil(8) + 2 * WORD;
     let mut buffers = scratch.each_mut().map(|buffer| {
         if buffer.len() < room {

@@ -25,13 +25,14 @@ mod decode;
 mod described;
 pub(crate) mod encode;
 pub(crate) mod order_one;
+mod packed_shape;
 pub(crate) mod pooled;
 mod shape;
 
 pub(crate) use counts::NormalizedCounts;
 pub(crate) use decode::{Table, fill};
 pub(crate) use order_one::OrderOne;
-pub(crate) use shape::Shape;
+pub(crate) use shape::{Described, Shape};
 
 /// Bit streams per coded run of symbols. (format)
 pub(crate) const RUNS: usize = 4;

@@ -12,7 +12,7 @@ use crate::bits::{BitReader, BitWriter};
 use crate::coder::run_range;
 use crate::coder::tans::described::DescribedTable;
 use crate::coder::tans::encode::{TansScratch, encode_by_two_states};
-use crate::coder::tans::{MAX_LOG, MIN_LOG, NormalizedCounts, RUNS};
+use crate::coder::tans::{Described, MAX_LOG, MIN_LOG, NormalizedCounts, RUNS};
 use crate::error::{Error, Result};
 use crate::estimate::cost::{self, BIT};
 use crate::estimate::sampling;
@@ -39,8 +39,8 @@ const MIN_EXPLAINED: f64 = 100.0;
 /// Bits of a description for each symbol of a context, about. (structural: the number of a number's bits, and those)
 const PER_LISTED_SYMBOL: u64 = 7;
 
-/// As [`PER_LISTED_SYMBOL`], of all symbols of a context that has a shape. (structural: 40 bytes of levels, and some changes)
-const PER_SHAPE: u64 = 8 * 56;
+/// As [`PER_LISTED_SYMBOL`], of all symbols of a context that has a shape. (structural: levels of a packed shape, and some changes)
+const PER_SHAPE: u64 = 8 * 20;
 
 /// The tables of all contexts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -229,8 +229,12 @@ pub(crate) fn encode(
     }
     let [mut counts, others] = counts;
     counts.iter_mut().zip(others).for_each(|(sum, count)| *sum += count);
-    let tables: Vec<DescribedTable> =
-        counts.as_chunks().0.iter().map(|counts| DescribedTable::new(counts, choice.log)).collect();
+    let tables: Vec<DescribedTable> = counts
+        .as_chunks()
+        .0
+        .iter()
+        .map(|counts| DescribedTable::new(counts, choice.log, Described::Packed))
+        .collect();
     let states: Vec<NormalizedCounts> = tables.iter().map(|table| table.states.clone()).collect();
     let stored = encode_by_two_states(numbered, &states, out, scratch);
     (OrderOne { context_of, tables }, stored)

@@ -5,9 +5,9 @@
 //! follow one another in each of the four runs, so that one table at a time is in use.
 
 use crate::coder::tans::described::DescribedTable;
-use crate::coder::tans::encode::{TansScratch, encode_by_two_states};
-use crate::coder::tans::{NormalizedCounts, RUNS, Shape, Table};
-use crate::coder::{read_lengths, write_lengths};
+use crate::coder::tans::encode::{TansScratch, encode_runs_by_two_states};
+use crate::coder::tans::{Described, NormalizedCounts, RUNS, Shape, Table};
+use crate::coder::{read_lengths, run_range, write_lengths};
 use crate::error::{Error, Result};
 use crate::kernel::histogram;
 use crate::wire::{Put, Reader};
@@ -55,7 +55,7 @@ impl Pooled {
         self.stored.iter().map(|&len| u64::from(len)).sum()
     }
 
-    /// Decodes the symbols of every class, whose numbers are multiples of [`RUNS`].
+    /// Decodes the symbols of every class.
     pub(crate) fn decode(&self, stored: &[u8], classes: Vec<&mut [u8]>, table: &mut Table) -> Result<()> {
         let mut parts = Vec::with_capacity(classes.len());
         for (own, symbols) in self.tables.iter().zip(classes) {
@@ -69,35 +69,39 @@ impl Pooled {
     }
 }
 
-/// Appends the bit streams of the classes, whose numbers of symbols are multiples of [`RUNS`]. `numbered` is scratch.
+/// Appends the bit streams of the classes. `numbered` is scratch.
 pub(crate) fn encode(
-    classes: &[Vec<u8>],
+    classes: &[&[u8]],
+    described: Described,
     numbered: &mut Vec<u16>,
     out: &mut Vec<u8>,
     scratch: &mut TansScratch,
 ) -> Pooled {
-    let total: usize = classes.iter().map(Vec::len).sum();
+    let total: usize = classes.iter().map(|symbols| symbols.len()).sum();
     let present = classes.iter().filter(|symbols| !symbols.is_empty()).count();
-    let log = Shape::log_for(total / present.max(1));
+    let log = Shape::log_for(total / present.max(1), described);
     let tables: Vec<Option<DescribedTable>> = classes
         .iter()
-        .map(|symbols| (!symbols.is_empty()).then(|| DescribedTable::new(&histogram::exact(symbols), log)))
+        .map(|symbols| {
+            (!symbols.is_empty()).then(|| DescribedTable::new(&histogram::exact(symbols), log, described))
+        })
         .collect();
     numbered.clear();
     numbered.reserve(total);
-    for run in 0..RUNS {
+    let mut ends = [0; RUNS];
+    for (run, end) in ends.iter_mut().enumerate() {
         for (class, symbols) in (0..).zip(classes) {
-            assert!(symbols.len().is_multiple_of(RUNS), "groups of symbols");
-            let quarter = symbols.len() / RUNS;
-            let own = &symbols[run * quarter..][..quarter];
+            let own = &symbols[run_range(run, RUNS, symbols.len())];
             numbered.extend(own.iter().map(|&symbol| u16::from_be_bytes([class, symbol])));
         }
+        *end = numbered.len();
     }
     let any = tables.iter().flatten().map(|table| &table.states).next();
     let Some(any) = any else { return Pooled { tables, stored: [0; RUNS] } };
     let states: Vec<NormalizedCounts> =
         tables.iter().map(|table| table.as_ref().map_or(any, |table| &table.states).clone()).collect();
-    let stored = encode_by_two_states(numbered, &states, out, scratch);
+    let runs = std::array::from_fn(|run| &numbered[if run == 0 { 0 } else { ends[run - 1] }..ends[run]]);
+    let stored = encode_runs_by_two_states(runs, &states, out, scratch);
     Pooled { tables, stored }
 }
 
@@ -114,12 +118,13 @@ mod tests {
             damage in any::<u8>(),
         ) {
             let class = |(class, &number): (usize, &usize)| -> Vec<u8> {
-                let symbols = noise.iter().cycle().skip(class * 100).take(number * RUNS);
+                let symbols = noise.iter().cycle().skip(class * 100).take(number * 3);
                 symbols.map(|v| (v | 1 << 12).trailing_zeros() as u8 + (v >> 13) as u8 * class as u8).collect()
             };
             let classes: Vec<Vec<u8>> = numbers.iter().enumerate().map(class).collect();
             let mut stored = Vec::new();
-            let pooled = encode(&classes, &mut Vec::new(), &mut stored, &mut TansScratch::default());
+            let slices: Vec<&[u8]> = classes.iter().map(Vec::as_slice).collect();
+            let pooled = encode(&slices, Described::Packed, &mut Vec::new(), &mut stored, &mut TansScratch::default());
             let mut written = Vec::new();
             pooled.write(&mut written);
             let mut reader = Reader::new(&written);

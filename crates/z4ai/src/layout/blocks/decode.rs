@@ -2,6 +2,7 @@
 
 use super::levels::Levels;
 use super::quants::*;
+use super::relative::{add_halves, split_pairs};
 use super::types::{Parameters, Quants, Row};
 use super::{Blocks, MAX_CLASSES};
 use crate::error::{Error, Result};
@@ -20,6 +21,9 @@ pub(super) const MAX_STREAMS: usize = 10;
 #[derive(Default)]
 pub(crate) struct Buffers {
     parameters: [Vec<u8>; MAX_STREAMS],
+    /// Offsets of blocks, and scales and offsets of groups, where offsets are relative.
+    halves: [Vec<u8>; 2],
+    pairs: [Vec<u8>; 2],
     symbols: [Vec<u8>; MAX_CLASSES],
     levels: Levels,
     /// The class of every group.
@@ -34,9 +38,24 @@ impl Blocks {
         let coders = &mut scratch.coder;
         let mut payload = Reader::new(payload);
         let mut streams: [&[u8]; MAX_STREAMS] = [&[]; MAX_STREAMS];
-        let described = self.parameters.iter().zip(row.parameter_streams());
+        let described = self.parameters.iter().zip(row.stored_streams(self.relations));
         for (((coder, bytes), buffer), stream) in described.zip(&mut buffers.parameters).zip(&mut streams) {
             *stream = decode_stream(coder, &mut payload, blocks * bytes, buffer, coders)?;
+        }
+        let mut used = 0;
+        if let (true, Some(first)) = (self.relations.halves, row.halves()) {
+            let [a, b, c, d] = std::array::from_fn(|i| streams[first + i]);
+            add_halves([c, d], [a, b], &mut buffers.halves);
+            buffers
+                .halves
+                .iter()
+                .zip(&mut streams[first + 2..])
+                .for_each(|(half, stream)| *stream = &half[..blocks]);
+        }
+        if let (true, Some(first)) = (self.relations.pairs, row.pairs()) {
+            used |= split_pairs(streams[first], &mut buffers.pairs);
+            let len = blocks * row.groups;
+            buffers.pairs.iter().zip(&mut streams[first..]).for_each(|(pair, stream)| *stream = &pair[..len]);
         }
         self.classify(&streams, blocks, &mut buffers.levels, &mut buffers.classes);
         let found = histogram::exact(&buffers.classes);
@@ -44,7 +63,6 @@ impl Blocks {
             return Err(Error::corrupt("classes have other groups than their parameters say"));
         }
         let mut runs: [&[u8]; MAX_CLASSES] = [&[]; MAX_CLASSES];
-        let mut used = 0;
         let unused = !(u8::MAX >> (8 - row.quants.bits()));
         if let Some(pooled) = &self.pooled {
             let sizes = || found.iter().map(|&groups| groups as usize * row.group_symbols());

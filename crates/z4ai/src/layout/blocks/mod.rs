@@ -16,6 +16,7 @@ mod decode;
 pub(crate) mod encode;
 mod levels;
 mod quants;
+mod relative;
 mod types;
 
 pub(crate) use decode::Buffers;
@@ -30,9 +31,12 @@ use crate::simd::dispatch_wide;
 use crate::simd::vector::Vector;
 use crate::wire::{Put, Reader};
 use levels::Levels;
+use relative::Relations;
 
 /// Added to the type of blocks whose classes share their streams. (format)
 const POOLED: u8 = 128;
+/// Added to the type of blocks whose offsets are relative to their scales. (format)
+const RELATIVE: u8 = 64;
 /// Classes of groups, at most. (format)
 const MAX_CLASSES: usize = 16;
 
@@ -40,6 +44,8 @@ const MAX_CLASSES: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Blocks {
     pub(crate) block_type: BlockType,
+    /// How offsets are stored.
+    relations: Relations,
     /// Groups that the mean of scale levels is taken of; 0 without classes by scale.
     pub(crate) run: u32,
     /// Thresholds of relative scale levels, ascending.
@@ -129,7 +135,12 @@ fn read_thresholds(reader: &mut Reader<'_>) -> Result<Vec<i32>> {
 
 impl Blocks {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        out.put_u8(self.block_type.row().id | if self.pooled.is_some() { POOLED } else { 0 });
+        let pooled = if self.pooled.is_some() { POOLED } else { 0 };
+        if self.relations.any() {
+            out.extend([self.block_type.row().id | pooled | RELATIVE, self.relations.flags()]);
+        } else {
+            out.put_u8(self.block_type.row().id | pooled);
+        }
         out.put_u32(self.run);
         for thresholds in [&self.scales, &self.offsets] {
             out.put_u8(thresholds.len() as u8);
@@ -150,7 +161,7 @@ impl Blocks {
             return Err(Error::corrupt(format_args!("blocks of {} elements", kind.name())));
         }
         let id = reader.u8()?;
-        let (pooled, id) = (id & POOLED != 0, id & !POOLED);
+        let (pooled, relative, id) = (id & POOLED != 0, id & RELATIVE != 0, id & !(POOLED | RELATIVE));
         let Some(block_type) = BlockType::from_id(u32::from(id)) else {
             return Err(Error::unsupported(format_args!("block type {id} is not known")));
         };
@@ -159,6 +170,7 @@ impl Blocks {
             return Err(Error::corrupt(format_args!("{len} bytes are not whole blocks of {}", row.name)));
         }
         let blocks = len / row.bytes;
+        let relations = if relative { Relations::read(reader, row)? } else { Relations::default() };
         let run = reader.u32()?;
         let (scales, offsets) = (read_thresholds(reader)?, read_thresholds(reader)?);
         let classes = (scales.len() + 1) * (offsets.len() + 1);
@@ -174,13 +186,14 @@ impl Blocks {
                 row.name
             )));
         }
-        let parameters = row.parameter_streams().map(|_| Coder::read(reader)).collect::<Result<_>>()?;
+        let parameters = row.stored_streams(relations).map(|_| Coder::read(reader)).collect::<Result<_>>()?;
         if pooled {
             if classes == 1 {
                 return Err(Error::corrupt("one class that shares its streams"));
             }
             let pooled = Some(Pooled::read(reader, classes)?);
-            return Ok(Self { block_type, run, scales, offsets, parameters, classes: Vec::new(), pooled });
+            let classes = Vec::new();
+            return Ok(Self { block_type, relations, run, scales, offsets, parameters, classes, pooled });
         }
         let classes = if row.groups == 0 { 0 } else { classes };
         let classes: Vec<(u32, Coder)> =
@@ -189,12 +202,12 @@ impl Blocks {
         if groups != (blocks * row.groups) as u64 {
             return Err(Error::corrupt(format_args!("classes of {groups} groups in {blocks} blocks")));
         }
-        Ok(Self { block_type, run, scales, offsets, parameters, classes, pooled: None })
+        Ok(Self { block_type, relations, run, scales, offsets, parameters, classes, pooled: None })
     }
 
     pub(crate) fn payload_len(&self, len: usize) -> u64 {
         let row = self.block_type.row();
-        let parameters = self.parameters.iter().zip(row.parameter_streams());
+        let parameters = self.parameters.iter().zip(row.stored_streams(self.relations));
         let parameters = parameters.map(|(coder, bytes)| coder.stored_len(len / row.bytes * bytes));
         let symbols = |groups: u32| groups as usize * row.group_symbols();
         let quants = self.classes.iter().map(|(groups, coder)| coder.stored_len(symbols(*groups)));
@@ -204,7 +217,7 @@ impl Blocks {
 
     pub(crate) fn streams(&self, len: usize, streams: &mut Streams) {
         let row = self.block_type.row();
-        for (coder, bytes) in self.parameters.iter().zip(row.parameter_streams()) {
+        for (coder, bytes) in self.parameters.iter().zip(row.stored_streams(self.relations)) {
             streams.add("block parameters", coder, len / row.bytes * bytes);
         }
         for (groups, coder) in &self.classes {

@@ -51,8 +51,8 @@ const THOROUGH_VARIANCE_RUNS: usize = 16;
 const MIN_SAMPLED: usize = 1 << 15;
 /// Refinement stops when no more than one in this many units moves. (case: `codec.py`, compress)
 const MAX_MOVED: usize = 32;
-/// Bytes that a class adds to a description: table and lengths. (flat, 0.04 %)
-const PER_CLASS: u64 = 70;
+/// Bytes that a class with streams of its own adds to a description: table and lengths. (flat, 0.04 %)
+pub(crate) const PER_CLASS: u64 = 70;
 
 /// What classes are worth.
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +61,8 @@ pub(crate) struct Price {
     pub(crate) must_save: u64,
     /// How often units move to the class that suits them best, which takes time.
     pub(crate) moves: usize,
+    /// Bytes that a class adds to a description.
+    pub(crate) per_class: u64,
 }
 
 /// Row lengths worth a try for `codes`.
@@ -116,12 +118,30 @@ pub(crate) fn find(codes: &[u8], periods: &[usize], price: Price) -> Option<Clas
         return None;
     }
     let every = rows_per_counted(codes, period, price);
-    let (mut map, counts) = assign(codes, columns, period, &sums, search.must_save(count), every)?;
+    let (mut map, counts) =
+        assign(codes, columns, period, &sums, search.must_save(count), price.per_class, every)?;
     if price.is_thorough() {
         move_units(codes, &counts, &mut map);
         refine(codes, &mut map, price.moves, every);
     }
     Some(map)
+}
+
+/// The best grouping into rows if `map` is of columns, and into columns if it is of rows, if it pays.
+pub(crate) fn find_other(codes: &[u8], map: &ClassMap, price: Price) -> Option<ClassMap> {
+    let (columns, period, count) = (!map.columns, map.period, codes.len());
+    if ClassMap::units(columns, period, count) > count / 8 || period * 4 > count {
+        return None;
+    }
+    let search = Search::new(codes, price);
+    let (_, sums) = search.gain(codes, columns, period);
+    let every = rows_per_counted(codes, period, price);
+    let (mut other, counts) = assign(codes, columns, period, &sums, 0, price.per_class, every)?;
+    if price.is_thorough() {
+        move_units(codes, &counts, &mut other);
+        refine(codes, &mut other, price.moves, every);
+    }
+    Some(other)
 }
 
 /// The statistics that groupings are judged by.
@@ -292,6 +312,7 @@ fn assign(
     period: usize,
     sums: &[u64],
     must_save: u64,
+    per_class: u64,
     every: usize,
 ) -> Option<(ClassMap, Vec<[u32; 256]>)> {
     let count = codes.len();
@@ -319,7 +340,7 @@ fn assign(
         if groups.list.len() <= MAX_CLASSES {
             let list = &groups.list;
             let width = if list.len() > 2 { 2 } else { 1 };
-            let described = units as u64 * width + (list.len() as u64 - 1) * PER_CLASS * 8;
+            let described = units as u64 * width + (list.len() as u64 - 1) * per_class * 8;
             let cost = list.iter().map(|group| group.cost).sum::<u64>() + described * BIT / every as u64;
             if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
                 let last_buckets = list.iter().map(|group| group.last_bucket).collect();

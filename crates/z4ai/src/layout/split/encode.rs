@@ -10,7 +10,7 @@ use crate::kernel::bit_fields::{self, FieldStreamsMut, Fields, Patch};
 use crate::kernel::scale_classes::{ClassMap, SLACK, scatter};
 use crate::kernel::{bit_packing, histogram, sign_changes};
 use crate::layout::contexts::{self, joined_bits};
-use crate::layout::split::classes::{self, Hint};
+use crate::layout::split::classes::{self, Hint, PER_CLASS};
 use crate::layout::split::{PATCH, Split};
 use crate::memory::grow;
 use crate::options::Effort;
@@ -51,15 +51,15 @@ struct Prices {
 impl Prices {
     /// Plain buffers stay fast. Tensors are worth more time, and longer elements have more of it.
     fn of(kind: Kind, effort: Effort, shaped: bool) -> Self {
-        let thorough = classes::Price { must_save: 1, moves: 3 };
-        let quick = classes::Price { must_save: 2, moves: 0 };
-        let smallest = classes::Price { must_save: 0, moves: 3 };
+        let thorough = classes::Price { must_save: 1, moves: 3, per_class: PER_CLASS };
+        let quick = classes::Price { must_save: 2, moves: 0, per_class: PER_CLASS };
+        let smallest = classes::Price { must_save: 0, moves: 3, per_class: PER_CLASS };
         let (joined, joined_with_classes, classes) = match (kind, shaped) {
             _ if effort == Effort::Fast => (None, None, quick),
             _ if effort > Effort::Default => (Some(0), None, smallest),
             (Kind::Bf16, false) => (None, None, quick),
             (Kind::F16, false) => (Some(1), None, quick),
-            (_, false) => (None, Some(0), classes::Price { must_save: 1, moves: 0 }),
+            (_, false) => (None, Some(0), classes::Price { must_save: 1, moves: 0, per_class: PER_CLASS }),
             (Kind::Bf16 | Kind::F16, true) => (Some(2), None, thorough),
             (_, true) => (Some(1), None, thorough),
         };

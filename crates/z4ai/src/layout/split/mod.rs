@@ -11,4 +11,4 @@ pub(crate) mod encode;
 mod wire;
 
 pub(crate) use decode::{SplitScratch, decode_stream};
-pub(crate) use wire::{PATCH, Split, read_axis, write_axis};
+pub(crate) use wire::{PATCH, Split, read_class_numbers, read_classes_of, write_axis, write_class_numbers};

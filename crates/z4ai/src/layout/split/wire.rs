@@ -152,9 +152,9 @@ pub(crate) fn write_axis(map: &ClassMap, out: &mut Vec<u8>) {
     bit_packing::pack(u32::from(width), &map.classes, &std::array::from_fn(|i| i as u8), out);
 }
 
-/// Reads the classes of rows or columns; `None` if there are neither.
-pub(crate) fn read_axis(reader: &mut Reader<'_>, count: usize) -> Result<Option<ClassMap>> {
-    match reader.u8()? {
+/// Reads the classes of rows or columns, as `axis` says; `None` if there are neither.
+pub(crate) fn read_classes_of(axis: u8, reader: &mut Reader<'_>, count: usize) -> Result<Option<ClassMap>> {
+    match axis {
         axis @ (ROWS | COLUMNS) => read_classes(reader, axis == COLUMNS, count).map(Some),
         _ => Ok(None),
     }
@@ -163,14 +163,37 @@ pub(crate) fn read_axis(reader: &mut Reader<'_>, count: usize) -> Result<Option<
 fn read_classes(reader: &mut Reader<'_>, columns: bool, count: usize) -> Result<ClassMap> {
     let period = reader.u32()? as usize;
     let width = reader.u8()?;
-    if period == 0 || period > count || !matches!(width, 1 | 2) {
+    if period == 0 || period > count || width == 0 {
         return Err(Error::corrupt("scale classes that do not fit their chunk"));
     }
-    let units = ClassMap::units(columns, period, count);
+    let classes = read_class_numbers(reader, width, ClassMap::units(columns, period, count))?;
+    Ok(ClassMap { columns, period, classes })
+}
+
+/// Writes the bits of a class number, 0 if there is one class, and the class numbers.
+pub(crate) fn write_class_numbers(classes: &[u8], out: &mut Vec<u8>) {
+    let width = match classes.iter().max() {
+        None | Some(0) => 0,
+        Some(1) => 1,
+        _ => 2,
+    };
+    out.put_u8(width);
+    if width > 0 {
+        bit_packing::pack(u32::from(width), classes, &std::array::from_fn(|i| i as u8), out);
+    }
+}
+
+/// Reads the class numbers, of `width` bits, of `units` rows or columns.
+pub(crate) fn read_class_numbers(reader: &mut Reader<'_>, width: u8, units: usize) -> Result<Vec<u8>> {
+    let mut classes = vec![0; units];
+    match width {
+        0 => return Ok(classes),
+        1 | 2 => {}
+        _ => return Err(Error::corrupt("scale classes that do not fit their chunk")),
+    }
     let stored = reader.take((units * usize::from(width)).div_ceil(8))?;
     coder::check_packed_padding(u32::from(width), stored, units)?;
-    let mut classes = vec![0; units];
     let palette = std::array::from_fn(|i| i as u8);
     bit_packing::expand(u32::from(width), &palette, stored, &mut classes);
-    Ok(ClassMap { columns, period, classes })
+    Ok(classes)
 }
