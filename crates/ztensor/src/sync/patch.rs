@@ -486,7 +486,9 @@ mod tests {
             for (start, len, patch) in &made {
                 prop_assert!(patch.len() <= 2 + len / size / 8 + 1 + len);
                 let full = window_len(size) as usize;
-                prop_assert!(*len <= full && (*start == 0 || offset as usize % size != 0 || (offset as usize + start) % full == 0));
+                let (offset, start) = (offset as usize, *start);
+                let aligned = start == 0 || !offset.is_multiple_of(size) || (offset + start).is_multiple_of(full);
+                prop_assert!(*len <= full && aligned);
             }
             let found = change(DType::U8, &old, &new).elements;
             prop_assert_eq!(found, old.iter().zip(&new).filter(|(a, b)| a != b).count() as u64);

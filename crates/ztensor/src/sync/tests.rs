@@ -279,7 +279,7 @@ fn a_journal_of_another_release_is_refused() {
 /// Tensors of many windows, of which no offset need be a multiple of anything.
 #[test]
 fn windows_of_large_tensors_are_changed_wherever_they_begin() {
-    let bytes = |len: usize| (0..len).map(|at| (at / 2 * 40_503 >> 5) as u8).collect::<Vec<u8>>();
+    let bytes = |len: usize| (0..len).map(|at| ((at / 2 * 40_503) >> 5) as u8).collect::<Vec<u8>>();
     let old =
         [("a", DType::U8, bytes(77)), ("b", DType::BF16, bytes(700_002)), ("c", DType::F32, bytes(900_000))];
     for (every, form) in [1, 3, 150, 40_000].into_iter().flat_map(|every| FORMS.map(|form| (every, form))) {
