@@ -50,9 +50,14 @@ impl Lock {
 
     /// Says who holds the lock, unless that would erase what a crashed editor left.
     fn sign(&self) -> Result<()> {
-        if self.read()?.is_some() {
-            return Ok(());
+        match self.read()? {
+            Some(_) => Ok(()),
+            None => self.clear(),
         }
+    }
+
+    /// Makes the journal say who holds the lock, and nothing of the file. It is not synced.
+    pub(crate) fn clear(&self) -> Result<()> {
         disk::write_at(&self.journal, 0, &Journal::lock_only().encode())
             .map_err(|error| self.failed("cannot write the journal", error))
     }

@@ -159,9 +159,14 @@ impl Session {
         }
     }
 
-    /// Removes the journal, which makes the edit final. The disk has it all when this returns.
+    /// Clears and removes the journal, which makes the edit final. The disk has it all when this returns.
+    ///
+    /// Cleared first: where a file that is open for reading keeps its name until it is closed (Windows without POSIX
+    /// semantics, Wine), the next editor can still open the journal, and would take the edit back.
     pub(crate) fn commit(mut self) -> Result<()> {
         self.check_name()?;
+        self.lock.clear()?;
+        self.stage = Stage::Whole;
         self.lock.remove()?;
         self.stage = Stage::Done;
         self.lock.sync_folder()
