@@ -164,12 +164,20 @@ fn drop_journal(locked: &Locked) -> Result<()> {
     }
 }
 
+/// A window of a file that changes.
+#[derive(Clone, Copy)]
+struct Change<'a> {
+    file: usize,
+    offset: u64,
+    len: u64,
+    patch: &'a [u8],
+}
+
 /// What a complete journal says.
 #[derive(Default)]
 struct Parsed<'a> {
     files: Vec<(&'a str, u64)>,
-    /// File, offset and the rest of the body.
-    changes: Vec<(usize, u64, &'a [u8])>,
+    changes: Vec<Change<'a>>,
     moves: Vec<&'a str>,
     removals: Vec<&'a str>,
     ledger: &'a str,
@@ -197,8 +205,9 @@ impl<'a> Parsed<'a> {
                 PATCH => {
                     let (file, body) = body.split_first_chunk::<4>()?;
                     let (offset, body) = body.split_first_chunk::<8>()?;
-                    let file = u32::from_le_bytes(*file) as usize;
-                    parsed.changes.push((file, u64::from_le_bytes(*offset), body));
+                    let (len, patch) = body.split_first_chunk::<4>()?;
+                    let (file, len) = (u32::from_le_bytes(*file) as usize, u32::from_le_bytes(*len).into());
+                    parsed.changes.push(Change { file, offset: u64::from_le_bytes(*offset), len, patch });
                 }
                 MOVE => parsed.moves.push(text().filter(|name| is_plain_name(name))?),
                 REMOVE => parsed.removals.push(text().filter(|name| is_plain_name(name))?),
@@ -308,29 +317,27 @@ fn apply_changes(folder: &Path, journal: &Parsed<'_>, threads: usize, durable: b
     let groups: Vec<_> = journal.changes.chunks(8).collect();
     parallel::for_each(threads, groups, |mut group| {
         let mut buffer = Vec::new();
-        while let Some(&(index, offset, _)) = group.first() {
+        while let Some(&Change { file: index, offset, .. }) = group.first() {
             let (file, path, len) = files.get(&index).ok_or_else(|| broken("a change names no file"))?;
             let failed = |error| Error::io("cannot write", error).in_file(path);
             // Windows that lie side by side are read and written together, as long as a second-level cache holds them.
             let (mut end, mut count) = (offset, 0);
-            for &(next, start, body) in group {
-                let window = body.first_chunk::<4>().ok_or_else(|| broken("a patch has no range"))?;
-                let window = u64::from(u32::from_le_bytes(*window));
-                let adjacent = (next, start) == (index, end);
-                if count > 0 && !(adjacent && end + window - offset <= CACHE_BLOCK as u64) {
+            for change in group {
+                let adjacent = (change.file, change.offset) == (index, end);
+                if count > 0 && !(adjacent && end + change.len - offset <= CACHE_BLOCK as u64) {
                     break;
                 }
-                check_span(start, window, *len).ok_or_else(|| broken("a patch is outside its file"))?;
-                (end, count) = (start + window, count + 1);
+                check_span(change.offset, change.len, *len)
+                    .ok_or_else(|| broken("a patch is outside its file"))?;
+                (end, count) = (change.offset + change.len, count + 1);
             }
             let block = page_aligned(&mut buffer, (end - offset) as usize);
             platform::read_exact_at(file, block, offset)
                 .map_err(|error| Error::io("cannot read", error).in_file(path))?;
             let (now, later) = group.split_at(count);
-            for &(_, start, body) in now {
-                let (window, patch) = body.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
-                let start = (start - offset) as usize;
-                patch::apply(patch, &mut block[start..start + u32::from_le_bytes(*window) as usize])?;
+            for change in now {
+                let start = (change.offset - offset) as usize;
+                patch::apply(change.patch, &mut block[start..start + change.len as usize])?;
             }
             disk::write_at(file, offset, block).map_err(failed)?;
             group = later;

@@ -223,14 +223,21 @@ fn a_killed_publish_shows_nothing_or_all_of_a_version() {
     }
 }
 
+/// A folder with a base, and a publisher of z4ai deltas from it.
+fn publisher_of_base() -> (tempfile::TempDir, Arc<Stream>, Publisher) {
+    let dir = tempfile::tempdir().unwrap();
+    let base_folder = dir.path().join("base");
+    save(&base(), &base_folder);
+    let stream = Arc::new(Stream::new(dir.path().join("stream"), Layout::Numbered, Default::default()));
+    let reader = Reader::open(base_folder).unwrap();
+    let publisher = Publisher::new(stream.clone(), &reader, publish_options(FORMS[2], false)).unwrap();
+    (dir, stream, publisher)
+}
+
 #[test]
 fn a_full_disk_changes_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, stream, mut publisher) = publisher_of_base();
     let path = |name: &str| dir.path().join(name);
-    save(&base(), &path("base"));
-    let stream = Arc::new(Stream::new(path("stream"), Layout::Numbered, Default::default()));
-    let reader = Reader::open(path("base")).unwrap();
-    let mut publisher = Publisher::new(stream.clone(), &reader, publish_options(FORMS[2], false)).unwrap();
     let new = stepped(base(), 3);
     publisher.publish(&inputs(&new)).unwrap();
     let local = path("local");
@@ -259,12 +266,8 @@ fn verifying_a_missing_checkpoint_makes_no_folder() {
 
 #[test]
 fn a_journal_of_another_release_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, stream, mut publisher) = publisher_of_base();
     let path = |name: &str| dir.path().join(name);
-    save(&base(), &path("base"));
-    let stream = Arc::new(Stream::new(path("stream"), Layout::Numbered, Default::default()));
-    let reader = Reader::open(path("base")).unwrap();
-    let mut publisher = Publisher::new(stream.clone(), &reader, publish_options(FORMS[2], false)).unwrap();
     publisher.publish(&inputs(&stepped(base(), 3))).unwrap();
     let local = path("local");
     pull(&stream, &local, &pull_options(&path("base"), "0")).unwrap();
