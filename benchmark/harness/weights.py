@@ -32,7 +32,7 @@ FLOATS = ("bf16", "fp16", "fp32")
 
 def prepare(folder: Path) -> None:
     """Makes all files that are missing."""
-    done = folder / "prepared.2"
+    done = folder / "prepared.3"
     if done.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,8 +70,9 @@ def member(folder: Path, package: str, suffix: str) -> bytes:
 def from_safetensors(blob: bytes) -> list[np.ndarray]:
     import safetensors.numpy
 
-    tensors = safetensors.numpy.load(blob)
-    return [tensor for tensor in tensors.values() if tensor.dtype == np.float32]
+    # By name: versions of the library differ in the order that they return.
+    tensors = sorted(safetensors.numpy.load(blob).items())
+    return [tensor for _, tensor in tensors if tensor.dtype == np.float32]
 
 
 def from_torch(blob: bytes) -> list[np.ndarray]:
