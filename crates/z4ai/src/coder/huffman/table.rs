@@ -45,35 +45,8 @@ impl Table {
         }
         let shortest = u32::from(order[0].0);
         self.multi.most = PER_ENTRY.min((MAX_LEN / shortest) as usize);
-        if MAX_LEN / shortest > PER_ENTRY as u32 {
-            return self.extend(order, 0, Entry::default());
-        }
         // An entry is a code, followed by an entry for the remaining bits.
         fill(order, &mut self.shorter, &mut self.multi.entries);
-    }
-
-    /// Fills the entries that start with the codes of `entry`, from index `start` on: first those
-    /// that have room for another code, which come first in canonical order, then the rest.
-    fn extend(&mut self, order: &[(u8, u8)], start: usize, entry: Entry) {
-        let end = start + (TABLE_SIZE >> entry.len);
-        let shortest = u32::from(order[0].0);
-        let mut at = start;
-        if entry.count < PER_ENTRY as u32 {
-            for &(len, symbol) in order {
-                let longer = entry.with(len, symbol);
-                if longer.len > MAX_LEN {
-                    break;
-                }
-                let width = TABLE_SIZE >> longer.len;
-                if longer.len + shortest <= MAX_LEN {
-                    self.extend(order, at, longer);
-                } else {
-                    self.multi.entries[at..at + width].fill(longer.word());
-                }
-                at += width;
-            }
-        }
-        self.multi.entries[at..end].fill(entry.word());
     }
 }
 
@@ -104,15 +77,28 @@ fn fill_with(
     shorter: &mut [u64; TABLE_SIZE],
     entries: &mut [u64; TABLE_SIZE],
 ) {
-    for width in 0..=MAX_LEN - u32::from(order[0].0) {
+    let shortest = u32::from(order[0].0);
+    // Widths of windows behind a prefix of so short codes that `left` more fit.
+    let widths = |left: usize| 0..=MAX_LEN.saturating_sub(left as u32 * shortest);
+    let fill = |width: u32, shorter: &mut [u64; TABLE_SIZE]| {
         let (shorter, window) = shorter.split_at_mut(1 << width);
         fill_windows(order, width, shorter, &mut window[..1 << width]);
+    };
+    if MAX_LEN / shortest <= PER_ENTRY as u32 {
+        widths(1).for_each(|width| fill(width, shorter));
+    } else {
+        // More codes fit than an entry holds: entries of at most one symbol, then of two, and so on. Wide windows
+        // first, since they need narrower ones of a symbol less.
+        widths(PER_ENTRY).for_each(|width| shorter[1 << width..2 << width].fill(0));
+        for left in (1..PER_ENTRY).rev() {
+            widths(left).rev().for_each(|width| fill(width, shorter));
+        }
     }
     fill_windows(order, MAX_LEN, shorter, entries);
 }
 
 /// Entries for prefixes of `width` bits, from those for fewer: `shorter` has the entries for `w`
-/// bits at `1 << w`. No entry may have room for more than [`PER_ENTRY`] symbols.
+/// bits at `1 << w`, of fewer than [`PER_ENTRY`] symbols.
 #[inline(always)]
 fn fill_windows(order: &[(u8, u8)], width: u32, shorter: &[u64], out: &mut [u64]) {
     /// (structural)
@@ -130,24 +116,44 @@ fn fill_windows(order: &[(u8, u8)], width: u32, shorter: &[u64], out: &mut [u64]
     out[at..].fill(0);
 }
 
-/// A table entry while it is being made.
-#[derive(Clone, Copy, Default)]
-struct Entry {
-    symbols: u64,
-    len: u32,
-    count: u32,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Entry {
-    fn with(self, len: u8, symbol: u8) -> Self {
-        Self {
-            symbols: self.symbols | u64::from(symbol) << (8 * self.count),
-            len: self.len + u32::from(len),
-            count: self.count + 1,
+    /// The entry for the bits of `index`, code by code.
+    fn entry(single: &[u16; TABLE_SIZE], index: usize) -> u64 {
+        let (mut symbols, mut skipped, mut count) = (0, 0, 0);
+        while count < PER_ENTRY as u32 {
+            let next = single[index << skipped & (TABLE_SIZE - 1)];
+            let len = u32::from(next >> 8);
+            if skipped + len > MAX_LEN {
+                break;
+            }
+            symbols |= u64::from(next & 0xff) << (8 * count);
+            skipped += len;
+            count += 1;
         }
+        symbols | u64::from(skipped) << 48 | u64::from(count) << 56
     }
 
-    fn word(self) -> u64 {
-        self.symbols | u64::from(self.len) << 48 | u64::from(self.count) << 56
+    #[test]
+    fn entries_have_the_symbols_of_their_bits() {
+        // Codes of rising lengths from each shortest one on, completed by two of the last length; and flat ones.
+        let rising = (1..=MAX_LEN as u8).map(|last| [(1..=last).collect(), vec![last]].concat());
+        let flat = (1..8).map(|len| vec![len; 1 << len]);
+        let mixed = [vec![1, 3, 3, 3, 4, 5, 6, 7, 8, 9, 10, 11, 11], vec![2, 2, 2, 3, 4, 4]];
+        // Once more in reverse, so that nothing of an earlier table is left in a later one.
+        let codes: Vec<Vec<u8>> = rising.chain(flat).chain(mixed).collect();
+        let mut table = Table::default();
+        for code in codes.iter().chain(codes.iter().rev()) {
+            let mut lengths = Lengths([0; 256]);
+            code.iter().enumerate().for_each(|(i, &len)| lengths.0[i * 7 % 256] = len);
+            table.build(&lengths, MIN_MULTI_SYMBOL);
+            for index in 0..TABLE_SIZE {
+                let expected = entry(&table.single, index);
+                assert_eq!(table.multi.entries[index], expected, "{code:?}, bits {index:011b}");
+                assert!((expected >> 56) as usize <= table.multi.most);
+            }
+        }
     }
 }
