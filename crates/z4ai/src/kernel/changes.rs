@@ -18,7 +18,7 @@
 
 use crate::kernel::class_masks::{self, Masks};
 use crate::kernel::xxh3;
-use crate::simd::prefetch::{self, Hint, prefetch};
+use crate::simd::prefetch::{Hint, prefetch};
 use crate::simd::vector::{Lane, VECTOR, Vector, for_lane};
 use crate::simd::{Sums, dispatch_wide};
 
@@ -103,6 +103,10 @@ impl Second for &mut [u8; VECTOR] {
     }
 }
 
+/// Prefetch distance in bytes: with 2 KiB, comparing at 0.08 % changed takes 1.06 (AVX2) to 1.21 (AVX-512) of the
+/// time. (case: `delta.py`, make)
+const PREFETCH_DISTANCE: usize = 8 << 10;
+
 #[inline(always)]
 fn compare_lanes<L: Lane, S: Second>(
     isa: impl Vector,
@@ -119,8 +123,8 @@ fn compare_lanes<L: Lane, S: Second>(
     let mut masks = to.masks;
     let mut at = 0;
     for (index, ((a, b), marks)) in first.iter().zip(second).zip(marks).enumerate() {
-        prefetch(a.as_ptr().wrapping_add(prefetch::DISTANCE), Hint::L1);
-        prefetch(b.bytes().as_ptr().wrapping_add(prefetch::DISTANCE), Hint::L1);
+        prefetch(a.as_ptr().wrapping_add(PREFETCH_DISTANCE), Hint::L1);
+        prefetch(b.bytes().as_ptr().wrapping_add(PREFETCH_DISTANCE), Hint::L1);
         let (a, second) = (isa.load(a), b);
         let b = isa.load(second.bytes());
         a_sums = xxh3::add(isa, a_sums, isa.bytes(a), index);

@@ -130,6 +130,13 @@ impl Hasher {
         self.advance(due);
     }
 
+    /// As [`write`](Self::write), and prefetches as many bytes at `ahead`.
+    pub(crate) fn write_ahead(&mut self, bytes: &[u8], ahead: *const u8) {
+        let due = self.due(bytes.len());
+        sum_up_ahead(&mut self.sums, &bytes[..due], ahead);
+        self.advance(due);
+    }
+
     /// Appends the next bytes to `content` and hashes the copy. `bytes` are read once: if another
     /// thread changes them meanwhile, the hash is still that of the copy.
     pub(crate) fn write_appended(&mut self, bytes: &[u8], content: &mut Vec<u8>) {
@@ -144,10 +151,10 @@ impl Hasher {
 
     /// As [`write`](Self::write), and copies `from` to `lines`, whole aligned cache lines, with
     /// non-temporal stores. A [fence](crate::kernel::streaming::store_fence) has to follow before
-    /// another thread reads them.
-    pub(crate) fn write_streaming(&mut self, bytes: &[u8], from: &[u8], lines: &mut [u8]) {
+    /// another thread reads them. As many bytes are prefetched at `ahead`.
+    pub(crate) fn write_streaming(&mut self, bytes: &[u8], from: &[u8], lines: &mut [u8], ahead: *const u8) {
         let due = self.due(bytes.len());
-        sum_up_streaming(&mut self.sums, &bytes[..due], from, lines);
+        sum_up_streaming(&mut self.sums, &bytes[..due], from, lines, ahead);
         self.advance(due);
     }
 
@@ -286,17 +293,23 @@ fn sum_up_copied_with(isa: impl Isa, sums: &mut Sums, blocks: &[u8], to: &mut [M
     *sums = local;
 }
 
+/// As [`sum_up`], with prefetch: hardware prefetchers stop at 4 KiB pages.
+fn sum_up_from_memory(sums: &mut Sums, blocks: &[u8]) {
+    sum_up_ahead(sums, blocks, blocks.as_ptr().wrapping_add(PREFETCH_DISTANCE));
+}
+
 dispatch_wide! {
-    /// As [`sum_up`], with prefetch: hardware prefetchers stop at 4 KiB pages.
-    fn sum_up_from_memory(sums: &mut Sums, blocks: &[u8]) = sum_up_from_memory_with
+    /// As [`sum_up`], and prefetches as many bytes at `ahead`, which may be any address.
+    fn sum_up_ahead(sums: &mut Sums, blocks: &[u8], ahead: *const u8) = sum_up_ahead_with
 }
 
 #[inline(always)]
-fn sum_up_from_memory_with(isa: impl Isa, sums: &mut Sums, blocks: &[u8]) {
+fn sum_up_ahead_with(isa: impl Isa, sums: &mut Sums, blocks: &[u8], mut ahead: *const u8) {
     let mut local = *sums;
     for block in blocks.as_chunks::<HASH_BLOCK>().0 {
         for (index, stripe) in block.as_chunks::<STRIPE>().0.iter().enumerate() {
-            prefetch(stripe.as_ptr().wrapping_add(PREFETCH_DISTANCE), Hint::L1);
+            prefetch(ahead, Hint::L1);
+            ahead = ahead.wrapping_add(STRIPE);
             local = add(isa, local, *stripe, index);
         }
     }
@@ -304,12 +317,26 @@ fn sum_up_from_memory_with(isa: impl Isa, sums: &mut Sums, blocks: &[u8]) {
 }
 
 dispatch_wide! {
-    /// Accumulates whole blocks, and copies `from` to `lines` with non-temporal stores.
-    fn sum_up_streaming(sums: &mut Sums, blocks: &[u8], from: &[u8], lines: &mut [u8]) = sum_up_streaming_with
+    /// Accumulates whole blocks, copies `from` to `lines` with non-temporal stores, and prefetches as many
+    /// bytes at `ahead`, which may be any address.
+    fn sum_up_streaming(
+        sums: &mut Sums,
+        blocks: &[u8],
+        from: &[u8],
+        lines: &mut [u8],
+        ahead: *const u8,
+    ) = sum_up_streaming_with
 }
 
 #[inline(always)]
-fn sum_up_streaming_with(isa: impl Isa, sums: &mut Sums, blocks: &[u8], from: &[u8], lines: &mut [u8]) {
+fn sum_up_streaming_with(
+    isa: impl Isa,
+    sums: &mut Sums,
+    blocks: &[u8],
+    from: &[u8],
+    lines: &mut [u8],
+    mut ahead: *const u8,
+) {
     assert!(from.len() == lines.len() && lines.len().is_multiple_of(STRIPE));
     assert!(lines.is_empty() || lines.as_ptr().addr().is_multiple_of(STRIPE));
     let mut local = *sums;
@@ -320,6 +347,8 @@ fn sum_up_streaming_with(isa: impl Isa, sums: &mut Sums, blocks: &[u8], from: &[
     // Interleaved, so that arithmetic and stores overlap.
     for block in blocks.as_chunks::<HASH_BLOCK>().0 {
         for (index, stripe) in block.as_chunks::<STRIPE>().0.iter().enumerate() {
+            prefetch(ahead, Hint::L1);
+            ahead = ahead.wrapping_add(STRIPE);
             local = add(isa, local, *stripe, index);
             if let Some((line, from)) = copies.next() {
                 copy(line, from);
@@ -371,8 +400,8 @@ mod tests {
             portable.advance(due);
             assert_eq!(portable.finish(content), expected, "{len} bytes, portable");
             portable.sums = START;
-            sum_up_from_memory_with(Portable, &mut portable.sums, &content[..due]);
-            assert_eq!(portable.finish(content), expected, "{len} bytes, portable, from memory");
+            sum_up_ahead_with(Portable, &mut portable.sums, &content[..due], std::ptr::null());
+            assert_eq!(portable.finish(content), expected, "{len} bytes, portable, with prefetch");
             #[cfg(target_arch = "x86_64")]
             if let Some(avx2) = crate::simd::Avx2::new() {
                 let mut narrow = Hasher::new(len);

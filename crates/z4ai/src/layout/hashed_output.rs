@@ -26,7 +26,14 @@ pub(crate) struct HashedOutput<'a> {
     discarded: Option<&'a mut DiscardedPart>,
     /// `None`: the bytes were verified before.
     hasher: Option<Hasher>,
+    /// What parts are made from, at the same places: prefetched while others are hashed.
+    source: Option<*const u8>,
 }
+
+/// How far ahead of a part its source is prefetched, in bytes. Hashing leaves the memory bus idle, and scattered
+/// changes are misses that hardware prefetchers do not foresee: with 8 KiB, apply takes 0.76 (0.1 % changed) to
+/// 0.92 (5 %) of the time without; 4 and 16 KiB are slower at each level. (case: `sync.py`, apply)
+const READ_AHEAD: usize = 8 << 10;
 
 /// Room for one part that is hashed and not kept, and before it the end of the previous part, by which hashes may
 /// have to be finished.
@@ -78,20 +85,35 @@ impl<'a> HashedOutput<'a> {
 
     pub(crate) fn new(out: &'a mut [u8], large: bool, part: &'a mut StagingBuffer) -> Self {
         let (len, hasher) = (out.len(), Some(Hasher::new(out.len())));
-        Self { out, len, done: 0, staging: large.then_some(part), carried: 0, discarded: None, hasher }
+        Self {
+            out,
+            len,
+            done: 0,
+            staging: large.then_some(part),
+            carried: 0,
+            discarded: None,
+            hasher,
+            source: None,
+        }
     }
 
     /// Bytes that were verified before: they are not hashed again.
     pub(crate) fn verified(out: &'a mut [u8]) -> Self {
         let len = out.len();
-        Self { out, len, done: 0, staging: None, carried: 0, discarded: None, hasher: None }
+        Self { out, len, done: 0, staging: None, carried: 0, discarded: None, hasher: None, source: None }
     }
 
     /// `len` bytes that are hashed and not kept.
     pub(crate) fn discarded(len: usize, part: &'a mut DiscardedPart) -> Self {
         part.len = 0;
         let (discarded, hasher) = (Some(part), Some(Hasher::new(len)));
-        Self { out: &mut [], len, done: 0, staging: None, carried: 0, discarded, hasher }
+        Self { out: &mut [], len, done: 0, staging: None, carried: 0, discarded, hasher, source: None }
+    }
+
+    /// Prefetches `source`, which parts are made from, byte by byte; `None`: it is in the memory of the output.
+    pub(crate) fn made_from(mut self, source: Option<&[u8]>) -> Self {
+        self.source = Some(source.map_or(self.out.as_ptr(), <[u8]>::as_ptr));
+        self
     }
 
     /// Bytes of all parts.
@@ -169,6 +191,7 @@ impl<'a> HashedOutput<'a> {
         let len = (self.len - self.done).min(len);
         let end = self.done + len;
         let last = end == self.len;
+        let ahead = self.source.map(|source| source.wrapping_add(self.done + READ_AHEAD));
         let (Some(StagingBuffer(room)), Some(hasher)) = (&mut self.staging, &mut self.hasher) else {
             let out = match &mut self.discarded {
                 Some(part) => part.next(len),
@@ -176,7 +199,10 @@ impl<'a> HashedOutput<'a> {
             };
             fill(out)?;
             if let Some(hasher) = &mut self.hasher {
-                hasher.write(out);
+                match ahead {
+                    Some(ahead) => hasher.write_ahead(out, ahead),
+                    None => hasher.write(out),
+                }
             }
             self.done = end;
             return Ok(());
@@ -193,7 +219,9 @@ impl<'a> HashedOutput<'a> {
         let whole = to_lines.len() / CACHE_LINE * CACHE_LINE;
         let (to_lines, to_rest) = to_lines.split_at_mut(whole);
         let (from_lines, from_rest) = from_lines.split_at(whole);
-        hasher.write_streaming(&room[CACHE_LINE..], from_lines, to_lines);
+        // Without a source, what is prefetched is in the first-level cache already.
+        let ahead = ahead.unwrap_or(room.as_ptr());
+        hasher.write_streaming(&room[CACHE_LINE..], from_lines, to_lines, ahead);
         self.done = end;
         self.carried = from_rest.len();
         if last {

@@ -164,16 +164,16 @@ fn decode_binned(
     let mut opened = binned.open(payload, &mut scratch.binned, &mut scratch.literal.coder)?;
     let mut each: Option<EachPart<'_>> = None;
     let mut out = match out {
-        Output::Memory(out) => HashedOutput::new(out, large, &mut scratch.literal.part),
+        Output::Memory(out) => HashedOutput::new(out, large, &mut scratch.literal.part).made_from(reference),
         Output::Verified(out) => HashedOutput::verified(out),
         Output::Parts(len, parts) => {
             each = Some(parts);
-            HashedOutput::discarded(len, &mut scratch.discarded)
+            HashedOutput::discarded(len, &mut scratch.discarded).made_from(reference)
         }
     };
     let DeltaScratch { next, places, .. } = scratch;
     let part_len = HashedOutput::LEN;
-    let restore = Restore { reference, part_len, touch: true, each, part: &mut [], next, places };
+    let restore = Restore { reference, part_len, touch: false, each, part: &mut [], next, places };
     restore.fill(&mut out, |to, _, _| {
         match to {
             To::Other(reference, out) => opened.restore(Some(reference), out)?,
@@ -244,14 +244,16 @@ impl Difference {
             (Output::Verified(_) | Output::Parts(..), None) => &[],
         };
         coders.ahead = DecodePrefetch::new(out.len() / size, ahead);
-        let touch = !matches!(&out, Output::Verified(out) if self.listed() * LINES_PER_LISTED < out.len() / CACHE_LINE);
+        let touch = matches!(&out, Output::Verified(out) if self.listed() * LINES_PER_LISTED >= out.len() / CACHE_LINE);
         let mut each: Option<EachPart<'_>> = None;
         let mut out = match out {
-            Output::Memory(out) => HashedOutput::new(out, large, &mut scratch.literal.part),
+            Output::Memory(out) => {
+                HashedOutput::new(out, large, &mut scratch.literal.part).made_from(reference)
+            }
             Output::Verified(out) => HashedOutput::verified(out),
             Output::Parts(len, parts) => {
                 each = Some(parts);
-                HashedOutput::discarded(len, &mut scratch.discarded)
+                HashedOutput::discarded(len, &mut scratch.discarded).made_from(reference)
             }
         };
         grow(&mut scratch.part, HashedOutput::LEN);
@@ -326,7 +328,7 @@ struct Restore<'a> {
     reference: Option<&'a [u8]>,
     /// Bytes of every part but the last: at most [`HashedOutput::LEN`], whole blocks of the hash.
     part_len: usize,
-    /// Whether most cache lines of the reference are needed.
+    /// Whether most cache lines of the reference are needed, and not prefetched otherwise.
     touch: bool,
     /// Gets each part where they are not kept.
     each: Option<EachPart<'a>>,
@@ -408,7 +410,7 @@ impl Restore<'_> {
 enum To<'a> {
     /// Memory other than the reference.
     Other(&'a [u8], &'a mut [u8]),
-    /// The memory of the reference, and whether most of its cache lines are needed.
+    /// The memory of the reference, and whether to read all of its cache lines first.
     Reference(&'a mut [u8], bool),
 }
 
