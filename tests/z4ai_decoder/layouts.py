@@ -328,12 +328,17 @@ class Grouped:
 
 
 class Classed:
-    """Bytes in classes of rows or columns."""
+    """Bytes in classes of rows or columns, or in the order of columns."""
 
     def __init__(self, index: Cursor, kind: int, length: int) -> None:
-        self.length, self.pooled = length, None
+        self.length, self.pooled, self.turned = length, None, 0
         axis, period = index.number(1), index.number(4)
-        check(SIZES[kind] == 1 and axis in (1, 2, 4), 30)
+        check(SIZES[kind] == 1 and axis in (1, 2, 4, 5), 30)
+        if axis == 5:
+            check(1 <= period <= length, 15)
+            self.turned, self.streams = period, [Stream(index, length)]
+            self.stored = self.streams[0].stored
+            return
         if axis == 4:
             self.read_cells(index, period)
             return
@@ -363,6 +368,16 @@ class Classed:
         self.stored = sum(self.pooled.lengths)
 
     def decode(self, payload: Cursor) -> bytes:
+        if self.turned:
+            places = (range(i, self.length, self.turned) for i in range(self.turned))
+            out = bytearray(self.length)
+            for place, byte in zip(
+                (place for column in places for place in column),
+                self.streams[0].decode(payload),
+                strict=True,
+            ):
+                out[place] = byte
+            return bytes(out)
         if self.pooled:
             sizes = [self.class_of.count(number) for number in range(self.classes)]
             runs = [iter(run) for run in self.pooled.decode(payload, sizes)]

@@ -175,9 +175,9 @@ class Bits:
         return self.left < 8 and self.bits == 0
 
 
-def read_states(index: Cursor) -> tuple[int, list[tuple[int, int, int]]]:
+def read_states(index: Cursor, most: int = 12) -> tuple[int, list[tuple[int, int, int]]]:
     log, first, last = index.number(1), index.number(1), index.number(1)
-    check(9 <= log <= 12, 24)
+    check(9 <= log <= most, 24)
     word = left = 0
 
     def take(width: int) -> int:
@@ -196,7 +196,7 @@ def read_states(index: Cursor) -> tuple[int, list[tuple[int, int, int]]]:
         if width == 15:
             symbol += take(4) + 2
             continue
-        check(width <= 12, 24)
+        check(width <= most, 24)
         if width:
             counts[symbol] = 1 << (width - 1) | take(width - 1)
         symbol += 1
@@ -216,9 +216,9 @@ def read_shape(index: Cursor) -> tuple[int, list[tuple[int, int, int]]]:
     return log, table_of_levels(log, levels)
 
 
-def read_packed_shape(index: Cursor) -> tuple[int, list[tuple[int, int, int]]]:
+def read_packed_shape(index: Cursor, least: int) -> tuple[int, list[tuple[int, int, int]]]:
     head = index.number(1)
-    log, kind, rice = 9 + head % 4, head >> 2 & 3, head >> 4 & 7
+    log, kind, rice = least + head % 4, head >> 2 & 3, head >> 4 & 7
     if kind < 2:
         last = index.number(1)
         given = read_levels(index, 1 << (3 + kind), rice)
@@ -345,8 +345,10 @@ def read_contexts(index: Cursor) -> tuple[dict[int, int], int, list[list[tuple[i
 
 def read_table(index: Cursor, form: int, rule: int) -> tuple[int, list[tuple[int, int, int]]]:
     """States as numbers or as a shape."""
-    check(form in (1, 2, 3), rule)
-    return (read_states, read_shape, read_packed_shape)[form - 1](index)
+    check(form in (1, 2, 3, 4), rule)
+    if form == 1:
+        return read_states(index, 13)
+    return read_shape(index) if form == 2 else read_packed_shape(index, 6 + form)
 
 
 def table_of(log: int, counts: dict[int, int]) -> list[tuple[int, int, int]]:

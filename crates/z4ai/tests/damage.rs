@@ -149,6 +149,9 @@ fn large_frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     frames.push(blocks_with_relative_offsets());
     frames.push(fp8_rows_and_columns());
     frames.push(fp8_of_a_convolution());
+    frames.push(fp8_of_two_scales());
+    frames.push(fp8_of_positions());
+    frames.push(fp8_of_words());
     // The golden frame of their name has shapes in bytes.
     let (_, data, frame) = blocks_in_classes();
     frames.push(("blocks in packed classes".to_owned(), data, frame));
@@ -289,6 +292,67 @@ fn fp8_of_a_convolution() -> (String, Vec<u8>, Vec<u8>) {
     fp8_frame("fp8 of a convolution", 200, data)
 }
 
+/// Values from -0.5 to 0.5.
+fn noise() -> impl FnMut() -> f32 {
+    let mut state = 1u32;
+    move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+    }
+}
+
+/// Rows of two scales, each of 13,000 and more elements, whose tables have 2^13 states.
+fn fp8_of_two_scales() -> (String, Vec<u8>, Vec<u8>) {
+    let mut next = noise();
+    let data = (0..200 * 200).map(|i| {
+        let scale = if i / 200 % 3 == 0 { 1.0 } else { 6.0 };
+        fp8((next() + next() + next()) * scale)
+    });
+    fp8_frame("fp8 of two scales", 200, data.collect())
+}
+
+/// Elements that are close to the ones above them; the last row is shorter.
+fn fp8_of_positions() -> (String, Vec<u8>, Vec<u8>) {
+    let mut next = noise();
+    let mut above = [0f32; 150];
+    let smooth = |i: usize| {
+        let value = &mut above[i % 150];
+        *value = 0.95 * *value + 0.5 * (next() + next());
+        fp8(*value)
+    };
+    let data: Vec<u8> = (0..150 * 200).map(smooth).collect();
+    fp8_frame("fp8 of positions", 150, data)
+}
+
+/// Columns whose elements are of one sign more often than not, in rows of two scales.
+fn fp8_of_words() -> (String, Vec<u8>, Vec<u8>) {
+    let mut next = noise();
+    let data = (0..250 * 240).map(|i| {
+        let (row, column) = (i / 250, i % 250);
+        let common = if column % 2 == 0 { 0.6 } else { -0.6 };
+        let scale = if row % 3 == 0 { 1.0 } else { 4.0 };
+        fp8((next() + next() + next() + common) * scale)
+    });
+    fp8_frame("fp8 of words", 250, data.collect())
+}
+
+#[test]
+fn columns_of_fp8_pay() {
+    let len_of = |data: &[u8]| {
+        let options = Options { kind: Kind::U8, ..Options::default() };
+        z4ai::compress(data, &options).unwrap().len()
+    };
+    let (_, data, frame) = fp8_of_positions();
+    let streams = z4ai::streams(&frame).unwrap();
+    assert!(
+        streams.iter().all(|stream| (stream.role, stream.coder) == ("columns", "order-1 tans")),
+        "{streams:?}"
+    );
+    assert!(frame.len() * 100 < len_of(&data) * 85, "{} of {}", frame.len(), len_of(&data));
+    let (_, data, frame) = fp8_of_words();
+    assert!(frame.len() * 100 < len_of(&data) * 92, "{} of {}", frame.len(), len_of(&data));
+}
+
 #[test]
 fn classes_of_rows_and_columns_pay() {
     let (_, data, frame) = fp8_rows_and_columns();
@@ -340,6 +404,9 @@ fn flipped_bits_of_large_frames_are_noticed() {
         "order-1 tans",
         "pooled tans",
         "order-1 tans",
+        "pooled tans",
+        "order-1 tans",
+        "pooled tans",
         "pooled tans",
         "shaped tans",
         "shaped tans",

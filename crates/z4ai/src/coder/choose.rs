@@ -3,6 +3,7 @@
 use twox_hash::XxHash3_64;
 
 use crate::coder::huffman::lengths::Lengths;
+use crate::coder::tans::order_one::Alphabet;
 use crate::coder::tans::{self, Described, NormalizedCounts, Shape, order_one};
 use crate::coder::{Coder, EncodeScratch, huffman};
 use crate::estimate::cost::{self, BIT};
@@ -311,7 +312,7 @@ pub(crate) fn encode_in_order(
     }
     if bytes.len() >= MIN_ORDERED
         && let Some(choice) =
-            order_one::choose(bytes, &std::array::from_fn(|byte| byte as i32 & 0x7f), false, effort)
+            order_one::choose(bytes, &std::array::from_fn(|byte| byte as i32 & 0x7f), Alphabet::Few, effort)
         && choice.cost < entropy / (8 * BIT)
     {
         return encode_order_one(bytes, &choice, payload, scratch);

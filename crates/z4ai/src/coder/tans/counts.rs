@@ -1,7 +1,7 @@
 //! Normalized counts: how many states of a table each symbol has, and how that is stored.
 
 use crate::bits::BitWriter;
-use crate::coder::tans::{MAX_LOG, MIN_LOG};
+use crate::coder::tans::{MAX_DESCRIBED_LOG, MAX_LOG, MIN_LOG};
 use crate::error::{Error, Result};
 use crate::estimate::cost::{self, BIT};
 use crate::wire::Reader;
@@ -48,7 +48,7 @@ impl NormalizedCounts {
         Self::with_log(counts, total.max(1).ilog2().saturating_sub(4).clamp(MIN_LOG, log))
     }
 
-    /// As [`for_counts`](Self::for_counts), with 2^`log` states; `log` must be 9 to 12.
+    /// As [`for_counts`](Self::for_counts), with 2^`log` states; `log` must be 9 to 13.
     pub(crate) fn with_log(counts: &[u32; 256], log: u32) -> Option<Self> {
         let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
         if counts.iter().filter(|&&count| count > 0).count() < 2 {
@@ -130,8 +130,13 @@ impl NormalizedCounts {
 
     /// Reads what [`write`](Self::write) wrote.
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        Self::read_up_to(MAX_LOG, reader)
+    }
+
+    /// As [`read`](Self::read), of at most 2^`most` states.
+    pub(super) fn read_up_to(most: u32, reader: &mut Reader<'_>) -> Result<Self> {
         let log = u32::from(reader.u8()?);
-        if !(MIN_LOG..=MAX_LOG).contains(&log) {
+        if !(MIN_LOG..=most).contains(&log) {
             return Err(Error::corrupt(format_args!("states of {log} bits")));
         }
         let (first, last) = (usize::from(reader.u8()?), usize::from(reader.u8()?));
@@ -152,7 +157,7 @@ impl NormalizedCounts {
             match take(reader, 4)? {
                 0 => at += 1,
                 ABSENT_RUN => at += take(reader, 4)? as usize + 2,
-                width if width <= MAX_LOG => {
+                width if width <= MAX_DESCRIBED_LOG => {
                     let count = 1 << (width - 1) | take(reader, width - 1)?;
                     counts[at] = count as u16;
                     sum += count;
@@ -192,7 +197,7 @@ impl NormalizedCounts {
         const STORE: usize = 16;
         // In the order that states are handed out in; what is stored beyond a symbol's last is
         // overwritten by the next one's.
-        let mut handed_out = [0u8; (1 << MAX_LOG) + STORE];
+        let mut handed_out = [0u8; (1 << MAX_DESCRIBED_LOG) + STORE];
         let mut at = 0;
         for (symbol, &count) in self.counts.iter().enumerate() {
             let end = at + usize::from(count);
@@ -215,7 +220,7 @@ impl NormalizedCounts {
         for state in (0..size).step_by(4) {
             for (i, number) in numbers.iter_mut().enumerate() {
                 *number &= size - 1;
-                each(state + i, handed_out[*number % (1 << MAX_LOG)]);
+                each(state + i, handed_out[*number % (1 << MAX_DESCRIBED_LOG)]);
                 *number = number.wrapping_add(inverse.wrapping_mul(4));
             }
         }

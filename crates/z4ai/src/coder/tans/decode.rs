@@ -3,13 +3,13 @@
 use crate::bits::BitReader;
 use crate::coder::run_range;
 use crate::coder::tans::order_one::MAX_TOTAL_LOG;
-use crate::coder::tans::{MAX_LOG, NormalizedCounts, OrderOne, RUNS};
+use crate::coder::tans::{MAX_DESCRIBED_LOG, NormalizedCounts, OrderOne, RUNS};
 use crate::error::{Error, Result};
 use crate::simd::{Isa, dispatch};
 
 /// Symbols of each run that one refill of its bits is enough for. (structural)
 const PER_STEP: usize = 4;
-const _: () = assert!(PER_STEP * MAX_LOG as usize <= 56);
+const _: () = assert!(PER_STEP * MAX_DESCRIBED_LOG as usize <= 56);
 /// Bytes that a load reads. (structural: bytes of a word)
 const WORD: usize = 8;
 /// Symbols of each run that [`run_interleaved`] decodes before they are copied to their place.

@@ -1,6 +1,6 @@
 //! One of several tables of a size: described by numbers of states or by a shape in bits, whichever is smaller.
 
-use crate::coder::tans::{Described, NormalizedCounts, Shape};
+use crate::coder::tans::{Described, MAX_DESCRIBED_LOG, NormalizedCounts, Shape};
 use crate::error::{Error, Result};
 use crate::estimate::cost::{self, BIT};
 use crate::wire::{Put, Reader};
@@ -9,6 +9,7 @@ use crate::wire::{Put, Reader};
 const LISTED: u8 = 1;
 const SHAPED: u8 = 2;
 const PACKED: u8 = 3;
+const PACKED_FINE: u8 = 4;
 
 /// A table, and its shape if it has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +45,11 @@ impl DescribedTable {
                 self.states.write(out);
             }
             Some(shape) => {
-                out.put_u8(if shape.packed { PACKED } else { SHAPED });
+                out.put_u8(match (shape.packed, shape.is_fine()) {
+                    (false, _) => SHAPED,
+                    (true, false) => PACKED,
+                    (true, true) => PACKED_FINE,
+                });
                 shape.write(out);
             }
         }
@@ -53,11 +58,13 @@ impl DescribedTable {
     /// Reads what [`write`](Self::write) wrote after the form.
     pub(super) fn read(form: u8, reader: &mut Reader<'_>) -> Result<Self> {
         match form {
-            LISTED => Ok(Self { states: NormalizedCounts::read(reader)?, shape: None }),
-            SHAPED | PACKED => {
+            LISTED => {
+                Ok(Self { states: NormalizedCounts::read_up_to(MAX_DESCRIBED_LOG, reader)?, shape: None })
+            }
+            SHAPED | PACKED | PACKED_FINE => {
                 let (shape, states) = match form {
-                    PACKED => Shape::read_packed(reader)?,
-                    _ => Shape::read(reader)?,
+                    SHAPED => Shape::read(reader)?,
+                    _ => Shape::read_packed(form == PACKED_FINE, reader)?,
                 };
                 Ok(Self { states, shape: Some(shape) })
             }

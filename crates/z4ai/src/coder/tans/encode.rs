@@ -8,12 +8,12 @@
 //! time are concatenated, vectorised over many groups, and appended.
 
 use crate::coder::run_range;
-use crate::coder::tans::{MAX_LOG, NormalizedCounts, RUNS};
+use crate::coder::tans::{MAX_DESCRIBED_LOG, NormalizedCounts, RUNS};
 
 /// Symbols of each run between two stores of its bits. (structural)
 const PER_STEP: usize = 4;
 // Together with the bits of a partial byte, they fit a word; those of two symbols fit half of one.
-const _: () = assert!(PER_STEP * MAX_LOG as usize + 7 < 64);
+const _: () = assert!(PER_STEP * MAX_DESCRIBED_LOG as usize + 7 < 64);
 /// Steps per block: states first, then bits. (structural: with them 3 kB, a part of the first-level cache)
 const STEPS: usize = 64;
 /// Bytes that a store writes. (structural: bytes of a word)
@@ -70,7 +70,7 @@ impl Encoder {
     }
 
     /// The transition from a state to the previous one, which decodes to the symbol of `transform`.
-    /// Returns in its upper half the number of the state's lowest bits to write, at most [`MAX_LOG`], and
+    /// Returns in its upper half the number of the state's lowest bits to write, at most [`MAX_DESCRIBED_LOG`], and
     /// in its lower half those bits: `transform.bits` has zeros there.
     #[inline(always)]
     fn step(&self, state: &mut u32, transform: SymbolTransform) -> u32 {

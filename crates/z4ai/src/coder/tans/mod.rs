@@ -38,5 +38,7 @@ pub(crate) use shape::{Described, Shape};
 pub(crate) const RUNS: usize = 4;
 /// Log2 of the table size, at least. (format)
 pub(super) const MIN_LOG: u32 = 9;
-/// Log2 of the table size, at most. (format)
+/// Log2 of the table size, at most, but for described tables. (format)
 pub(super) const MAX_LOG: u32 = 12;
+/// Log2 of the size of one of several tables, at most. (format)
+pub(super) const MAX_DESCRIBED_LOG: u32 = 13;

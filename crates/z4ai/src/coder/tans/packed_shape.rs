@@ -5,7 +5,7 @@
 
 use super::shape::{CURVE, FLOATS, MAX_SPACING, Shape, read_changes};
 use crate::bits::BitWriter;
-use crate::coder::tans::{MIN_LOG, NormalizedCounts};
+use crate::coder::tans::{MAX_LOG, MIN_LOG, NormalizedCounts};
 use crate::error::{Error, Result};
 use crate::wire::{Put, Reader};
 
@@ -72,7 +72,9 @@ impl Shape {
             width => (width as u8 - 3, &[self.last]),
         };
         let changed = if self.changes.is_empty() { 0 } else { CHANGED };
-        out.put_u8((self.log - MIN_LOG) as u8 | kind << 2 | (rice as u8) << 4 | changed);
+        out.put_u8(
+            (self.log - MIN_LOG - u32::from(self.is_fine())) as u8 | kind << 2 | (rice as u8) << 4 | changed,
+        );
         out.extend_from_slice(fields);
         let mut bits = BitWriter::default();
         bits.put(u64::from(self.levels[0]), 8, out);
@@ -92,10 +94,15 @@ impl Shape {
         }
     }
 
-    /// Reads what `write_packed` wrote.
-    pub(super) fn read_packed(reader: &mut Reader<'_>) -> Result<(Self, NormalizedCounts)> {
+    /// Whether there are more states than the description has a number for.
+    pub(super) fn is_fine(&self) -> bool {
+        self.log > MAX_LOG
+    }
+
+    /// Reads what `write_packed` wrote. A `fine` shape has twice as many states as the description says.
+    pub(super) fn read_packed(fine: bool, reader: &mut Reader<'_>) -> Result<(Self, NormalizedCounts)> {
         let head = reader.u8()?;
-        let (log, rice) = (MIN_LOG + u32::from(head & 3), u32::from(head >> 4 & 7));
+        let (log, rice) = (MIN_LOG + u32::from(fine) + u32::from(head & 3), u32::from(head >> 4 & 7));
         let (width, spacing, mantissa, first) = match head >> 2 & 3 {
             2 => (CURVE, u32::from(reader.u8()?), 0, reader.u8()?),
             3 => {

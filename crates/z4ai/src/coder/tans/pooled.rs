@@ -108,7 +108,35 @@ pub(crate) fn encode(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coder::tans::MAX_DESCRIBED_LOG;
     use proptest::prelude::*;
+
+    #[test]
+    fn classes_of_many_floats_have_tables_of_the_largest_size() {
+        let mut state = 1u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 24
+        };
+        // Magnitudes about 80 and 90, of both signs; the others have states, too.
+        let class = |center: u32| -> Vec<u8> {
+            let noise = (0..20_000).map(|_| (next() + next() + next()) / 16 + (next() & 1) * 128);
+            noise.map(|noise| (noise + center - 24) as u8).collect()
+        };
+        let classes = [80, 90].map(class);
+        let mut stored = Vec::new();
+        let slices: Vec<&[u8]> = classes.iter().map(Vec::as_slice).collect();
+        let described = Described::PackedFloats(3);
+        let pooled = encode(&slices, described, &mut Vec::new(), &mut stored, &mut TansScratch::default());
+        assert!(pooled.tables.iter().flatten().all(|table| table.states.log() == MAX_DESCRIBED_LOG));
+        let mut written = Vec::new();
+        pooled.write(&mut written);
+        assert_eq!(Pooled::read(&mut Reader::new(&written), 2).unwrap(), pooled);
+        let mut decoded = classes.clone().map(|symbols| vec![1; symbols.len()]);
+        let parts = decoded.iter_mut().map(Vec::as_mut_slice).collect();
+        pooled.decode(&stored, parts, &mut Table::default()).unwrap();
+        assert!(decoded == classes);
+    }
 
     proptest! {
         #[test]

@@ -6,6 +6,7 @@ use super::quants::*;
 use super::relative::{Relations, join_pairs, subtract_halves};
 use super::types::{Parameters, Quants, Row};
 use super::{BlockType, Blocks, MAX_CLASSES, Thresholds, classes_of};
+use crate::coder::tans::order_one::Alphabet;
 use crate::coder::tans::{Described, Shape, order_one, pooled};
 use crate::coder::{Coder, EncodeScratch, choose};
 use crate::estimate::cost::{self, BIT};
@@ -85,8 +86,9 @@ pub(crate) fn encode(
     let run = if row_blocks == 0 { blocks * row.groups } else { row_blocks * row.groups };
     let run = run.min(blocks * row.groups);
     let cost = scratch.choose_classes(&mut out, run, blocks);
+    let alphabet = if row.quants.is_one() { Alphabet::Smooth } else { Alphabet::Few };
     if let Some(values) = row.values()
-        && let Some(choice) = order_one::choose(&scratch.symbols, &values, row.quants.is_one(), effort)
+        && let Some(choice) = order_one::choose(&scratch.symbols, &values, alphabet, effort)
         && choice.cost < cost - cost / MIN_ORDER_SAVING
     {
         (out.run, out.scales, out.offsets) = (0, Vec::new(), Vec::new());
@@ -180,8 +182,12 @@ impl BlocksEncoder {
         let pairs = row.pairs().map(|first| (first, join_pairs(streams[first], streams[first + 1])));
         let choice = pairs.as_ref().and_then(|(first, pairs)| {
             let apart = entropy(streams[*first]) + entropy(streams[first + 1]);
-            let choice =
-                order_one::choose(pairs, &std::array::from_fn(|symbol| symbol as i32), true, effort)?;
+            let choice = order_one::choose(
+                pairs,
+                &std::array::from_fn(|symbol| symbol as i32),
+                Alphabet::Smooth,
+                effort,
+            )?;
             (choice.cost < apart - apart / MIN_PAIRS_SAVING).then_some(choice)
         });
         let mut parameters = Vec::with_capacity(streams.len());

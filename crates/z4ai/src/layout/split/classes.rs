@@ -129,19 +129,33 @@ pub(crate) fn find(codes: &[u8], periods: &[usize], price: Price) -> Option<Clas
 
 /// The best grouping into rows if `map` is of columns, and into columns if it is of rows, if it pays.
 pub(crate) fn find_other(codes: &[u8], map: &ClassMap, price: Price) -> Option<ClassMap> {
-    let (columns, period, count) = (!map.columns, map.period, codes.len());
+    find_along(codes, !map.columns, map.period, price, i64::MIN)
+}
+
+/// The best grouping into rows or columns of one length, if it pays and its estimated gain is above `least`, in units of [`BIT`].
+pub(crate) fn find_along(
+    codes: &[u8],
+    columns: bool,
+    period: usize,
+    price: Price,
+    least: i64,
+) -> Option<ClassMap> {
+    let count = codes.len();
     if ClassMap::units(columns, period, count) > count / 8 || period * 4 > count {
         return None;
     }
     let search = Search::new(codes, price);
-    let (_, sums) = search.gain(codes, columns, period);
-    let every = rows_per_counted(codes, period, price);
-    let (mut other, counts) = assign(codes, columns, period, &sums, 0, price.per_class, every)?;
-    if price.is_thorough() {
-        move_units(codes, &counts, &mut other);
-        refine(codes, &mut other, price.moves, every);
+    let (gain, sums) = search.gain(codes, columns, period);
+    if gain <= least {
+        return None;
     }
-    Some(other)
+    let every = rows_per_counted(codes, period, price);
+    let (mut map, counts) = assign(codes, columns, period, &sums, 0, price.per_class, every)?;
+    if price.is_thorough() {
+        move_units(codes, &counts, &mut map);
+        refine(codes, &mut map, price.moves, every);
+    }
+    Some(map)
 }
 
 /// The statistics that groupings are judged by.
