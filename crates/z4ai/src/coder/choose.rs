@@ -150,18 +150,23 @@ fn append_raw(coder: &Coder, bytes: &[u8], payload: &mut Vec<u8>) {
     }
 }
 
-/// As [`encode`], with zstd as another candidate: for bytes of unknown structure.
+/// As [`encode`], with zstd as another candidate: for bytes of unknown structure. `counts`, if they are known, are
+/// [`histogram::halved`].
 pub(crate) fn encode_opaque(
     bytes: &[u8],
+    counts: Option<&[u32; 256]>,
     options: &Options,
     payload: &mut Vec<u8>,
     scratch: &mut EncodeScratch,
 ) -> Coder {
     let start = payload.len();
-    let coder =
-        code_unless(NOISE, bytes, payload, scratch, histogram::halved, |bytes, counts, payload, scratch| {
-            code_finely_if_fast(bytes, counts, options.effort, payload, scratch)
-        });
+    let count = |bytes: &[u8], pairs: &mut histogram::Pairs| match counts {
+        Some(counts) => *counts,
+        None => histogram::halved(bytes, pairs),
+    };
+    let coder = code_unless(NOISE, bytes, payload, scratch, count, |bytes, counts, payload, scratch| {
+        code_finely_if_fast(bytes, counts, options.effort, payload, scratch)
+    });
     append_raw(&coder, bytes, payload);
     if matches!(coder, Coder::Constant(_)) {
         return coder;
@@ -453,7 +458,7 @@ pub(crate) fn encode_bytes(
 ) -> Coder {
     match options.effort {
         Effort::Fast => encode(content, payload, scratch),
-        _ => encode_opaque(content, options, payload, scratch),
+        _ => encode_opaque(content, None, options, payload, scratch),
     }
 }
 

@@ -39,6 +39,24 @@ const PER_CELL: u64 = 80;
 /// Contexts of neighbours replace classes where they save one part in this many. (case: `entropy.py`, fp8)
 const MIN_ORDER_SAVING: u64 = 100;
 
+/// Bits per byte from which on the default effort looks for classes of one axis only. (case: `entropy.py`, fp8: e4m3 has more, and
+/// compresses at 1.7 to 2.8 of the speed; e5m2, which has fewer, would be 0.1 to 1.0 % larger, and larger than with zstd)
+const MIN_QUICK_BITS: u64 = 6 * BIT;
+/// As [`SHARED_PRICE`], of a quick search: a class must save 1 %, for it takes a third longer to encode. (case: `entropy.py`, fp8; with
+/// half, e4m3 is up to 0.5 % smaller and compresses at 0.8 to 0.9 of the speed; without moves, up to 0.5 % larger and at 1.05 to 1.15)
+const QUICK_PRICE: Price = Price { must_save: 4, moves: 1, per_class: PER_CELL };
+/// A quick search is ruled out by one in this many rows. (case: `entropy.py`, fp8; with twice as many, words are 1.4 % larger)
+const PART_STRIDE: usize = 4;
+/// Classes of the other axis are looked for where those of one save one part in this many. (case: `entropy.py`, fp8; with half, one
+/// model is 0.4 % larger)
+const MIN_SAVING_OF_ONE: u64 = 64;
+/// The other axis has classes where they save one part in this many more. (case: `entropy.py`, fp8; with a quarter, words are 1.8 % larger,
+/// with all that save anything 0.6 % smaller and compress at 0.9 of the speed)
+const MIN_SAVING_OF_OTHER: u64 = 256;
+/// Contexts of the byte before are tried where it explains one part in this many of the variance, and no classes where these contexts
+/// save one. (case: `entropy.py`, fp8; where they save half of it, convolutions are up to 1.9 % larger and compress at 1.1 of the speed)
+const MIN_ORDERED: i64 = 32;
+
 /// Classes of values are tried where they might save a bit in this many bytes. (case: `entropy.py`, fp8; with half, minilm is up to
 /// 0.3 % larger; with twice, weights that they save nothing of compress at 0.75 of the speed)
 const MIN_SIGNED_GAIN: u64 = 32;
@@ -208,93 +226,232 @@ pub(crate) struct Buffers {
     runs: [Vec<u8>; MAX_CLASSES * MAX_CLASSES],
 }
 
-/// Appends `content` in classes of rows and columns, or in contexts of the bytes before, if such are found that pay.
+/// Whether bytes may have classes, or contexts of the bytes before.
+pub(crate) fn is_wanted(options: &Options) -> bool {
+    options.kind.is_float() && options.effort > Effort::Fast && !options.dense
+}
+
+/// Appends `content` in classes of rows and columns, or in contexts of the bytes before, if such are found that pay. `counts`
+/// are its [`histogram::halved`].
 pub(crate) fn encode(
     content: &[u8],
+    counts: &[u32; 256],
     options: &Options,
     hint: &Hint,
     scratch: &mut SplitEncoder,
     payload: &mut Vec<u8>,
 ) -> Option<ChunkLayout> {
-    let (kind, effort) = (options.kind, options.effort);
-    if !kind.is_float() || effort == Effort::Fast || options.dense {
-        return None;
+    let (kind, entropy, len) = (options.kind, cost::entropy(counts), content.len() as u64);
+    grow(&mut scratch.codes, content.len() + SLACK);
+    if options.effort > Effort::Default {
+        encode_thoroughly(content, entropy, kind, hint, scratch, payload)
+    } else if entropy >= MIN_QUICK_BITS * len {
+        encode_quickly(content, entropy, kind, hint, scratch, payload)
+    } else if entropy >= choose::MIN_FINE_BITS * len {
+        encode_thoroughly(content, entropy, kind, hint, scratch, payload)
+    } else {
+        encode_apart(content, hint, scratch, payload)
     }
+}
+
+/// Classes of rows or of columns, each with a stream of its own.
+fn encode_apart(
+    content: &[u8],
+    hint: &Hint,
+    scratch: &mut SplitEncoder,
+    payload: &mut Vec<u8>,
+) -> Option<ChunkLayout> {
     let SplitEncoder { codes, runs, coder, .. } = scratch;
-    grow(codes, content.len() + SLACK);
     let magnitudes = &mut codes[..content.len()];
-    // Classes are of magnitudes.
-    magnitudes.iter_mut().zip(content).for_each(|(magnitude, byte)| *magnitude = byte & 0x7f);
-    let counts = histogram::halved(content, &mut coder.pairs);
-    let entropy = cost::entropy(&counts);
-    let fine = effort > Effort::Default || entropy >= choose::MIN_FINE_BITS * content.len() as u64;
-    let price = if fine { SHARED_PRICE } else { PRICE };
-    let map = classes::find(magnitudes, &classes::periods_of(magnitudes, hint), price);
-    let cells = map.as_ref().filter(|_| fine).map(|map| {
-        let other = classes::find_other(magnitudes, map, price);
-        let by_magnitude = choose_cells(content, map, other.as_ref());
-        choose_signed(content, magnitudes, map, other.as_ref(), by_magnitude)
-    });
-    let cost = cells.as_ref().map_or(entropy / (8 * BIT), |(cost, _)| *cost);
-    if fine && let Some(layout) = encode_in_contexts(content, cost, effort, payload, coder) {
-        return Some(layout);
-    }
-    let periods = classes::periods_of(content, hint);
-    let follows = |&period: &usize| follows_above(content, period);
-    if fine && let Some(period) = periods.into_iter().filter(|_| hint.shaped).find(follows) {
-        for_each_turned(content.len(), period, |place, of_rows| magnitudes[place] = content[of_rows]);
-        if let Some(ChunkLayout::Opaque(stream)) =
-            encode_in_contexts(magnitudes, cost, effort, payload, coder)
-        {
-            return Some(ChunkLayout::Classed(Classed::Turned(period, stream)));
-        }
-    }
-    let map = map?;
+    magnitudes_of(content, magnitudes);
+    let map = classes::find(magnitudes, &classes::periods_of(magnitudes, hint), PRICE)?;
     magnitudes.copy_from_slice(content);
-    if let Some((_, cells)) = cells {
-        let sizes = cells.sizes(content.len());
-        runs.resize_with(runs.len().max(sizes.len()), Vec::new);
-        runs.iter_mut().zip(&sizes).for_each(|(run, &size)| grow(run, size + SLACK));
-        scale_classes::scatter_cells(&cells, codes, content.len(), &mut runs[..sizes.len()]);
-        let runs: Vec<&[u8]> = runs.iter().zip(&sizes).map(|(run, &size)| &run[..size]).collect();
-        let described = Described::PackedFloats(7 - kind.exponent_bits());
-        let pooled = pooled::encode(&runs, described, &mut coder.numbered, payload, &mut coder.tans);
-        return Some(ChunkLayout::Classed(Classed::Cells(cells, pooled)));
-    }
     let sizes = map.sizes(content.len());
     runs.resize_with(runs.len().max(map.count()), Vec::new);
     runs.iter_mut().zip(sizes).take(map.count()).for_each(|(run, size)| grow(run, size + SLACK));
     scale_classes::scatter(&map, codes, content.len(), &mut runs[..map.count()]);
     let codes = runs[..map.count()].iter().zip(sizes).map(|(run, size)| {
         let counts = histogram::halved(&run[..size], &mut coder.pairs);
-        choose::encode_codes(&run[..size], &counts, effort, payload, coder)
+        choose::encode_codes(&run[..size], &counts, Effort::Default, payload, coder)
     });
     let codes = codes.collect();
     Some(ChunkLayout::Classed(Classed::Apart(map, codes)))
 }
 
-/// Appends `content` in contexts of the bytes before, if this takes less than `cost` bytes.
-fn encode_in_contexts(
+/// Contexts of the byte before or above, or classes of one axis, if samples say that they pay.
+fn encode_quickly(
     content: &[u8],
+    entropy: u64,
+    kind: Kind,
+    hint: &Hint,
+    scratch: &mut SplitEncoder,
+    payload: &mut Vec<u8>,
+) -> Option<ChunkLayout> {
+    let SplitEncoder { codes, coder, .. } = scratch;
+    let ordered = &mut codes[..content.len()];
+    let plain = entropy / (8 * BIT);
+    let before = match follows(content, 1, MIN_ORDERED) {
+        true => contexts_below(plain, content, Effort::Default),
+        false => None,
+    };
+    let much = plain - plain / MIN_ORDERED as u64;
+    if let Some(contexts) = before.as_ref().filter(|contexts| contexts.cost < much) {
+        return Some(ChunkLayout::Opaque(choose::encode_order_one(content, contexts, payload, coder)));
+    }
+    let found = find_quickly(content, entropy, hint, ordered);
+    let saved = found.as_ref().map_or(0, |(saved, _)| *saved);
+    let cost = entropy.saturating_sub(saved) / (8 * BIT);
+    if let Some(contexts) = before.filter(|contexts| saves_enough(contexts, cost)) {
+        return Some(ChunkLayout::Opaque(choose::encode_order_one(content, &contexts, payload, coder)));
+    }
+    let turned = encode_turned(content, hint, cost, Effort::Default, ordered, payload, coder);
+    if turned.is_some() {
+        return turned;
+    }
+    let (_, cells) = found?;
+    Some(encode_cells(content, cells, kind, scratch, payload))
+}
+
+/// Classes of rows or of columns, by magnitude or by value, whichever save more, and of both where those of one save much; and
+/// what they save, about, in units of [`BIT`]. `ordered` is scratch.
+fn find_quickly(content: &[u8], entropy: u64, hint: &Hint, ordered: &mut [u8]) -> Option<(u64, CellMap)> {
+    // Whole rows from the middle.
+    let row = hint.periods.last().copied().unwrap_or(1);
+    let len = content.len() / PART_STRIDE / row * row;
+    let start = (content.len() - len) / 2 / row * row;
+    let part = start..start + len;
+    let mut find = |order: fn(&[u8], &mut [u8])| {
+        order(&content[part.clone()], &mut ordered[..part.len()]);
+        let some = &ordered[..part.len()];
+        let mut periods = classes::periods_of(some, hint);
+        periods.retain(|&period| classes::is_open(some, period, content.len(), QUICK_PRICE));
+        if periods.is_empty() {
+            return None;
+        }
+        order(content, ordered);
+        classes::find_saving(ordered, &periods, QUICK_PRICE)
+    };
+    let found = [find(magnitudes_of), find(values_of)];
+    let (saved, map) = found.into_iter().flatten().max_by_key(|(saved, _)| *saved)?;
+    let mut other = None;
+    if saved * MIN_SAVING_OF_ONE > entropy {
+        magnitudes_of(content, ordered);
+        let least = (entropy / MIN_SAVING_OF_OTHER) as i64;
+        other = classes::find_along(ordered, !map.columns, map.period, QUICK_PRICE, least);
+    }
+    let (more, other) = other.unzip();
+    Some((saved + more.unwrap_or(0), cells_of(content.len(), &map, other.as_ref())))
+}
+
+/// Classes of rows and of columns, or contexts, whichever is smallest.
+fn encode_thoroughly(
+    content: &[u8],
+    entropy: u64,
+    kind: Kind,
+    hint: &Hint,
+    scratch: &mut SplitEncoder,
+    payload: &mut Vec<u8>,
+) -> Option<ChunkLayout> {
+    let SplitEncoder { codes, coder, .. } = scratch;
+    let magnitudes = &mut codes[..content.len()];
+    magnitudes_of(content, magnitudes);
+    let periods = classes::periods_of(magnitudes, hint);
+    let map = classes::find(magnitudes, &periods, SHARED_PRICE);
+    let cells = map.as_ref().map(|map| {
+        let other = classes::find_other(magnitudes, map, SHARED_PRICE);
+        let by_magnitude = choose_cells(content, map, other.as_ref());
+        choose_signed(content, magnitudes, map, other.as_ref(), by_magnitude)
+    });
+    let cost = cells.as_ref().map_or(entropy / (8 * BIT), |(cost, _)| *cost);
+    if let Some(contexts) = contexts_below(cost, content, Effort::Balanced) {
+        return Some(ChunkLayout::Opaque(choose::encode_order_one(content, &contexts, payload, coder)));
+    }
+    let turned = encode_turned(content, hint, cost, Effort::Balanced, magnitudes, payload, coder);
+    if turned.is_some() {
+        return turned;
+    }
+    let (_, cells) = cells?;
+    Some(encode_cells(content, cells, kind, scratch, payload))
+}
+
+/// Magnitudes, which classes are of.
+fn magnitudes_of(content: &[u8], magnitudes: &mut [u8]) {
+    magnitudes.iter_mut().zip(content).for_each(|(magnitude, byte)| *magnitude = byte & 0x7f);
+}
+
+/// The places of values, from the smallest to the largest.
+fn values_of(content: &[u8], places: &mut [u8]) {
+    let place = |byte: u8| if byte < 128 { 128 | byte } else { !byte };
+    places.iter_mut().zip(content).for_each(|(place_of, &byte)| *place_of = place(byte));
+}
+
+/// Appends `content` in these classes.
+fn encode_cells(
+    content: &[u8],
+    cells: CellMap,
+    kind: Kind,
+    scratch: &mut SplitEncoder,
+    payload: &mut Vec<u8>,
+) -> ChunkLayout {
+    let SplitEncoder { codes, runs, coder, .. } = scratch;
+    codes[..content.len()].copy_from_slice(content);
+    let sizes = cells.sizes(content.len());
+    runs.resize_with(runs.len().max(sizes.len()), Vec::new);
+    runs.iter_mut().zip(&sizes).for_each(|(run, &size)| grow(run, size + SLACK));
+    scale_classes::scatter_cells(&cells, codes, content.len(), &mut runs[..sizes.len()]);
+    let runs: Vec<&[u8]> = runs.iter().zip(&sizes).map(|(run, &size)| &run[..size]).collect();
+    let described = Described::PackedFloats(7 - kind.exponent_bits());
+    let pooled = pooled::encode(&runs, described, &mut coder.numbered, payload, &mut coder.tans);
+    ChunkLayout::Classed(Classed::Cells(cells, pooled))
+}
+
+/// Appends `content` in the order of columns and in contexts of the bytes above, if this takes less than `cost` bytes.
+fn encode_turned(
+    content: &[u8],
+    hint: &Hint,
     cost: u64,
     effort: Effort,
+    turned: &mut [u8],
     payload: &mut Vec<u8>,
     coder: &mut EncodeScratch,
 ) -> Option<ChunkLayout> {
-    // Magnitudes are logarithms of values, which is all that is needed to order them.
-    let value = |byte: usize| if byte < 128 { byte as i32 } else { 128 - byte as i32 };
-    let choice = order_one::choose(content, &std::array::from_fn(value), order_one::Alphabet::Many, effort)?;
-    (choice.cost < cost - cost / MIN_ORDER_SAVING)
-        .then(|| ChunkLayout::Opaque(choose::encode_order_one(content, &choice, payload, coder)))
+    let &period =
+        hint.periods.iter().find(|&&period| hint.searched && follows(content, period, MIN_EXPLAINED))?;
+    for_each_turned(content.len(), period, |place, of_rows| turned[place] = content[of_rows]);
+    let contexts = contexts_below(cost, turned, effort)?;
+    let stream = choose::encode_order_one(turned, &contexts, payload, coder);
+    Some(ChunkLayout::Classed(Classed::Turned(period, stream)))
 }
 
-/// Whether bytes tell something of those below them in rows of `period`: by a sample of both.
-fn follows_above(content: &[u8], period: usize) -> bool {
+/// What bytes stand for: magnitudes are logarithms of values, which is all that is needed to order them.
+const VALUES: [i32; 256] = {
+    let (mut values, mut byte) = ([0; 256], 0);
+    while byte < 256 {
+        values[byte] = if byte < 128 { byte as i32 } else { 128 - byte as i32 };
+        byte += 1;
+    }
+    values
+};
+
+/// The cheapest contexts of the bytes before, if bytes take less than `cost` in them.
+fn contexts_below(cost: u64, content: &[u8], effort: Effort) -> Option<order_one::Choice> {
+    let contexts = order_one::choose(content, &VALUES, order_one::Alphabet::Many, effort)?;
+    saves_enough(&contexts, cost).then_some(contexts)
+}
+
+/// Whether these contexts are worth it beside something else that takes `cost` bytes.
+fn saves_enough(contexts: &order_one::Choice, cost: u64) -> bool {
+    contexts.cost < cost - cost / MIN_ORDER_SAVING
+}
+
+/// Columns are tried where bytes explain one part in this many of the variance of those below them. (unmeasured: chance explains one in
+/// `SAMPLE`)
+const MIN_EXPLAINED: i64 = 16;
+
+/// Whether bytes tell something of those `period` after them: by a sample of both.
+fn follows(content: &[u8], period: usize, min_explained: i64) -> bool {
     /// Bytes sampled. (unmeasured)
-    const SAMPLE: usize = 1 << 12;
-    /// Columns are tried where bytes explain one part in this many of the variance of those below them. (unmeasured: chance explains one in
-    /// `SAMPLE`)
-    const MIN_EXPLAINED: i64 = 16;
+    const SAMPLE: usize = 1 << 11;
     if content.len() < 4 * period || content.len() < 2 * SAMPLE {
         return false;
     }
@@ -311,7 +468,7 @@ fn follows_above(content: &[u8], period: usize) -> bool {
         squares += above * above + below * below;
     }
     // The square of the correlation.
-    4 * both * both * MIN_EXPLAINED > squares * squares
+    4 * both * both * min_explained > squares * squares
 }
 
 /// The classes of `map`, or those of both, whichever take less; and the bytes that they take, about.
@@ -346,12 +503,10 @@ fn choose_signed(
     found: (u64, CellMap),
 ) -> (u64, CellMap) {
     let mut best = found;
-    // From the smallest value to the largest.
-    let place = |byte: u8| if byte < 128 { 128 | byte } else { !byte };
-    ordered.iter_mut().zip(content).for_each(|(place_of, &byte)| *place_of = place(byte));
+    values_of(content, ordered);
     let least = (content.len() as u64 * BIT / MIN_SIGNED_GAIN) as i64;
     for columns in [false, true] {
-        let Some(signed) = classes::find_along(ordered, columns, map.period, SHARED_PRICE, least) else {
+        let Some((_, signed)) = classes::find_along(ordered, columns, map.period, SHARED_PRICE, least) else {
             continue;
         };
         let across = if map.columns == columns { other } else { Some(map) };

@@ -4,6 +4,7 @@ pub(crate) mod structure;
 
 use crate::coder::Coder;
 use crate::coder::choose;
+use crate::kernel::histogram;
 use crate::layout::ChunkLayout;
 use crate::layout::split;
 use crate::layout::split::classes::Hint;
@@ -23,10 +24,14 @@ pub(crate) fn dense(
     if !content.len().is_multiple_of(kind.size()) {
         ChunkLayout::Opaque(Coder::Raw)
     } else if kind.size() == 1 {
-        if let Some(layout) = classed::encode(content, options, hint, split, payload) {
+        if !classed::is_wanted(options) {
+            return ChunkLayout::Opaque(choose::encode_bytes(content, options, payload, &mut split.coder));
+        }
+        let counts = histogram::halved(content, &mut split.coder.pairs);
+        if let Some(layout) = classed::encode(content, &counts, options, hint, split, payload) {
             return layout;
         }
-        ChunkLayout::Opaque(choose::encode_bytes(content, options, payload, &mut split.coder))
+        ChunkLayout::Opaque(choose::encode_opaque(content, Some(&counts), options, payload, &mut split.coder))
     } else if options.effort <= Effort::Default {
         let start = payload.len();
         let layout =

@@ -1,5 +1,9 @@
 //! Normalized counts: how many states of a table each symbol has, and how that is stored.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+
 use crate::bits::BitWriter;
 use crate::coder::tans::{MAX_DESCRIBED_LOG, MAX_LOG, MIN_LOG};
 use crate::error::{Error, Result};
@@ -68,21 +72,28 @@ impl NormalizedCounts {
         let mut sum: u64 = states.iter().map(|&states| u64::from(states)).sum();
         let used = (0..256).filter(|&s| states[s] > 0);
         if sum < size {
-            let mut values: Vec<(u64, usize)> = used.map(|s| (value(s, states[s]), s)).collect();
+            let mut values: BinaryHeap<(u64, Reverse<usize>)> =
+                used.map(|s| (value(s, states[s]), Reverse(s))).collect();
             while sum < size {
-                let most = values.iter_mut().max_by_key(|(value, s)| (*value, !*s))?;
-                states[most.1] += 1;
-                most.0 = value(most.1, states[most.1]);
+                let mut most = values.peek_mut()?;
+                let Reverse(s) = most.1;
+                states[s] += 1;
+                most.0 = value(s, states[s]);
                 sum += 1;
             }
         } else if sum > size {
             let several = used.filter(|&s| states[s] > 1);
-            let mut values: Vec<(u64, usize)> = several.map(|s| (value(s, states[s] - 1), s)).collect();
+            let mut values: BinaryHeap<Reverse<(u64, usize)>> =
+                several.map(|s| Reverse((value(s, states[s] - 1), s))).collect();
             while sum > size {
-                let least = values.iter_mut().filter(|(_, s)| states[*s] > 1).min()?;
-                states[least.1] -= 1;
-                least.0 = value(least.1, (states[least.1] - 1).max(1));
+                let mut least = values.peek_mut()?;
+                let Reverse((_, s)) = *least;
+                states[s] -= 1;
                 sum -= 1;
+                match states[s] {
+                    1 => drop(PeekMut::pop(least)),
+                    several => *least = Reverse((value(s, several - 1), s)),
+                }
             }
         }
         Some(Self { log, counts: states })

@@ -83,6 +83,19 @@ pub(crate) fn open_periods(part: &[u8], hint: &Hint, price: Price) -> Vec<usize>
     periods
 }
 
+/// Whether rows of `period` or their columns might have classes, of `count` codes of which `part` is a part.
+pub(crate) fn is_open(part: &[u8], period: usize, count: usize, price: Price) -> bool {
+    let search = Search::new(part, price);
+    let open =
+        |columns| are_enough(columns, period, count) && search.gain_of_part(part, columns, period).is_some();
+    open(false) || open(true)
+}
+
+/// Whether `count` codes have rows, and few enough rows or columns to be worth a class.
+fn are_enough(columns: bool, period: usize, count: usize) -> bool {
+    ClassMap::units(columns, period, count) <= count / 8 && period * 4 <= count
+}
+
 impl Price {
     /// Whether the search is thorough.
     pub(crate) fn is_thorough(self) -> bool {
@@ -92,6 +105,11 @@ impl Price {
 
 /// The best grouping of `codes` into rows or columns of one of these row lengths, if any pays.
 pub(crate) fn find(codes: &[u8], periods: &[usize], price: Price) -> Option<ClassMap> {
+    find_saving(codes, periods, price).map(|(_, map)| map)
+}
+
+/// As [`find`], and what it saves, about, in units of [`BIT`]: of rows or columns as they are classed before they move.
+pub(crate) fn find_saving(codes: &[u8], periods: &[usize], price: Price) -> Option<(u64, ClassMap)> {
     let count = codes.len();
     if periods.is_empty() {
         return None;
@@ -99,9 +117,7 @@ pub(crate) fn find(codes: &[u8], periods: &[usize], price: Price) -> Option<Clas
     let search = Search::new(codes, price);
     let candidates = periods.iter().flat_map(|&period| [(false, period), (true, period)]);
     let open: Vec<(Option<i64>, bool, usize)> = candidates
-        .filter(|&(columns, period)| {
-            ClassMap::units(columns, period, count) <= count / 8 && period * 4 <= count
-        })
+        .filter(|&(columns, period)| are_enough(columns, period, count))
         .filter_map(|(columns, period)| Some((search.promise(codes, columns, period)?, columns, period)))
         .collect();
     // Candidates that promise much less than the best are dropped.
@@ -118,30 +134,31 @@ pub(crate) fn find(codes: &[u8], periods: &[usize], price: Price) -> Option<Clas
         return None;
     }
     let every = rows_per_counted(codes, period, price);
-    let (mut map, counts) =
-        assign(codes, columns, period, &sums, search.must_save(count), price.per_class, every)?;
+    let must_save = search.must_save(count);
+    let (mut map, counts, saved) = assign(codes, columns, period, &sums, must_save, price.per_class, every)?;
     if price.is_thorough() {
         move_units(codes, &counts, &mut map);
         refine(codes, &mut map, price.moves, every);
     }
-    Some(map)
+    Some((saved, map))
 }
 
 /// The best grouping into rows if `map` is of columns, and into columns if it is of rows, if it pays.
 pub(crate) fn find_other(codes: &[u8], map: &ClassMap, price: Price) -> Option<ClassMap> {
-    find_along(codes, !map.columns, map.period, price, i64::MIN)
+    find_along(codes, !map.columns, map.period, price, i64::MIN).map(|(_, map)| map)
 }
 
-/// The best grouping into rows or columns of one length, if it pays and its estimated gain is above `least`, in units of [`BIT`].
+/// The best grouping into rows or columns of one length, if it pays and its estimated gain is above `least`, in units of
+/// [`BIT`]; and what it saves, as [`find_saving`] says.
 pub(crate) fn find_along(
     codes: &[u8],
     columns: bool,
     period: usize,
     price: Price,
     least: i64,
-) -> Option<ClassMap> {
+) -> Option<(u64, ClassMap)> {
     let count = codes.len();
-    if ClassMap::units(columns, period, count) > count / 8 || period * 4 > count {
+    if !are_enough(columns, period, count) {
         return None;
     }
     let search = Search::new(codes, price);
@@ -150,12 +167,12 @@ pub(crate) fn find_along(
         return None;
     }
     let every = rows_per_counted(codes, period, price);
-    let (mut map, counts) = assign(codes, columns, period, &sums, 0, price.per_class, every)?;
+    let (mut map, counts, saved) = assign(codes, columns, period, &sums, 0, price.per_class, every)?;
     if price.is_thorough() {
         move_units(codes, &counts, &mut map);
         refine(codes, &mut map, price.moves, every);
     }
-    Some(map)
+    Some((saved, map))
 }
 
 /// The statistics that groupings are judged by.
@@ -318,8 +335,8 @@ impl Spread {
     }
 }
 
-/// Quantizes units to classes of similar mean, with histograms of one row in `every`; `None` unless
-/// these say that they pay.
+/// Quantizes units to classes of similar mean, with histograms of one row in `every`, which are returned with what they say
+/// that classes save; `None` unless these say that they pay.
 fn assign(
     codes: &[u8],
     columns: bool,
@@ -328,7 +345,7 @@ fn assign(
     must_save: u64,
     per_class: u64,
     every: usize,
-) -> Option<(ClassMap, Vec<[u32; 256]>)> {
+) -> Option<(ClassMap, Vec<[u32; 256]>, u64)> {
     let count = codes.len();
     let units = sums.len();
     let mut means = sums.to_vec();
@@ -371,7 +388,7 @@ fn assign(
     let class_of: [u8; BUCKETS] =
         std::array::from_fn(|bucket| last_buckets.partition_point(|&last| last < bucket) as u8);
     let classes = bucket_of.into_iter().map(|bucket| class_of[usize::from(bucket) % BUCKETS]).collect();
-    Some((ClassMap { columns, period, classes }, counts))
+    Some((ClassMap { columns, period, classes }, counts, (whole - cost) * every as u64))
 }
 
 /// Moves every unit to the class whose code is the shortest for it; returns how many moved.
