@@ -39,9 +39,9 @@ const PER_CELL: u64 = 80;
 /// Contexts of neighbours replace classes where they save one part in this many. (case: `entropy.py`, fp8)
 const MIN_ORDER_SAVING: u64 = 100;
 
-/// Bits per byte from which on the default effort looks for classes of one axis only. (case: `entropy.py`, fp8: e4m3 has more, and
-/// compresses at 1.7 to 2.8 of the speed; e5m2, which has fewer, would be 0.1 to 1.0 % larger, and larger than with zstd)
-const MIN_QUICK_BITS: u64 = 6 * BIT;
+/// Bits of the mantissa from which on the default effort looks for classes of one axis only. (case: `entropy.py`, fp8: e4m3
+/// compresses at 1.7 to 2.8 of the speed; e5m2 would be 0.1 to 1.0 % larger, and larger than with zstd)
+const MIN_QUICK_MANTISSA: u32 = 3;
 /// As [`SHARED_PRICE`], of a quick search: a class must save 1 %, for it takes a third longer to encode. (case: `entropy.py`, fp8; with
 /// half, e4m3 is up to 0.5 % smaller and compresses at 0.8 to 0.9 of the speed; without moves, up to 0.5 % larger and at 1.05 to 1.15)
 const QUICK_PRICE: Price = Price { must_save: 4, moves: 1, per_class: PER_CELL };
@@ -243,15 +243,19 @@ pub(crate) fn encode(
 ) -> Option<ChunkLayout> {
     let (kind, entropy, len) = (options.kind, cost::entropy(counts), content.len() as u64);
     grow(&mut scratch.codes, content.len() + SLACK);
-    if options.effort > Effort::Default {
-        encode_thoroughly(content, entropy, kind, hint, scratch, payload)
-    } else if entropy >= MIN_QUICK_BITS * len {
-        encode_quickly(content, entropy, kind, hint, scratch, payload)
-    } else if entropy >= choose::MIN_FINE_BITS * len {
-        encode_thoroughly(content, entropy, kind, hint, scratch, payload)
-    } else {
+    let by_default = options.effort == Effort::Default;
+    if by_default && entropy < choose::MIN_FINE_BITS * len {
         encode_apart(content, hint, scratch, payload)
+    } else if by_default && mantissa_bits(kind) >= MIN_QUICK_MANTISSA {
+        encode_quickly(content, entropy, kind, hint, scratch, payload)
+    } else {
+        encode_thoroughly(content, entropy, kind, hint, scratch, payload)
     }
+}
+
+/// Bits below sign and exponent of a float of one byte.
+fn mantissa_bits(kind: Kind) -> u32 {
+    7 - kind.exponent_bits()
 }
 
 /// Classes of rows or of columns, each with a stream of its own.
@@ -400,7 +404,7 @@ fn encode_cells(
     runs.iter_mut().zip(&sizes).for_each(|(run, &size)| grow(run, size + SLACK));
     scale_classes::scatter_cells(&cells, codes, content.len(), &mut runs[..sizes.len()]);
     let runs: Vec<&[u8]> = runs.iter().zip(&sizes).map(|(run, &size)| &run[..size]).collect();
-    let described = Described::PackedFloats(7 - kind.exponent_bits());
+    let described = Described::PackedFloats(mantissa_bits(kind));
     let pooled = pooled::encode(&runs, described, &mut coder.numbered, payload, &mut coder.tans);
     ChunkLayout::Classed(Classed::Cells(cells, pooled))
 }
