@@ -258,7 +258,7 @@ fn fp8(value: f32) -> u8 {
 
 fn fp8_frame(name: &str, period: u64, data: Vec<u8>) -> (String, Vec<u8>, Vec<u8>) {
     let shape = vec![data.len() as u64 / period, period];
-    let options = Options { kind: Kind::F8E4M3, shape, ..Options::default() };
+    let options = Options { kind: Kind::F8E4M3, shape, effort: Effort::Balanced, ..Options::default() };
     let frame = z4ai::compress(&data, &options).unwrap();
     (name.to_owned(), data, frame)
 }

@@ -39,6 +39,9 @@ const PER_CELL: u64 = 80;
 /// Contexts of neighbours replace classes where they save one part in this many. (case: `entropy.py`, fp8)
 const MIN_ORDER_SAVING: u64 = 100;
 
+/// Columns of the blocks that have a scale each in checkpoints of fp8, so that parts of rows as long have a scale. (case: `entropy.py`, fp8
+/// per block: layers are up to 1.8 % smaller)
+const TILE: usize = 128;
 /// Bits of the mantissa from which on the default effort looks for classes of one axis only. (case: `entropy.py`, fp8: e4m3
 /// compresses at 1.7 to 2.8 of the speed; e5m2 would be 0.1 to 1.0 % larger, and larger than with zstd)
 const MIN_QUICK_MANTISSA: u32 = 3;
@@ -244,12 +247,14 @@ pub(crate) fn encode(
     let (kind, entropy, len) = (options.kind, cost::entropy(counts), content.len() as u64);
     grow(&mut scratch.codes, content.len() + SLACK);
     let by_default = options.effort == Effort::Default;
+    let in_tiles = |row: &&usize| !by_default && row.is_multiple_of(TILE) && hint.searched;
+    let tile = hint.periods.last().filter(in_tiles).map(|_| TILE);
     if by_default && entropy < choose::MIN_FINE_BITS * len {
         encode_apart(content, hint, scratch, payload)
     } else if by_default && mantissa_bits(kind) >= MIN_QUICK_MANTISSA {
         encode_quickly(content, entropy, kind, hint, scratch, payload)
     } else {
-        encode_thoroughly(content, entropy, kind, hint, scratch, payload)
+        encode_thoroughly(content, entropy, kind, hint, tile, scratch, payload)
     }
 }
 
@@ -347,12 +352,13 @@ fn find_quickly(content: &[u8], entropy: u64, hint: &Hint, ordered: &mut [u8]) -
     Some((saved + more.unwrap_or(0), cells_of(content.len(), &map, other.as_ref())))
 }
 
-/// Classes of rows and of columns, or contexts, whichever is smallest.
+/// Classes of rows and of columns, or contexts, whichever is smallest. Parts of rows as long as a `tile` may have classes, too.
 fn encode_thoroughly(
     content: &[u8],
     entropy: u64,
     kind: Kind,
     hint: &Hint,
+    tile: Option<usize>,
     scratch: &mut SplitEncoder,
     payload: &mut Vec<u8>,
 ) -> Option<ChunkLayout> {
@@ -360,12 +366,12 @@ fn encode_thoroughly(
     let magnitudes = &mut codes[..content.len()];
     magnitudes_of(content, magnitudes);
     let periods = classes::periods_of(magnitudes, hint);
-    let map = classes::find(magnitudes, &periods, SHARED_PRICE);
-    let cells = map.as_ref().map(|map| {
-        let other = classes::find_other(magnitudes, map, SHARED_PRICE);
-        let by_magnitude = choose_cells(content, map, other.as_ref());
-        choose_signed(content, magnitudes, map, other.as_ref(), by_magnitude)
-    });
+    let mut cells = find_cells(content, magnitudes, &periods);
+    if let Some(tile) = tile.filter(|tile| !periods.contains(tile)) {
+        magnitudes_of(content, magnitudes);
+        let of_tiles = find_cells(content, magnitudes, &[tile]);
+        cells = [cells, of_tiles].into_iter().flatten().min_by_key(|(cost, _)| *cost);
+    }
     let cost = cells.as_ref().map_or(entropy / (8 * BIT), |(cost, _)| *cost);
     if let Some(contexts) = contexts_below(cost, content, Effort::Balanced) {
         return Some(ChunkLayout::Opaque(choose::encode_order_one(content, &contexts, payload, coder)));
@@ -376,6 +382,15 @@ fn encode_thoroughly(
     }
     let (_, cells) = cells?;
     Some(encode_cells(content, cells, kind, scratch, payload))
+}
+
+/// The cheapest classes of rows of one of these lengths, of their columns, or of both; and the bytes that they take, about. `ordered`,
+/// the magnitudes, is then scratch.
+fn find_cells(content: &[u8], ordered: &mut [u8], periods: &[usize]) -> Option<(u64, CellMap)> {
+    let map = classes::find(ordered, periods, SHARED_PRICE)?;
+    let other = classes::find_other(ordered, &map, SHARED_PRICE);
+    let by_magnitude = choose_cells(content, &map, other.as_ref());
+    Some(choose_signed(content, ordered, &map, other.as_ref(), by_magnitude))
 }
 
 /// Magnitudes, which classes are of.
