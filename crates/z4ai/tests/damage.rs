@@ -363,6 +363,53 @@ fn classes_of_rows_and_columns_pay() {
     assert!(frame.len() * 100 < alone.len() * 93, "{} of {}", frame.len(), alone.len());
 }
 
+/// Frames at the default effort: its search is by samples.
+#[test]
+fn classes_of_one_axis_and_contexts_are_found_by_default() {
+    let shaped = |data: &[u8], period: usize, effort| {
+        let shape = vec![(data.len() / period) as u64, period as u64];
+        z4ai::compress(data, &Options { kind: Kind::F8E4M3, shape, effort, ..Options::default() }).unwrap()
+    };
+    for ((name, data, balanced), period, coder) in [
+        (fp8_of_two_scales(), 200, "pooled tans"),
+        (fp8_of_a_convolution(), 200, "order-1 tans"),
+        (fp8_of_positions(), 150, "order-1 tans"),
+    ] {
+        let frame = shaped(&data, period, Effort::Default);
+        let streams = z4ai::streams(&frame).unwrap();
+        assert!(streams.iter().all(|stream| stream.coder == coder), "{name}: {streams:?}");
+        assert!(frame.len() * 100 < balanced.len() * 103, "{name}: {} of {}", frame.len(), balanced.len());
+        assert!(z4ai::decompress(&frame, &LIMIT).unwrap() == data, "{name}");
+    }
+    // Nothing but one distribution has one table.
+    let mut next = noise();
+    let data: Vec<u8> = (0..200 * 200).map(|_| fp8(next() + next() + next())).collect();
+    let streams = z4ai::streams(&shaped(&data, 200, Effort::Default)).unwrap();
+    assert!(streams.len() == 1 && streams[0].coder.ends_with("tans"), "{streams:?}");
+    assert!(streams[0].role == "bytes", "{streams:?}");
+}
+
+/// Blocks of 128 columns that have a scale each.
+#[test]
+fn classes_of_parts_of_rows_pay() {
+    let mut next = noise();
+    let blocks: Vec<u8> = (0..384 * 384)
+        .map(|i| {
+            let (row, column) = (i / 384 / 128, i % 384 / 128);
+            let scale = if (row + column) % 2 == 0 { 1.0 } else { 4.0 };
+            fp8((next() + next() + next()) * scale)
+        })
+        .collect();
+    let len = |effort| {
+        let options = Options { kind: Kind::F8E4M3, shape: vec![384, 384], effort, ..Options::default() };
+        let frame = z4ai::compress(&blocks, &options).unwrap();
+        assert!(z4ai::decompress(&frame, &LIMIT).unwrap() == blocks);
+        frame.len()
+    };
+    let (default, balanced) = (len(Effort::Default), len(Effort::Balanced));
+    assert!(balanced * 100 < default * 96, "{balanced} of {default}");
+}
+
 #[test]
 fn relative_offsets_of_blocks_pay() {
     let (_, _, frame) = blocks_with_relative_offsets();

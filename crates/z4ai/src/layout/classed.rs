@@ -317,7 +317,7 @@ fn encode_quickly(
     if turned.is_some() {
         return turned;
     }
-    let (_, cells) = found?;
+    let (_, cells) = found.filter(|(_, cells)| are_several(cells))?;
     Some(encode_cells(content, cells, kind, scratch, payload))
 }
 
@@ -380,8 +380,13 @@ fn encode_thoroughly(
     if turned.is_some() {
         return turned;
     }
-    let (_, cells) = cells?;
+    let (_, cells) = cells.filter(|(_, cells)| are_several(cells))?;
     Some(encode_cells(content, cells, kind, scratch, payload))
+}
+
+/// Whether there are several classes: all rows and columns may have moved to one, which is no layout.
+fn are_several(cells: &CellMap) -> bool {
+    cells.counts() != [1, 1]
 }
 
 /// The cheapest classes of rows of one of these lengths, of their columns, or of both; and the bytes that they take, about. `ordered`,
