@@ -43,7 +43,7 @@ const MIN_ORDER_SAVING: u64 = 100;
 /// per block: layers are up to 1.8 % smaller)
 const TILE: usize = 128;
 /// Bits of the mantissa from which on the default effort looks for classes of one axis only. (case: `entropy.py`, fp8: e4m3
-/// compresses at 1.7 to 2.8 of the speed; e5m2 would be 0.1 to 1.0 % larger, and larger than with zstd)
+/// compresses at 1.7 to 2.9 x the speed; e5m2 would be 0.1 to 1.0 % larger, and larger than with zstd)
 const MIN_QUICK_MANTISSA: u32 = 3;
 /// As [`SHARED_PRICE`], of a quick search: a class must save 1 %, for it takes a third longer to encode. (case: `entropy.py`, fp8; with
 /// half, e4m3 is up to 0.5 % smaller and compresses at 0.8 to 0.9 of the speed; without moves, up to 0.5 % larger and at 1.05 to 1.15)
