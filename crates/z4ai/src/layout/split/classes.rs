@@ -209,18 +209,24 @@ impl Search {
     }
 
     /// The estimated gain per code of a part, in 2^-16 of [`BIT`], if the chunk is long enough to
-    /// have a part; `None` if that rules the grouping out.
+    /// have a part; `None` if that rules the grouping out. The part is rows from all over the chunk: where
+    /// scales differ between its tensors, neighbouring rows are alike.
     fn promise(&self, codes: &[u8], columns: bool, period: usize) -> Option<Option<i64>> {
         /// Unit of the estimate. (structural)
         const PARTS: i64 = 1 << 16;
         let count = codes.len();
-        let part = if self.price.is_thorough() { THOROUGH_PART_STRIDE } else { PART_STRIDE };
-        let rows = count / part / period;
+        let stride = if self.price.is_thorough() { THOROUGH_PART_STRIDE } else { PART_STRIDE };
+        let rows = count / stride / period;
         if count < MIN_SAMPLED || rows < 4 {
             return Some(None);
         }
-        let part = &codes[(count - rows * period) / 2 / period * period..][..rows * period];
-        let gain = self.gain_of_part(part, columns, period)?;
+        let mut part = Vec::with_capacity(rows * period);
+        for row in 0..rows {
+            // Every place of a group of rows in turn, lest it be in step with longer rows.
+            let at = (row * stride + row % stride) * period;
+            part.extend_from_slice(&codes[at..at + period]);
+        }
+        let gain = self.gain_of_part(&part, columns, period)?;
         Some(Some(gain.saturating_mul(PARTS) / part.len() as i64))
     }
 }

