@@ -24,11 +24,11 @@ pub(crate) fn dense(
     if !content.len().is_multiple_of(kind.size()) {
         ChunkLayout::Opaque(Coder::Raw)
     } else if kind.size() == 1 {
-        if !classed::is_wanted(options) {
+        if !classed::encode::is_wanted(options) {
             return ChunkLayout::Opaque(choose::encode_bytes(content, options, payload, &mut split.coder));
         }
         let counts = histogram::halved(content, &mut split.coder.pairs);
-        if let Some(layout) = classed::encode(content, &counts, options, hint, split, payload) {
+        if let Some(layout) = classed::encode::encode(content, &counts, options, hint, split, payload) {
             return layout;
         }
         ChunkLayout::Opaque(choose::encode_opaque(content, Some(&counts), options, payload, &mut split.coder))

@@ -538,3 +538,24 @@ fn bucket_counts(
     }
     counts
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_of_different_scale_in_one_buffer_have_classes() {
+        let mut state = 1u32;
+        let mut noise = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 29) as u8
+        };
+        // Longer than the part that rules groupings out, so that neighbouring rows are alike.
+        let codes: Vec<u8> = (0..1 << 17).map(|i| 100 + (i >> 15) as u8 * 9 + noise()).collect();
+        for moves in [0, 3] {
+            let price = Price { must_save: 2, moves, per_class: PER_CLASS };
+            let map = find(&codes, &[SHORT_ROW], price).unwrap();
+            assert!(!map.columns && map.count() == 4, "{} classes", map.count());
+        }
+    }
+}
