@@ -47,9 +47,9 @@ class Stream:
             self.palette = index.take(1 << self.width)
             self.stored = -(-length * self.width // 8)
         elif self.coder == 3:
-            streams = index.number(1)
-            check(streams in (1, 8), 11)
-            self.lengths = [index.number(4) for _ in range(streams)]
+            width, streams = divmod(index.number(1), 16)
+            check(streams in (1, 8) and width < 4, 11)
+            self.lengths = [index.number(width or 4) for _ in range(streams)]
             self.codes = read_codes(index)
             self.stored = sum(self.lengths)
         elif self.coder == 4:

@@ -28,6 +28,8 @@ fn frames() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let flat = &weights(400, |_| 0.05);
     let outliers = weights(400, |i| if i % 100 == 7 { 1e30 } else { 0.05 });
     add("bf16", bf16(flat), kind(Kind::Bf16));
+    // The golden frame of the name above has lengths of four bytes.
+    add("bf16 in eight short streams", bf16(&weights(3000, |_| 0.05)), kind(Kind::Bf16));
     add("bf16 with outliers", bf16(&outliers), kind(Kind::Bf16));
     let fast = Options { effort: Effort::Fast, ..kind(Kind::Bf16) };
     add("bf16 fast with outliers", bf16(&outliers), fast.clone());
