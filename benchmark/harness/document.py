@@ -60,7 +60,9 @@ memory and compressing as a multiple of ZipNN's speed, decompressing the effort 
 of a memory copy; then the ratio of the effort `default`, and that divided by the best of the peers
 that decode at half of ZipNN's speed or more, and by the best of the slower ones. Deltas as a
 multiple of XOR with zstd level 1. An asterisk marks what misses its aim: 2.0, 1.5 for fp16, fp32
-and bytes; 2.0; 0.75 from 20 MB on; 1.0; 0.995; deltas 2.0 and 4.0.
+and bytes; 2.0; 0.75 from 20 MB on; 1.0; 0.995; deltas 2.0 and 4.0. The two virtual processors are
+threads of one core, and other machines used the same core while this was measured: MB/s are half of
+what it does alone, and two threads cannot be twice as fast as one.
 """
 REPEAT = """
 ## Again, on your machine
