@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .streams import SIZES, Bits, Cursor, Stream, check, read_table
+from .streams import SIZES, Bits, Cursor, Stream, check, read_lengths, read_table
 
 
 class Parameter(NamedTuple):
@@ -74,9 +74,7 @@ class Pooled:
     """Classes that share bit streams: states go on from class to class."""
 
     def __init__(self, index: Cursor, classes: int) -> None:
-        width = index.number(1)
-        check(1 <= width <= 4, 34)
-        self.lengths = [index.number(width) for _ in range(4)]
+        self.lengths = read_lengths(index, 34)
         self.tables: list[list[tuple[int, int, int]] | None] = []
         logs = set()
         for _ in range(classes):

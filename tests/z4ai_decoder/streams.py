@@ -32,6 +32,13 @@ def low_bits_first(data: bytes, width: int, count: int, rule: int) -> list[int]:
     return [bits >> (i * width) & ((1 << width) - 1) for i in range(count)]
 
 
+def read_lengths(index: Cursor, rule: int) -> list[int]:
+    """The lengths of four bit streams, of one to four bytes each."""
+    width = index.number(1)
+    check(1 <= width <= 4, rule)
+    return [index.number(width) for _ in range(4)]
+
+
 class Stream:
     """A stream as its description says."""
 
@@ -66,15 +73,11 @@ class Stream:
             self.log, self.table = read_states(index)
             self.stored = sum(self.lengths)
         elif self.coder == 7:
-            width = index.number(1)
-            check(1 <= width <= 4, 32)
-            self.lengths = [index.number(width) for _ in range(4)]
+            self.lengths = read_lengths(index, 32)
             self.log, self.table = read_shape(index)
             self.stored = sum(self.lengths)
         elif self.coder == 8:
-            width = index.number(1)
-            check(1 <= width <= 4, 33)
-            self.lengths = [index.number(width) for _ in range(4)]
+            self.lengths = read_lengths(index, 33)
             self.leads_to, self.log, self.tables = read_contexts(index)
             self.stored = sum(self.lengths)
         else:

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // every test file uses its own part
 
 pub mod data;
+pub mod deltas;
 pub mod memory;
 
 use std::path::PathBuf;
