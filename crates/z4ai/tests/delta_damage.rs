@@ -3,18 +3,13 @@
 mod common;
 
 use common::Random;
-use common::data::nudge;
 use common::deltas::*;
 use z4ai::delta::ParsedDelta;
 use z4ai::{DecodeOptions, ErrorKind, Kind, delta};
 
 #[test]
 fn another_reference_is_refused_before_anything_is_produced() {
-    let mut random = Random(19);
-    let reference = weights(Kind::Bf16, 600_000, &mut random);
-    let mut current = reference.clone();
-    nudge(&mut current, 2, 10, 1, &mut random);
-    let frame = check(&current, &reference, &options(Kind::Bf16));
+    let [reference, current, frame] = few_changes(19);
     let decoding = DecodeOptions::default();
     let changed = |at: usize| {
         let mut changed = reference.clone();
@@ -45,11 +40,8 @@ fn another_reference_is_refused_before_anything_is_produced() {
 
 #[test]
 fn a_damaged_frame_leaves_the_buffer_as_it_was() {
-    let mut random = Random(20);
-    let reference = weights(Kind::Bf16, 600_000, &mut random);
-    let mut current = reference.clone();
-    nudge(&mut current, 2, 10, 1, &mut random);
-    let frame = check(&current, &reference, &options(Kind::Bf16));
+    let [reference, current, frame] = few_changes(20);
+    let mut random = Random(21);
     for _ in 0..50 {
         let mut bad = frame.clone();
         bad[random.below(frame.len())] ^= 1 << random.below(8);

@@ -223,3 +223,13 @@ pub fn small_frames() -> Vec<(Vec<u8>, Vec<u8>, Vec<u8>)> {
     frames.push(binned_frame());
     frames
 }
+
+/// A reference, the same after a few changes, and the delta.
+pub fn few_changes(seed: u64) -> [Vec<u8>; 3] {
+    let mut random = Random(seed);
+    let reference = weights(Kind::Bf16, 600_000, &mut random);
+    let mut current = reference.clone();
+    nudge(&mut current, 2, 10, 1, &mut random);
+    let frame = check(&current, &reference, &options(Kind::Bf16));
+    [reference, current, frame]
+}

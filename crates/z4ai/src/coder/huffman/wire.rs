@@ -219,7 +219,7 @@ mod tests {
             let bytes = [[head].as_slice(), &[0; 40]].concat();
             assert!(Stored::read(&mut Reader::new(&bytes)).is_err(), "{head:#x}");
         }
-        // Three bytes are written by none, and read.
+        // Readers accept three bytes, too, which writers do not need.
         assert_eq!(Stored::read(&mut Reader::new(&[0x31, 1, 2, 3])).unwrap().total(), 0x03_0201);
     }
 

@@ -274,10 +274,7 @@ fn follows(content: &[u8], period: usize, min_explained: i64) -> bool {
     // Products of centred values: both samples have one mean, nearly, which is small.
     let (mut both, mut squares) = (0i64, 0i64);
     for (&above, &below) in content.iter().zip(&content[period..]).step_by(step) {
-        let [above, below] = [above, below].map(|byte| match i64::from(byte) {
-            byte @ 0..128 => byte,
-            byte => 128 - byte,
-        });
+        let [above, below] = [above, below].map(|byte| i64::from(VALUES[usize::from(byte)]));
         both += above * below;
         squares += above * above + below * below;
     }

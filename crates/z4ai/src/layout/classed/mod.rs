@@ -4,7 +4,8 @@
 //! columns still differ in scale, and those of similar scale share a code; or each class of rows has a code for each class
 //! of columns, in streams that all of them share.
 //!
-//! Payload: the bytes of each class, in their order.
+//! Payload: the bytes of each class, in their order; or all bytes, column by column.
+
 mod cells;
 pub(crate) mod encode;
 
